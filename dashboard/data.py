@@ -10,8 +10,9 @@ import json
 import os
 from concurrent.futures import wait
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
@@ -102,15 +103,27 @@ def name(index: int) -> str:
     return runs()[index].name
 
 
-def prepare() -> None:
-    """Begin with everything that the first visit will want of the first run under each path."""
+def prepare() -> Thread:
+    """Begin with everything that the first visit will want of the first run under each path.
+
+    One piece is asked for after the other, so that a visitor to one run never waits for all pieces of the others.
+    Gives who asks.
+    """
     offered = runs()
-    for index, run in enumerate(offered):
-        if index and offered[index - 1].path == run.path:
-            continue
-        ask_run(index)
-        ask_document(index, EVERYTHING)
-        ask_timeline(index)
+    firsts = [i for i, run in enumerate(offered) if not i or offered[i - 1].path != run.path]
+    pieces = [
+        partial(ask, index)
+        for index in firsts
+        for ask in (ask_run, partial(ask_document, selection=EVERYTHING), ask_timeline)
+    ]
+
+    def ask_all() -> None:
+        for ask in pieces:
+            ask().exception()  # told to whoever comes for it
+
+    asking = Thread(target=ask_all, name="usp-prof ahead", daemon=True)
+    asking.start()
+    return asking
 
 
 def ready(seconds: float) -> bool:

@@ -63,6 +63,7 @@ from usp_prof.model.topology import PARALLEL_AXES, Topology
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.cluster import of_device as cluster_of_device
 from usp_prof.planner.launch import TRAINERS
+from usp_prof.planner.launch import command as launch_command
 from usp_prof.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.planner.models import known as known_models
 from usp_prof.planner.models import model_named

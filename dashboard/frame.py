@@ -36,11 +36,13 @@ def _style(room: Room) -> None:
         "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
         "{width:232px!important;min-width:232px!important}"
         "[data-testid='stMetric']{margin-bottom:-0.8rem}"
+        f"[data-testid='stCaptionContainer']{{opacity:1;color:{colors.muted}}}"  # Streamlit's own is too pale to read
         # A figure is never cut: it is written smaller on a narrow screen, and on two lines before that.
         "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
         "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
         "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
         "[data-testid='stButtonGroup']>div{flex-wrap:wrap}"
+        "[data-testid='stSelectbox'] input{text-overflow:ellipsis}"
         f":is(button[kind^='primary'],button[kind^='primary'] *){{color:{ink_on(colors.accent)}}}"
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
         "h1.usp-verdict code{font-size:.85em;font-weight:500}"
@@ -108,6 +110,7 @@ def _sidebar() -> None:
         chosen_ranks = state.parse_ranks(ranks, run.tables.ranks)
         if ranks != asked or chosen_ranks is None:  # a link is not written anew: that would end the way back at it
             state.keep("ranks", state.format_ranks(chosen_ranks))
+            state.keep("only", None)  # what a link showed of the timeline gives way to a choice
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
         if st.query_params.to_dict() != address:

@@ -107,7 +107,7 @@ def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
 
 def _culprit(store: TimelineStore, told: Told) -> int:
     """Give the rank that the finding is seen on; where it names none, the first that is shown."""
-    named = [told.shown.get("focus", ""), *told.shown.get("ranks", "").split(",")]
+    named = [told.shown.get("focus", ""), *told.shown.get("only", "").split(",")]
     found = [int(rank) for rank in named if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
     return found[0] if found else min(store.ranks)
 

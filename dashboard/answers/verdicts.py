@@ -114,7 +114,19 @@ def communication(document: Document) -> str:
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
         text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last member, the rest is transfer"
-    return f"{text}."
+    late = _late_on(document, figures, axis)
+    return f"{text}. {late}" if late else f"{text}."
+
+
+def _late_on(document: Document, figures: Figures, axis: Key) -> str:
+    """Name the culprit for which the members of an axis wait most; empty where there is none."""
+    ranks = {row["rank"] for row in _culprits(document) if row["axis"] == axis}
+    cost = {rank: value for rank, value in figures.along("straggler_cost", "rank").items() if rank in ranks}
+    if not cost:
+        return ""
+    rank, _ = sentences.largest(cost)
+    late = figures.at("late_fraction", axis=axis, rank=rank)
+    return f"Rank {rank} arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}." if late else ""
 
 
 def _calls_of(axis: Key) -> str:
@@ -264,12 +276,17 @@ def _first_change(document: Document) -> Finding | None:
 
 def timeline(document: Document) -> str:
     """Say where to look first: at the rank that is late, else at what the report puts first."""
-    figures = Figures(document.values)
-    cost = figures.along("straggler_cost", "rank")
-    if cost and sentences.largest(cost)[0] in {row["rank"] for row in _culprits(document)}:
-        return f"Look here first: {sentences.stragglers(figures)}"
+    if late_rank(document) is not None:
+        return f"Look here first: {sentences.stragglers(Figures(document.values))}"
     first = first_notable(document)
     return f"Look for this first: {first.finding.title}." if first is not None else ""
+
+
+def late_rank(document: Document) -> Key | None:
+    """Give the rank that costs the others most, if the report holds it for a culprit."""
+    cost = Figures(document.values).along("straggler_cost", "rank")
+    rank = sentences.largest(cost)[0] if cost else None
+    return rank if rank in {row["rank"] for row in _culprits(document)} else None
 
 
 def _span(figures: Figures) -> tuple[str, float | None]:

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 _SIGNS = {Severity.INFO: "○", Severity.ERROR: "▲", Severity.DATA_LOSS: "■"}
 _WIDE = 6
 _CODE = re.compile(r"`([^`]+)`")
-NO_BREAK = "\N{NO-BREAK SPACE}"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|[num\u03bc]?s\b|[KMGT]i?B\b|x\b)|(?<=\u00b1) ")
+"""Spaces of a figure with its unit or sign, where no line may end."""
 _LINE = "#7D8691 0 1px,transparent 1px 5px"
 _HATCHES = {
     "/": f"repeating-linear-gradient(135deg,{_LINE}),",
@@ -111,7 +112,7 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
         value = "n/a" if item.value is None else quantity(item.value, item.unit)
         place.metric(item.label, value)
         if item.second:
-            place.caption(state.plain(item.second).replace(" %", f"{NO_BREAK}%"))
+            place.caption(state.plain(unbroken(item.second)))
 
 
 @show.register
@@ -166,13 +167,18 @@ def _(block: Chart, key: str, dark: bool) -> None:  # noqa: FBT001 - one signatu
     figure(data.drawings.of(block.data, theme(dark=dark)), key=f"figure-{key}")
 
 
+def unbroken(text: str) -> str:
+    """Keep figures and their units on one line."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
 # A page's first screen: one sentence; and what is folded below the picture.
 
 
 def verdict(text: str) -> None:
     """Open a page with the sentence that answers its question."""
     if text:
-        said = _CODE.sub(r"<code>\1</code>", html.escape(text.replace(" %", NO_BREAK + "%")))
+        said = _CODE.sub(r"<code>\1</code>", html.escape(unbroken(text)))
         st.html(f"<h1 class='usp-verdict'>{said}</h1>")
 
 

@@ -9,6 +9,7 @@ import streamlit as st
 
 from .. import data, state
 from ..engine import Basis, Unit, column_scale, left_out, quantity
+from .blocks import unbroken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         left.caption(state.plain(finding.advice))
     right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "not known")
     if finding.gain_fraction:
-        right.caption(sure(finding))
+        right.caption(unbroken(sure(finding)))
     timeline = st.session_state.get("pages", {}).get("timeline")
     if timeline is not None:
         query = shown_at(finding, view, data.open_numbered(view.run).tables.ranks)
@@ -97,7 +98,7 @@ def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, st
     if named:
         # The members of a group say it all; one rank is seen best beside others.
         shown = sorted(named) if len(named) > 1 else beside(named, ranks)
-        query["ranks"] = state.format_ranks(tuple(shown))  # as the page writes them, so that one can go back
+        query["only"] = state.format_ranks(tuple(shown))
     if first is not None:
         query["focus"] = str(first)
     query["show"] = _rows_of(finding)

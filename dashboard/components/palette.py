@@ -83,7 +83,7 @@ def aim(
         case "page", str(path) if path in paths:
             return path, {}
         case "rank", int(rank) if rank in ranks:
-            return TIMELINE, {"ranks": state.format_ranks(beside({rank}, ranks)), "focus": str(rank)}
+            return TIMELINE, {"only": state.format_ranks(beside({rank}, ranks)), "focus": str(rank)}
         case "finding", int(place) if 0 <= place < len(findings):
             return TIMELINE, shown_at(findings[place], view, ranks)
         case "name", str(name):

@@ -84,7 +84,7 @@ def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
         for call in longest:
             where = {
                 "at": f"{call.start_ns}-{call.start_ns + call.dur_ns}", "picked": f"{call.rank}.{call.event}",
-                "ranks": str(call.rank), "show": "host,exposed",
+                "only": str(call.rank), "show": "host,exposed",
             }  # fmt: skip
             step = f", step {call.step}" if call.step >= 0 else ""
             st.page_link(

@@ -25,13 +25,14 @@ from ..engine import (
     Recompute,
     Schedule,
     Unit,
+    UspProfError,
     broken_rule,
     cluster_of_device,
     known_models,
+    launch_command,
     memory_of_ranks,
     model_named,
     one_plan_answer,
-    plan_answer,
     predict_plan,
     quantity,
 )
@@ -176,8 +177,15 @@ def draw_configuration(question: Question, ask_trainer: Callable[[], str]) -> No
     plan = predict_plan(question.model, chosen, question.cluster, question.convention, profile=question.profile)
     with place:
         _show(question, plan)
-    text = plan_answer.started_with(ask_trainer(), question.model, plan.configuration)
-    st.code(text, language="sh", wrap_lines=True)
+    show_start(ask_trainer(), question, plan)
+
+
+def show_start(trainer: str, question: Question, plan: Plan) -> None:
+    """Show the command that starts a plan, or why this trainer cannot run it."""
+    try:
+        st.code(launch_command(trainer, question.model, plan.configuration), language=None, wrap_lines=True)
+    except UspProfError as error:
+        st.info(state.plain(f"{error.message}. {error.hint or ''}"))
 
 
 def _chosen(question: Question) -> Configuration | str:

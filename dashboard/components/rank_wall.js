@@ -111,9 +111,9 @@ class Wall {
     c.fillStyle = ink;
     let free = 0;
     for (const step of this.data.steps || []) {
-      const x = this.toX(step.start_ns);
-      if (x < Math.max(EDGE, free) || x > EDGE + this.plot - 20) continue;
-      c.fillText(`step ${step.number}`, x + 2, HEAD / 2); free = x + 60;
+      const x = this.toX(step.start_ns), text = `step ${step.number}`;
+      if (x < Math.max(EDGE, free) || x + 2 + c.measureText(text).width > EDGE + this.plot) continue;
+      c.fillText(text, x + 2, HEAD / 2); free = x + 60;
     }
     let below = 0;
     for (const [row, text] of heads) {

@@ -110,7 +110,7 @@ def rank_wall(
 
 
 def choose_ranks(key: str) -> None:
-    """Write the ranks that were dragged over into the address, so that the page shows them."""
+    """Write the ranks that were dragged over into the address, so that the timeline shows them alone."""
     wall = st.session_state.get(key)
     if wall and wall.get("chosen"):
-        state.keep("ranks", state.format_ranks(tuple(sorted(int(rank) for rank in wall["chosen"]))))
+        state.keep("only", state.format_ranks(tuple(sorted(int(rank) for rank in wall["chosen"]))))

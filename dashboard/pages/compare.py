@@ -43,10 +43,13 @@ def draw() -> None:
     if pair.doubts:
         st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
     why = comparison_answer.waterfall(pair, names[first], names[second])
-    picture = wait(data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair)))
-    for block in (*why.blocks[:1], picture):
-        show(block, f"why-{type(block).__name__}", dark)
-    folded("parts", "The parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
+    if comparison_answer.are_times_compared(pair):
+        picture = data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair))
+        for block in (*why.blocks[:1], wait(picture)):
+            show(block, f"why-{type(block).__name__}", dark)
+        folded("parts", "The parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
+    else:
+        section(why, dark=dark, heading=False)
     everything = state.word("all", ("0", "1")) == "1"
     folded("metrics", "Metrics, the most important first", lambda: _metrics(pair))
     for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):

@@ -7,6 +7,8 @@ import streamlit as st
 from .. import data, state
 from ..components.blocks import folded, verdict
 from ..engine import (
+    DARK,
+    LIGHT,
     Lesson,
     all_lessons,
     commands_of_lesson,
@@ -58,8 +60,8 @@ def _show(lesson: Lesson) -> None:
 
 def _record(lesson: Lesson) -> None:
     st.markdown("**Record it**, on this machine, in about a minute a run")
-    st.code(f"usp-prof learn {lesson.name} --open", language="sh", wrap_lines=True)
-    folded("commands", "What it runs", lambda: st.code(commands_of_lesson(lesson), language="sh", wrap_lines=True))
+    st.code(f"usp-prof learn {lesson.name} --open", language=None, wrap_lines=True)
+    folded("commands", "What it runs", lambda: st.code(commands_of_lesson(lesson), language=None, wrap_lines=True))
 
 
 def _links(lesson: Lesson) -> None:
@@ -89,7 +91,8 @@ def _open_runs(lesson: Lesson) -> dict[str, int]:
 
 def _pictures(lesson: Lesson) -> None:
     """Show what was recorded for the course, one above the other: all of a lesson have one time scale."""
-    drawn = {run.name: course.picture(lesson, run.name) for run in lesson.runs}
+    ground = DARK if state.is_dark() else LIGHT
+    drawn = {run.name: course.picture(lesson, run.name, ground) for run in lesson.runs}
     if not all(drawn.values()):
         st.caption("No picture of it was recorded for the course yet.")
         return

@@ -12,6 +12,8 @@ import streamlit as st
 from .. import data, state
 from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
+from ..components.question import ask_question, draw_configuration, show_start
+from ..components.download import data_table
 from ..components.question import ask_question, draw_configuration
 from ..engine import (
     GRID_AXES,
@@ -157,11 +159,7 @@ def _one(learnt: Calibration | None, plans: Plans, shown: tuple[Plan, ...]) -> t
     for number, block in enumerate(made.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
     trainer = _trainer(learnt)
-    st.code(
-        plan_answer.started_with(trainer, plans.question.model, shown[place].configuration),
-        language="sh",
-        wrap_lines=True,
-    )
+    show_start(trainer, plans.question, shown[place])
     return shown[place], trainer
 
 

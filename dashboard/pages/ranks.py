@@ -63,7 +63,7 @@ def _wall(view: View, document: Document) -> None:
     there = st.session_state.get("pages", {}).get("timeline")
     if chosen and there is not None:
         words = state.format_ranks(tuple(sorted(chosen)))
-        query = state.link("timeline", {"ranks": words})
+        query = state.link("timeline", {"only": words})
         st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query)
     else:
         st.caption("Drag over rows to choose ranks for the timeline.")

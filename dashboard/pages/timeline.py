@@ -34,6 +34,7 @@ from ..work import wait
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..engine import Document, Key
     from ..timeline.store import TimelineStore
 
 MOST_RANK = 999_999
@@ -54,13 +55,16 @@ HELP = (
     "double-click: fit a slice · click a rank: fold it · click a row's name: pin it · strip on top: the whole run"
 )
 BY_RANK = "rank"
+PLACES = frozenset({"ranks", "only", "at", "range", "pins", "folds", "picked", "find"})
+"""Words of an address that say where to look."""
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
     store = wait(data.ask_timeline(view.run))
-    verdict(verdicts.timeline(wait(data.ask_document(view.run, EVERYTHING))))
+    document = wait(data.ask_document(view.run, EVERYTHING))
+    verdict(verdicts.timeline(document))
     left, middle, right = st.columns([2.2, 5.2, 1.2], vertical_alignment="bottom")
     pattern = left.text_input(
         "Search",
@@ -80,7 +84,7 @@ def draw() -> None:
     picked = (before or {}).get("picked") or linked
     around = neighbours(store, data.open_numbered(view.run).tables, picked)
     found = picked_slice.chosen_member(picked, around.members) or found
-    focus = {"rank": found.rank, "row": found.row} if found else _focus(store)
+    focus = {"rank": found.rank, "row": found.row} if found else _focus(store, document)
     asked = about(store, view)
     place = st.container()
     if len(store.ranks) >= WALLED:
@@ -120,10 +124,12 @@ def framed(found: Place) -> list[int]:
     return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
 
 
-def _focus(store: TimelineStore) -> dict[str, int] | None:
-    """Read from the address which rank to scroll to."""
-    rank = state.number("focus", 0, MOST_RANK)
-    return {"rank": rank} if rank is not None and rank in store.ranks else None
+def _focus(store: TimelineStore, document: Document) -> dict[str, int] | None:
+    """Read from the address which rank to scroll to; where it names no place, the one that the sentence names."""
+    rank: Key | None = state.number("focus", 0, MOST_RANK)
+    if rank is None and not PLACES & st.query_params.keys():
+        rank = verdicts.late_rank(document)
+    return {"rank": rank} if isinstance(rank, int) and rank in store.ranks else None
 
 
 def _grouped(place: Any, view: View, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, str]]:  # noqa: ANN401 - any container
@@ -166,10 +172,22 @@ def _kinds(place: Any, there: set[str]) -> tuple[str, ...]:  # noqa: ANN401 - an
 
 
 def _ranks(view: View) -> tuple[int, ...]:
-    """Choose the ranks to show: those that were named, else the first, outliers before others."""
+    """Choose the ranks to show: those that a link or the wall names, the selected ones, else the outliers first.
+
+    Ranks that are shown here alone (`only`) are no selection: other pages keep all of them.
+    """
+    ranks = data.open_numbered(view.run).tables.ranks
+    only = state.parse_ranks(st.query_params.get("only", ""), ranks)
+    if only is not None:
+        left, right = st.columns([5, 1], vertical_alignment="center")
+        named = f"{'Rank' if len(only) == 1 else 'Ranks'} {state.format_ranks(only)} of {len(ranks)}"
+        left.caption(f"{named} {'is' if len(only) == 1 else 'are'} shown here.")
+        if not right.button("Show the others", width="stretch"):
+            return only
+        state.keep("only", None)
+        st.rerun()
     if view.ranks is not None:
         return view.ranks
-    ranks = data.open_numbered(view.run).tables.ranks
     if len(ranks) <= FIRST_RANKS:
         return ranks
     document = wait(data.ask_document(view.run, EVERYTHING))

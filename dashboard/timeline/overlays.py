@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,7 +145,7 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-4"
+CALLS_FORM = "calls-5"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
 MOST_LETTERS = 20
@@ -187,7 +188,11 @@ def _title_of_group(axis: str, key: str) -> str:
     """Call a group by its axis and members."""
     members = key.rpartition("@")[2]
     if re.fullmatch(r"\d+(,\d+)*", members):
-        members = spans(int(rank) for rank in members.split(",")).replace(" ", "")
+        ranks = [int(rank) for rank in members.split(",")]
+        strides = {after - before for before, after in pairwise(ranks)}
+        # Ranks at one distance are told by the first two and the last: 3, 7, ..., 31.
+        even = len(ranks) > 3 and len(strides) == 1 and strides != {1}
+        members = f"{ranks[0]},{ranks[1]}..{ranks[-1]}" if even else spans(ranks).replace(" ", "")
     if len(members) > MOST_LETTERS:
         members = f"{members[: MOST_LETTERS - 3]}..."
     return f"{axis or 'unknown'} {members}"
@@ -201,8 +206,8 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Sl
     axis_code, axis_names = table.codes("axis")
     sizes = zip(op_code[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
     transfers = [
-        f"{op_names[op]} {quantity(size, Unit.BYTES)}" if size >= 0 else op_names[op] for op, size in sizes
-    ]  # fmt: skip
+        f"{quantity(size, Unit.BYTES)} {op_names[op]}" if size >= 0 else op_names[op] for op, size in sizes
+    ]  # the op last: labels are cut from the front, and half a size is a wrong one
     late_ranks = table["late_rank"][rows].tolist()
     waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in late_ranks]
     # Each call is two slices: first all waits, then all transfers.

@@ -9,7 +9,8 @@ import pytest
 from chart_samples import SAMPLES
 
 from usp_prof.charts import inputs
-from usp_prof.charts.svg import as_svg
+from usp_prof.charts.svg import as_svg, legend_row, recolored
+from usp_prof.charts.theme import DARK, LIGHT
 
 NAME = "{http://www.w3.org/2000/svg}"
 NOT_DRAWN = (
@@ -47,6 +48,22 @@ def test_a_waterfall_ends_at_the_sum() -> None:
     widths = [float(box.attrib["width"]) for box in boxes]
     assert widths[-1] == pytest.approx(widths[0] * 0.7, rel=0.01)
     assert widths[1] == pytest.approx(widths[0] * 0.4, rel=0.01)
+
+
+def test_names_of_a_legend_do_not_collide() -> None:
+    """In DejaVu Sans, the broadest of the fonts, memcpy takes 47.9 pixels at 11 px."""
+    drawn = legend_row([("memcpy", "memcpy"), ("dp", "comm:dp")], 0, LIGHT)
+    root = ET.fromstring(f"<svg>{drawn}</svg>")  # noqa: S314 - our own
+    name, square = root.findall("text")[0], root.findall("rect")[1]
+    assert float(square.attrib["x"]) > float(name.attrib["x"]) + 48
+
+
+def test_a_drawing_for_a_light_ground_is_the_one_for_a_dark_when_recoloured() -> None:
+    rows = inputs.BreakdownRows(
+        ("rank 0",), (inputs.Part("compute", "compute", (3e6,)), inputs.Part("idle", "idle:bubble", (1e6,)))
+    )
+    assert recolored(as_svg(rows), DARK) == as_svg(rows, DARK)
+    assert recolored(as_svg(rows), LIGHT) == as_svg(rows)
 
 
 def test_points_are_placed_by_their_logarithm_and_unknown_ones_left_out() -> None:

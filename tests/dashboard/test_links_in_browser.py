@@ -83,7 +83,7 @@ def test_the_way_back_from_show_me_leads_to_what_was_left(window: Visit) -> None
     page.wait_for_selector(".st-key-at-timeline", state="attached")
     window.settle()
     shown = page.url
-    assert "ranks=" in shown
+    assert "only=" in shown
     page.go_back()
     page.wait_for_selector(".st-key-at-overview", state="attached")
     page.wait_for_selector("text=8 of 8 ranks")

@@ -65,7 +65,7 @@ def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(windo
 def test_the_wall_beside_the_timeline_chooses_its_ranks(window: Visit) -> None:
     window.go(f"timeline?run={MADE_UP}")
     drag_rows(window, 2, 4)
-    window.page.wait_for_url(re.compile("ranks="))
+    window.page.wait_for_url(re.compile("only="))
     window.until_timeline("new Set(line.rows.map((row) => row.rank)).size === 3")
     window.on_timeline("(line.zoom(0.1, 700), 1)")
     window.page.wait_for_function(

@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -24,7 +25,7 @@ from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Unit
-from usp_prof.model.selection import EVERYTHING
+from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.answers import comparison, whatif
 from usp_prof.report.document import DataTable, TableColumn
 
@@ -120,13 +121,26 @@ def test_a_question_that_was_typed_can_be_gone_back_from() -> None:
     assert "sql" not in app.query_params
 
 
+def test_a_visitor_waits_for_one_piece_at_most_of_what_is_prepared_ahead() -> None:
+    held, known = Event(), []
+    data.worker.ask("busy", held.wait)
+    asking = data.prepare()
+    visited = data.ask_document(1, Selection(ranks=(0,)))
+    visited.add_done_callback(lambda _: known.append(data.worker.known(("timeline", 0))))
+    held.set()
+    visited.result()
+    asking.join()
+    assert known == [False]
+    assert data.worker.known(("timeline", 1))
+
+
 def test_every_link_holds_the_selection() -> None:
     links = framed(run="1", ranks="0-1", steps="0-9").get("page_link")
     addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
     assert all(address["run"] == ["1"] and address["steps"] == ["0-9"] for address in addresses.values())
     for label in ("Kernels", "Predict", "Query in SQL", "Open it in Timeline"):
         assert addresses[label]["ranks"] == ["0-1"], label
-    assert "ranks" in addresses["Show me"]  # its own, where the finding names some
+    assert "only" in addresses["Show me"]  # its own, where the finding names some
 
 
 def test_ranks_that_were_typed_can_be_gone_back_from() -> None:
@@ -243,13 +257,13 @@ def test_ranks_are_shown_along_an_axis() -> None:
     [
         ({}, {}, {"at": "middle", "show": "exposed,path"}),
         ({"step": 4}, {}, {"at": "4", "show": "exposed,path"}),
-        ({"rank": 5}, {"at_step": 7}, {"at": "7", "ranks": "0-2,5", "focus": "5", "show": "exposed,path"}),
+        ({"rank": 5}, {"at_step": 7}, {"at": "7", "only": "0-2,5", "focus": "5", "show": "exposed,path"}),
         (
             {},
             {"at_rank": 1, "start_ns": 10, "end_ns": 20},
-            {"at": "10-20", "ranks": "0-3", "focus": "1", "show": "exposed,path"},
+            {"at": "10-20", "only": "0-3", "focus": "1", "show": "exposed,path"},
         ),
-        ({"group": "30@2,6"}, {}, {"at": "middle", "ranks": "2,6", "focus": "2", "show": "exposed,path"}),
+        ({"group": "30@2,6"}, {}, {"at": "middle", "only": "2,6", "focus": "2", "show": "exposed,path"}),
         ({"stage": 1, "rank": 99}, {}, {"at": "middle", "show": "exposed,actions"}),
     ],
 )

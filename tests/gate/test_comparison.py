@@ -10,7 +10,8 @@ from gate_runs import measured, series, steps, with_fact
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.metric import Better, Unit
-from usp_prof.report.answers.comparison import FORMATS, render, verdict
+from usp_prof.report.answers.comparison import FORMATS, render, verdict, waterfall
+from usp_prof.report.document import Chart
 
 RNG = np.random.default_rng(21)
 A = measured(
@@ -87,6 +88,16 @@ def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value
     (asked,) = compare([A, other], (kind,)).pairs
     assert asked.doubts == ()
     assert verdict(asked, "a", "other").startswith("The step of other is ")
+
+
+@pytest.mark.parametrize(("across", "is_divided"), [((), False), ((FactKind.HARDWARE,), True)])
+def test_steps_on_unlike_devices_are_divided_only_when_asked_for(
+    across: tuple[FactKind, ...], *, is_divided: bool
+) -> None:
+    (pair,) = compare([A, OTHER], across).pairs
+    section = waterfall(pair, "a", "other")
+    assert any(isinstance(block, Chart) for block in section.blocks) is is_divided
+    assert ("difference [ms]" in render(compare([A, OTHER], across), "terminal")) is is_divided
 
 
 def test_another_model_is_said_without_its_sizes() -> None:

@@ -90,7 +90,9 @@ class Compared:
             tuple(part.name for part in changed), tuple(part.delta_ns for part in changed), pair.label,
         )  # fmt: skip
         change = signed((after - before) / before if before else None, Unit.FRACTION)
-        said = [f"The step goes from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)} ({change})."]
+        lengths = f"from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)}"
+        is_compared = writer.are_times_compared(pair)
+        said = [f"The step goes {lengths} ({change})." if is_compared else f"The steps are not comparable: {lengths}."]
         said += [f"caution: {doubt}." for doubt in pair.doubts]
         said += [f"Differs: {difference}." for difference in pair.differences]
         return Answer(
@@ -98,7 +100,7 @@ class Compared:
             sentence=" ".join(said),
             metric_values=(),
             notes=(),
-            picture=picture if before else None,
+            picture=picture if before and is_compared else None,
             make_frame=self._telling_first,
         )
 

@@ -7,6 +7,7 @@ logarithmic axes (bandwidth, roofline), and lines over time (memory). Everything
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import singledispatch
 from html import escape
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 WIDTH = 960
 CHARACTER = 6.2
 """Pixels of a character at 11 px, near enough to place texts."""
+BROAD_CHARACTER = 7.8
+"""The same of a short broad word, such as memcpy, in the broadest of the fonts."""
+
+
+def recolored(svg: str, theme: Theme) -> str:
+    """Give a drawing that was made for a light ground the grounds, inks and greys of a theme; hues stay."""
+    colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
+    colors |= {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
+    svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is an ink, too
+    return re.sub("|".join(colors), lambda found: colors[found[0]], svg)
 
 
 def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
@@ -48,7 +59,7 @@ def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) ->
     parts: list[str] = []
     x = left
     for label, role in entries:
-        width = 24 + CHARACTER * len(label)
+        width = 24 + BROAD_CHARACTER * len(label)
         if x + width > WIDTH and parts:
             break  # the marks' own texts tell the rest
         parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{theme.color(role)}"/>')

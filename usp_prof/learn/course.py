@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
-from usp_prof.charts.svg import as_svg
+from usp_prof.charts.svg import as_svg, recolored
+from usp_prof.charts.theme import LIGHT
 from usp_prof.learn.comparison import Claim, Row, claims, rows
 from usp_prof.learn.lessons import CLONE, lessons
 from usp_prof.learn.measurement import LessonFigures
@@ -24,6 +25,7 @@ from usp_prof.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from usp_prof.charts.theme import Theme
     from usp_prof.learn.lessons import Lesson
     from usp_prof.run import Run
 
@@ -38,10 +40,10 @@ def recorded() -> dict[str, LessonFigures]:
     return from_json(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def picture(lesson: Lesson, run: str) -> str:
-    """Give the SVG of one run of a lesson; empty where there is none."""
+def picture(lesson: Lesson, run: str, theme: Theme = LIGHT) -> str:
+    """Give the SVG of one run of a lesson, drawn for a light ground, in a theme; empty where there is none."""
     path = FOLDER / "images" / f"{lesson.name}-{run}.svg"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return recolored(path.read_text(encoding="utf-8"), theme) if path.exists() else ""
 
 
 def run_of(lesson: Lesson, path: str) -> str:

@@ -39,6 +39,10 @@ IMPORTANT = (
 """The metrics that one looks at first, in this order; after them those that changed most."""
 SMALL = 0.01
 """Parts that changed by less than this share of the largest change are put together."""
+NOT_DIVIDED = (
+    "These runs differ in device or work, so the difference of their steps is not divided into parts: no part of one "
+    "answers to a part of the other."
+)
 _OWN = 2
 """The first figures of a metric, before and after, are in its unit; its change may be in another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
@@ -70,15 +74,16 @@ def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[
 
 
 def waterfall(pair: Pair, before: str, after: str) -> Section:
-    """Set out why the step is longer or shorter."""
+    """Set out why the step is longer or shorter; of runs whose times are not compared only the steps."""
     why = pair.why
-    key = KeyFigures(
-        (
-            KeyFigure("step before", why.step_before_ns, Unit.NS, before),
-            KeyFigure("step after", why.step_after_ns, Unit.NS, after),
-            KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter"),
-        )
+    steps = (
+        KeyFigure("step before", why.step_before_ns, Unit.NS, before),
+        KeyFigure("step after", why.step_after_ns, Unit.NS, after),
     )
+    if not are_times_compared(pair):
+        return Section("waterfall", "The steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
+    difference = KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter")
+    key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
     table = DataTable(
         "",
@@ -95,7 +100,7 @@ def verdict(pair: Pair, before: str, after: str) -> str:
         return ""
     ratio = why.delta_ns / why.step_before_ns
     lengths = f"{quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after"
-    if not _are_times_compared(pair):
+    if not are_times_compared(pair):
         return f"The steps of {before} and {after} are not comparable: {lengths}."
     if abs(ratio) < ALIKE:
         return f"The steps of {before} and {after} take the same time: {lengths}."
@@ -108,7 +113,7 @@ def verdict(pair: Pair, before: str, after: str) -> str:
     return f"{text}: most of it is {most.name}, {quantity(abs(most.delta_ns), Unit.NS)} {by} a rank."
 
 
-def _are_times_compared(pair: Pair) -> bool:
+def are_times_compared(pair: Pair) -> bool:
     """Say whether any time of both runs was compared: on another device, or of another model, none is."""
     measured = [each for each in pair.judgements if each.unit is Unit.NS and math.isfinite(each.before + each.after)]
     return not measured or any(each.verdict is not Verdict.NOT_COMPARED for each in measured)
