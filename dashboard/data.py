@@ -42,10 +42,10 @@ from .engine import (
     stored_document,
 )
 from .timeline import overlays, store
-from .work import worker
+from .work import T, worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from concurrent.futures import Future
 
     from .engine import Document, Edit, Measured, Selection
@@ -189,6 +189,11 @@ def _analysed(run: Run, selection: Selection) -> Document:
 def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Future[Chart | None]:
     """Ask for a page's picture; it is made once, so that the browser draws it once."""
     return worker.ask(("picture", name, index, selection), build)
+
+
+def ask_made(key: Hashable, build: Callable[[], T]) -> Future[T]:
+    """Ask for what a page makes of its choices, known by `key`; it is made once, so that its charts are drawn once."""
+    return worker.ask(("made", key), build)
 
 
 def ask_timeline(index: int) -> Future[TimelineStore]:

@@ -110,6 +110,7 @@ def _sidebar() -> None:
         chosen_ranks = state.parse_ranks(ranks, run.tables.ranks)
         if ranks != asked or chosen_ranks is None:  # a link is not written anew: that would end the way back at it
             state.keep("ranks", state.format_ranks(chosen_ranks))
+        if ranks != asked:
             state.keep("only", None)  # what a link showed of the timeline gives way to a choice
         steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
         state.keep("steps", steps if steps.replace("-", "").isdigit() else None)

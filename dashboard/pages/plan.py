@@ -155,7 +155,8 @@ def _one(learnt: Calibration | None, plans: Plans, shown: tuple[Plan, ...]) -> t
     wanted = st.query_params.get("plan", "")
     place = st.selectbox("Plan", range(len(names)), names.index(wanted) if wanted in names else 0, names.__getitem__)
     state.keep("plan", names[place] if place else None)
-    made = plan_answer.one(plans, shown[place], next(iter(TRAINERS)))
+    key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
+    made = wait(data.ask_made(key, lambda: plan_answer.one(plans, shown[place], next(iter(TRAINERS)))))
     for number, block in enumerate(made.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
     trainer = _trainer(learnt)
@@ -179,7 +180,8 @@ def _sweep(plans: Plans, top: DeltaGenerator) -> None:
     figures = tuple(plan_answer.SWEEP_FIGURES)
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
-    heat_map = plan_answer.sweep_section(plans, down, across, figure)
+    key = ("sweep", data.question_key(plans.question), down, across, figure)
+    heat_map = wait(data.ask_made(key, lambda: plan_answer.sweep_section(plans, down, across, figure)))
     with top:
         verdict(plan_answer.sweep_verdict(plans, down, across, figure))
     *drawn, listed = heat_map.blocks

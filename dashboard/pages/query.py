@@ -11,6 +11,7 @@ import pyarrow as pa
 import streamlit as st
 
 from .. import data, state
+from ..components.blocks import folded
 from ..components.download import distinct, table
 from ..engine import (
     TABLE_SCHEMAS,
@@ -67,13 +68,17 @@ def draw() -> None:
             _chart(frame)
             table(frame, "query")
             offer(QUERY, view.run, text, lambda: (answered(text, frame),))
-    with st.expander("Tables and columns"):
-        for schema in TABLE_SCHEMAS:
-            st.markdown(f"**{schema.name}**: {schema.doc}")
-            st.dataframe(
-                [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
-                hide_index=True,
-            )
+    folded("tables", "Tables and columns", _tables)
+
+
+def _tables() -> None:
+    """List what can be asked for."""
+    for schema in TABLE_SCHEMAS:
+        st.markdown(f"**{schema.name}**: {schema.doc}")
+        st.dataframe(
+            [{"column": c.name, "type": str(c.kind), "unit": c.unit, "meaning": c.doc} for c in schema.columns],
+            hide_index=True,
+        )
 
 
 def _wrong(text: str, error: UspProfError) -> None:

@@ -225,9 +225,9 @@ def draw_memory() -> None:
     view, document = _opened(MEMORY, partial(verdicts.memory, learnt=learnt))
     curve = _picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
     if learnt is not None and curve is None:
-        _predicted(learnt)
+        _predicted(view, learnt)
     elif learnt is not None:
-        folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(learnt))
+        folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(view, learnt))
     else:
         st.caption(state.plain(f"Nothing can be predicted: {reason}"))
     figures = Figures(document.values)
@@ -244,8 +244,9 @@ def _learnt(index: int) -> tuple[Calibration | None, str]:
         return None, f"{error.message}. {error.hint or ''}"
 
 
-def _predicted(learnt: Calibration) -> None:
-    for number, block in enumerate(plan_answer.predicted_memory(learnt).blocks):
+def _predicted(view: View, learnt: Calibration) -> None:
+    predicted = wait(data.ask_made(("memory", view.run), lambda: plan_answer.predicted_memory(learnt)))
+    for number, block in enumerate(predicted.blocks):
         show(block, f"memory-predicted-{number}", state.is_dark())
 
 

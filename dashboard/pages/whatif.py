@@ -13,7 +13,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components.blocks import now_and_predicted, picking_figure, section, verdict
+from ..components.blocks import folded, now_and_predicted, picking_figure, section, verdict
 from ..components.play import offer_play
 from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
@@ -127,8 +127,7 @@ def draw() -> None:
     )
     text = " ".join([*found, *typed.split()])
     state.keep("edits", text)
-    with st.expander("Which changes there are"):
-        st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
+    folded("edits", "Which changes there are", _edits)
     whole = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
         with heading:
@@ -136,7 +135,7 @@ def draw() -> None:
         with place:
             now_and_predicted(None, "no change chosen")
         with worth_trying:
-            _offer_first(whole)
+            _offer_first(view.run, whole)
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):
@@ -150,9 +149,13 @@ def draw() -> None:
     offer(WHAT_IF, view.run, text, lambda: (made,))
 
 
-def _offer_first(document: Document) -> None:
+def _edits() -> None:
+    st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
+
+
+def _offer_first(index: int, document: Document) -> None:
     """Show what the findings' changes would save; a click on one replays it."""
-    found = pictures.gains(document)
+    found = wait(data.ask_made(("gains", index), lambda: pictures.gains(document)))
     if found is None:
         st.caption("Choose a change below to see what it would be worth.")
         return
