@@ -13,8 +13,6 @@ from .. import data, state
 from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
 from ..components.question import ask_question, draw_configuration, show_start
-from ..components.download import data_table
-from ..components.question import ask_question, draw_configuration
 from ..engine import (
     GRID_AXES,
     TRAINERS,

@@ -149,6 +149,18 @@ def colors(picture: np.ndarray) -> int:
     return len(np.unique(picture.reshape(-1, 3), axis=0))
 
 
+def test_paper_says_so_where_a_chart_was_not_drawn_yet(browser: Any, tmp_path: Path) -> None:
+    charts = tuple(Section(f"s{place}", "chart", (Chart("", data),)) for place, data in enumerate(SAMPLES))
+    path = tmp_path / "report.html"
+    path.write_text(webpage.write([document(sections=charts)]), encoding="utf-8")
+    page = browser.new_page()
+    page.add_init_script("window.requestIdleCallback = () => {}")  # nobody scrolls, and the browser is never idle
+    page.goto(path.as_uri())
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".paper").count() == len(SAMPLES)
+    assert "Print again" in (page.locator(".chart").last.text_content() or "")
+
+
 @pytest.mark.parametrize("paper", PAPER)
 def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path: Path, paper: str) -> None:
     heads = tuple(TableColumn(f"a rather long head {number}", Unit.NS) for number in range(12))

@@ -55,7 +55,11 @@
   // drawn, and Chromium shrinks the whole document until the widest of them fits. Bokeh's own export draws the picture.
   function copyForPaper(chart) {
     const view = views.get(chart);
-    if (!view) return;
+    if (!view) {
+      const text = "This chart was not drawn yet when the page was printed. Print again in a moment.";
+      chart.append(Object.assign(document.createElement("p"), { className: "paper", textContent: text }));
+      return;
+    }
     const drawn = view.export("png").canvas, { width, height } = drawn;
     const copy = Object.assign(document.createElement("canvas"), { className: "paper", width, height });
     copy.getContext("2d").drawImage(drawn, 0, 0); // printed itself, it would make the whole sheet a masked group
