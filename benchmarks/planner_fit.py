@@ -38,9 +38,10 @@ SWEEP_CONSTANTS = (
 )  # fmt: skip
 """What the playbook's sweep tells of nanotron."""
 PUBLISHED_CONSTANTS = (
-    "gemm_share", "rest_scale", "unfused_scale", "core_share", "host_layer", "host_unfused", "host_tensor",
-    "host_experts", "imbalance", "tensor_latency", "tensor_exposed", "network_share", "pipeline_hop", "data_share",
-    "data_overlap", "gather_overlap", "gather_exposed", "expert_exposed", "optimizer_scale", "fixed", "jitter",
+    "gemm_share", "rest_scale", "eager_scale", "cast_passes", "unfused_scale", "core_share", "host_layer",
+    "host_unfused", "host_tensor", "host_experts", "imbalance", "tensor_latency", "tensor_exposed", "network_share",
+    "pipeline_hop", "data_share", "data_overlap", "gather_overlap", "gather_exposed", "expert_exposed",
+    "optimizer_scale", "fixed", "jitter",
 )  # fmt: skip
 """What published speeds tell of all other trainers together."""
 START = Profile(data_share=0.9, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)

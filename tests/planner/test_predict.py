@@ -9,7 +9,7 @@ from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER
 
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import Configuration, Recompute
-from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.cluster import Cluster, of_device
 from usp_prof.planner.predict import Prediction, predict
 from usp_prof.planner.profiles import PROFILES, Profile
 from usp_prof.schedule import Schedule, Shape
@@ -79,6 +79,35 @@ def test_gradients_hide_behind_a_long_backward_but_for_their_last_bucket() -> No
 def test_data_parallelism_at_scale_pays_for_every_member_of_its_ring() -> None:
     few, many = (plain(LLAMA_8B, Configuration(dp=dp), profile=PROFILES["nanotron"]) for dp in (16, 512))
     assert many.exposed_ns["dp"] > 2 * few.exposed_ns["dp"]
+
+
+def test_weights_gathered_beside_the_next_forward_show_their_first_bucket() -> None:
+    slow = replace(MACHINE, link_rate=20e9)
+    after, beside = (
+        plain(LLAMA_8B, Configuration(dp=8, zero=1), slow, replace(PLAIN_TRAINER, gathers_beside=flag)).exposed_ns["dp"]
+        for flag in (0, 1)
+    )
+    assert beside < after - 0.1e9
+    unhidden = plain(
+        LLAMA_8B, Configuration(dp=8, zero=1), slow, replace(PLAIN_TRAINER, gathers_beside=1, data_overlap=0)
+    )
+    assert unhidden.exposed_ns["dp"] > after
+
+
+@pytest.mark.parametrize("trainer", sorted(PROFILES))
+def test_large_products_of_8_bits_are_faster_than_those_of_16(trainer: str) -> None:
+    wide, narrow = (
+        plain(LLAMA_8B, Configuration(dp=8, zero=1, micro_batches=4), of_device("H100", dtype), PROFILES[trainer])
+        for dtype in ("bf16", "fp8")
+    )
+    assert 1.15 < wide.compute_ns / narrow.compute_ns < 1.8
+
+
+def test_operations_that_are_not_fused_move_more_bytes() -> None:
+    fused, eager = (
+        plain(LLAMA_8B, Configuration(), profile=replace(PLAIN_TRAINER, is_eager=flag)).compute_ns for flag in (0, 1)
+    )
+    assert 1.01 * fused < eager < PLAIN_TRAINER.eager_scale * fused
 
 
 def test_context_parallelism_is_not_free() -> None:

@@ -36,8 +36,6 @@ HOST_BLOCK = 1e-4
 """Seconds of the host for each further block of context parallelism, forward and backward of a layer together."""
 MERGE_PASSES = 4
 """How often merging a block's result reads or writes it, in the width of activations (the sums are float32)."""
-CAST_PASSES = 3
-"""How often casting to 8 bits reads or writes the inputs of products."""
 HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
 """How often forward reads or writes a value: norms and residuals, rotary and copies, the activation (per matrix of the
 feed-forward block), the score matrix (scale, mask, softmax, dropout), the logits (float32, loss)."""
@@ -78,9 +76,9 @@ def layer(c: Cases) -> Direction:
     down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
     products = products + np.where(has_dense, up + down, 0.0) + s.mixed * experts(c)
     core = core_time(c)
-    rest = elementwise(c)
-    forward = products + core + rest
-    backward = 2 * products + CORE_BACKWARD * core + 2 * rest
+    rest, cast = elementwise(c), casting(c)
+    forward = products + core + rest + cast
+    backward = 2 * products + CORE_BACKWARD * core + 2 * rest + cast
     share = c.profile.selective_forward
     selective = (1 - share) * core + share * forward
     again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
@@ -122,13 +120,24 @@ def elementwise(c: Cases) -> Column:
     """Give what the bytes of norms, residuals, activations and rotary embedding take forward."""
     s = c.shape
     values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
-    inner = s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
-    values = values + WIDTH_PASSES * s.matrices * inner
-    # Products of 8 bits have their operands cast, and scaled, beside them.
-    narrow = np.asarray(c.machine.peak) > np.asarray(c.machine.core_peak)
-    cast = np.where(narrow, CAST_PASSES * (s.hidden + s.query / c.tp + inner), 0.0)
-    scale = np.where(c.fused_attention, c.profile.rest_scale, c.profile.unfused_scale)
-    return np.asarray(c.tokens * (values + cast) * c.width * scale / c.machine.memory_rate)
+    values = values + WIDTH_PASSES * s.matrices * _inner_width(c)
+    fused = c.profile.rest_scale * np.where(c.profile.is_eager, c.profile.eager_scale, 1.0)
+    scale = np.where(c.fused_attention, fused, c.profile.unfused_scale)
+    return np.asarray(c.tokens * values * c.width * scale / c.machine.memory_rate)
+
+
+def casting(c: Cases) -> Column:
+    """Give what casting the inputs of products to 8 bits takes, forward; backward casts gradients instead."""
+    s = c.shape
+    is_narrow = np.asarray(c.machine.peak) > np.asarray(c.machine.core_peak)
+    values = c.profile.cast_passes * (s.hidden + s.query / c.tp + _inner_width(c))
+    return np.where(is_narrow, c.tokens * values * c.width / c.machine.memory_rate, 0.0)
+
+
+def _inner_width(c: Cases) -> Column:
+    """Give the width inside of feed-forward blocks on a rank, the chosen experts' copies of a token included."""
+    s = c.shape
+    return s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
 
 
 def head(c: Cases) -> Direction:

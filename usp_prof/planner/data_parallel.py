@@ -57,8 +57,8 @@ def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     return np.where((c.zero == 3) & _is_shared(c), (shown + copied) * p.sharded_exposed, 0.0)
 
 
-def in_a_step(c: Cases, stages: Stages, backward: Column) -> Column:
-    """Give what shows once a step, beside what `in_a_layer` gives; `backward` is the last one of its layers."""
+def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
+    """Give what shows once a step, beside what `in_a_layer` gives; of the first forward and the last backward."""
     p = c.profile
     held = stages.layers.max(axis=0)
     vocabulary = c.shape.vocabulary * c.shape.hidden / c.tp
@@ -71,6 +71,9 @@ def in_a_step(c: Cases, stages: Stages, backward: Column) -> Column:
     # The first bucket waits for its share of backward.
     left = np.maximum(buckets * one - np.minimum(p.data_overlap, 1.0) * backward * (1 - 1 / buckets), one)
     gathered = buckets * gather(c, weights * c.width / buckets)
+    # Beside the next step's first forward, the first bucket is waited for.
+    hidden = np.where(p.gathers_beside, np.minimum(p.data_overlap, 1.0) * forward * (1 - 1 / buckets), 0.0)
+    gathered = np.maximum(gathered - hidden, gathered / buckets)
     after = left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
     ends = _ends_of_sharded(c, vocabulary) * p.sharded_exposed
     return np.where(_is_shared(c), np.where(c.zero == 3, ends, after * p.data_exposed), 0.0)

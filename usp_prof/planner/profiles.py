@@ -41,6 +41,13 @@ class Profile:
     """Of the peak that fused attention reaches on the FLOP of a causal mask."""
     rest_scale: Column = 1.3
     """Bytes that pass through memory outside of products, over those counted in `compute.py`."""
+    is_eager: Column = 0
+    """1: each operation outside of products is a kernel of its own, as PyTorch has them; 0: fused, or compiled."""
+    eager_scale: Column = 1.5
+    """Bytes of the rest where they are not fused, over those where they are."""
+    cast_passes: Column = 2.0
+    """How often casting to 8 bits reads or writes the inputs of products, in 16 bits: they are read once, and written
+    twice in 8 bits, the second time transposed for the gradients of weights."""
     unfused_scale: Column = 1.5
     """The same where neither attention nor what stands around it is fused."""
     selective_forward: Column = 0.0
@@ -83,6 +90,8 @@ class Profile:
     gather_overlap: Column = 0.8
     """Share of compute that hides ZeRO-3's gathers; `gather_exposed` is what shows of ZeRO-1's after the optimizer."""
     gather_exposed: Column = 1.0
+    gathers_beside: Column = 0
+    """1: new weights are gathered beside the next step's first forward (Megatron's `--overlap-param-gather`)."""
     context_exposed: Column = 1.0
     expert_exposed: Column = 1.0
     data_exposed: Column = 1.0
@@ -114,21 +123,24 @@ NANOTRON = Profile(
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
 PUBLISHED = Profile(
-    gemm_share=0.944, rest_scale=1.04, unfused_scale=1.47, core_share=0.355, host_layer=0.501e-3, host_unfused=2.81e-3,
-    host_tensor=0.456e-3, host_experts=1.01e-3, imbalance=1.18, tensor_latency=14.5e-6, tensor_exposed=0.574,
-    network_share=0.999, pipeline_hop=96.0e-6, data_share=1.0, data_overlap=0.569, gather_overlap=0.8,
-    gather_exposed=0.741, expert_exposed=0.812, optimizer_scale=1.46, fixed=17.6e-3, jitter=0.00753, time_spread=0.34,
-    memory_spread=0.23,
+    gemm_share=1.0, rest_scale=1.14, eager_scale=1.68, cast_passes=1.80, unfused_scale=1.54, core_share=0.352,
+    host_layer=0.502e-3, host_unfused=2.81e-3, host_tensor=0.452e-3, host_experts=1.01e-3, imbalance=1.29,
+    tensor_latency=14.5e-6, tensor_exposed=0.687, network_share=0.986, pipeline_hop=97.0e-6, data_share=1.0,
+    data_overlap=0.577, gather_overlap=0.8, gather_exposed=0.768, expert_exposed=0.884, optimizer_scale=1.49,
+    fixed=17.0e-3, jitter=0.00803, time_spread=0.27, memory_spread=0.23,
 )
-"""Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,982 rows)."""
+"""Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,993 rows)."""
 PROFILES: dict[str, Profile] = {
     "nanotron": NANOTRON,
     "megatron": replace(
         PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.055, logit_bytes=7.9, overhead_bytes=36e6,
+        gathers_beside=1,
     ),
     "torchtitan": replace(PUBLISHED, name="torchtitan", selective_forward=0.4),
-    "fsdp": replace(PUBLISHED, name="fsdp"),
-    "usp-prof": replace(PUBLISHED, name="usp-prof", offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0),
+    "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1),
+    "usp-prof": replace(
+        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0
+    ),
 }
 # fmt: on
 DEFAULT_TRAINER = "megatron"
