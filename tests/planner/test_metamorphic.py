@@ -12,6 +12,7 @@ from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, cases
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.planner import memory
 from usp_prof.planner.cluster import Cluster
+from usp_prof.planner.models import model_named
 from usp_prof.planner.profiles import PROFILES
 from usp_prof.planner.step import Step, step
 
@@ -22,6 +23,7 @@ DEGREES = st.sampled_from([1, 2, 4, 8])
 TRAINER = st.sampled_from(sorted(PROFILES))
 MODELS = {"plain": PLAIN, "Llama-3-8B": LLAMA_8B, "experts": EXPERTS}
 MODEL = st.sampled_from(sorted(MODELS))
+NARROW = model_named("Qwen3-30B-A3B", 4096)
 
 
 @st.composite
@@ -160,6 +162,18 @@ def test_recomputation_costs_time_and_saves_memory(model: str, trainer: str, eac
     # A longer backward hides more of the gradients, which may outweigh the little that selective recomputation costs.
     assert (seconds[1:] >= seconds[:-1] * 0.995).all()
     assert longer_or_equal(activations[0], activations[1])
+
+
+@settings(max_examples=50)
+@given(TRAINER, st.sampled_from([1, 2, 16]), st.sampled_from([1, 4]), st.booleans())
+def test_twice_the_rows_are_never_faster_in_many_narrow_experts(
+    trainer: str, tp: int, cp: int, sequence_parallel: bool
+) -> None:
+    """Padding to whole tiles was counted once more for each wave, so that few rows an expert took longer."""
+    each = Configuration(tp=tp, cp=cp, micro_batches=4, sequence_parallel=sequence_parallel)
+    c = cases(each, replace(each, micro_batch=2), model=NARROW, profile=PROFILES[trainer])
+    seconds = step(c).seconds
+    assert longer_or_equal(seconds[1], seconds[0])
 
 
 @settings(max_examples=50)

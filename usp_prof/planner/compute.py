@@ -25,6 +25,8 @@ SHORT_SUM = 150.0
 """Length of a product's inner dimension at which half of the efficiency is lost."""
 TILES = 128 * 128 * 66.0
 """Outputs of a product at which half of its efficiency is lost: half a wave of tiles of 128 x 128."""
+PADDING = 64
+"""Rows of an expert's product that are padding."""
 LAUNCH = 3e-6
 """Seconds that a product takes however small it is."""
 CORE_BACKWARD = 2.5
@@ -90,15 +92,15 @@ def experts(c: Cases) -> Column:
     s = c.shape
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
-    rows = np.maximum(chosen / local, 1)
+    # Each expert's rows fill whole tiles of 128: half of one is padding.
+    rows = np.maximum(chosen / local, 1) + PADDING
     up = product(c, rows, np.maximum(s.expert_width, 1) * (s.matrices - 1), s.hidden) - LAUNCH
     down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
     # A grouped product fills the device with the tiles of all experts: only its shape's own loss stays.
     area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden
     up = up * (area_up * local + TILES) / (area_up + TILES) / local
     down = down * (area_down * local + TILES) / (area_down + TILES) / local
-    rows_padded = (rows + 64) / rows
-    return local * (up + down) * rows_padded * c.profile.imbalance + 2 * LAUNCH
+    return local * (up + down) * c.profile.imbalance + 2 * LAUNCH
 
 
 def core_time(c: Cases) -> Column:

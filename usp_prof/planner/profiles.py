@@ -125,8 +125,8 @@ included where a stall was to be expected."""
 PUBLISHED = Profile(
     gemm_share=1.0, rest_scale=1.14, eager_scale=1.68, cast_passes=1.80, unfused_scale=1.54, core_share=0.352,
     host_layer=0.502e-3, host_unfused=2.81e-3, host_tensor=0.452e-3, host_experts=1.01e-3, imbalance=1.29,
-    tensor_latency=14.5e-6, tensor_exposed=0.687, network_share=0.986, pipeline_hop=97.0e-6, data_share=1.0,
-    data_overlap=0.577, gather_overlap=0.8, gather_exposed=0.768, expert_exposed=0.884, optimizer_scale=1.49,
+    tensor_latency=14.5e-6, tensor_exposed=0.686, network_share=0.991, pipeline_hop=97.0e-6, data_share=1.0,
+    data_overlap=0.578, gather_overlap=0.8, gather_exposed=0.768, expert_exposed=0.884, optimizer_scale=1.49,
     fixed=17.0e-3, jitter=0.00803, time_spread=0.27, memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,993 rows)."""
