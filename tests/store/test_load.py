@@ -128,3 +128,12 @@ def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path:
     loaded, _ = load.load(run_of(tmp_path / "run", 1), None, Cache(tmp_path / "file"))
     assert isinstance(loaded[0].source, MemorySource)
     assert [row.code for row in loaded[0].health] == ["not_cached"]
+
+
+def test_ranks_that_neither_the_store_nor_memory_holds_are_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(load, "free_memory", lambda: 10)
+    with pytest.raises(InputError, match="memory does not hold the ranks"):
+        load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "file"))

@@ -20,7 +20,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.entry import BrokenSealError
-from usp_prof.store.executors import local_executor
+from usp_prof.store.executors import free_memory, local_executor
 from usp_prof.store.rank_jobs import (
     RankJob,
     build,
@@ -205,6 +205,11 @@ class _Loading:
             stored = self._cache.store(job.key, tables, note)
             self._hold(stored, tables)
         except (CacheUnwritableError, BrokenSealError) as error:
+            free = free_memory()
+            if free is not None and free < note["json_bytes"]:
+                raise InputError(
+                    f"{error}, and memory does not hold the ranks", hint="--store PLACE with room"
+                ) from None
             detail = f"{error}: it is read anew each time"
             return MemorySource(tables), [HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)]
         return self._mending(job, stored), []
