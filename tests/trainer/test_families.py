@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +165,9 @@ def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
         ({"model_type": "qwen3", "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
         ({"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "without low_freq_factor"),
         ({"model_type": "llama", "partial_rotary_factor": 0.5}, r"part of each head \(partial_rotary_factor=0.5\)"),
+        ({"model_type": "llama", "parallel_attn": True}, "side by side"),
+        ({"model_type": "llama", "use_qk_norm": True}, "norms of queries and keys"),
+        ({"model_type": "llama", "rope_theta": math.nan}, "NaN is no number"),
         ({"model_type": "dots1", "n_group": 8}, "groups of experts"),
         ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "every so many layers"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, r"dense layers behind .*mlp_only_layers=\[1\]"),

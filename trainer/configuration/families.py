@@ -78,6 +78,8 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "residual_multiplier": ("scaled residuals", ONE),
     "logits_scaling": ("scaled logits", ONE),
     "use_parallel_residual": ("attention and feed-forward side by side", OFF),
+    "parallel_attn": ("attention and feed-forward side by side", OFF),
+    "use_qk_norm": ("norms of queries and keys, which its model_type fixes here", OFF),
     "use_bidirectional_attention": ("attention to later tokens", OFF),
     "is_encoder_decoder": ("an encoder", OFF),
     "add_cross_attention": ("cross-attention", OFF),

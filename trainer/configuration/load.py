@@ -181,9 +181,14 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+def _no_number(constant: str) -> float:
+    """Refuse NaN and Infinity, which Python reads and JSON has not."""
+    raise ValueError(f"{constant} is no number")
+
+
 def _read(name: str, title: str) -> dict[str, Any]:
     try:
-        data = json.loads(Path(name).read_text())
+        data = json.loads(Path(name).read_text(), parse_constant=_no_number)
     except (OSError, ValueError) as error:
         raise OptionError(f"{title}: {error}", HINT) from error
     refuse(not isinstance(data, dict), f"{title}: it holds no fields", HINT)
