@@ -28,8 +28,8 @@ SURFACE = {
     "Filled": "configuration df explain fits footprints measured_bytes plot room_bytes",
     "Planned": "df error_fraction explain plans plot",
     "Predicted": "after_ns assume before_ns breakdown communication compare critical_path df error_fraction explain "
-    "findings gain_fraction host kernels memory mfu name overlap pipeline plot prediction report stragglers summary "
-    "tables timeline whatif",
+    "findings gain_fraction host kernels memory mfu name overlap pipeline plot prediction replayed report "
+    "stragglers summary tables timeline whatif",
     "Report": "document summary text write",
     "Run": "answer assume breakdown communication critical_path derived files findings health health_of_files host "
     "kernels manifest memory metadata mfu name others overlap path pipeline query ranks report skipped sql stragglers "
