@@ -83,13 +83,12 @@ def test_an_executor_that_nobody_has_is_refused(run: Path, capsys: pytest.Captur
 @pytest.mark.large
 @pytest.mark.timeout(300)
 def test_dask_workers_of_which_one_is_killed_make_the_same_run(run: Path, tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    # A port of its own: two clusters at once would both want the usual one.
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster:
-        with distributed.Client(cluster) as client:
-            workers = list(client.run(os.getpid).values())
-        os.kill(workers[0], signal.SIGKILL)
-        address = f"dask:{cluster.scheduler_address}"
+    pytest.importorskip("distributed")
+    from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
+
+    with dask_cluster(3, tmp_path) as cluster:
+        os.kill(cluster.workers[0], signal.SIGKILL)
+        address = f"dask:{cluster.address}"
         assert main(["read", str(run), "--store", str(tmp_path / "dask"), "--executor", address, "-q"]) == 0
     assert main(["read", str(run), "--store", str(tmp_path / "here"), "-q"]) == 0
     assert entries(tmp_path / "dask") == entries(tmp_path / "here")

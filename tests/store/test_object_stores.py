@@ -302,21 +302,21 @@ class TestErrors:
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and_then(
-    server: Server, from_disk: str, capsys: pytest.CaptureFixture[str]
+    server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    distributed = pytest.importorskip("distributed")
-    # A port of its own: two clusters at once would both want the usual one.
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster:
-        with distributed.Client(cluster) as client:
-            killed, stopped, _ = client.run(os.getpid).values()
+    pytest.importorskip("distributed")
+    from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
+
+    store = f"s3://{BUCKET}/dask"
+    with dask_cluster(3, tmp_path) as cluster:
+        killed, stopped, _ = cluster.workers
         os.kill(killed, signal.SIGKILL)
         os.kill(stopped, signal.SIGSTOP)
         resume = Timer(20, os.kill, (stopped, signal.SIGCONT))
         resume.start()
-        store = f"s3://{BUCKET}/dask"
         try:
             with server.faults(20, 500):
-                words = ["--executor", f"dask:{cluster.scheduler_address}", "--format", "json", "-q"]
+                words = ["--executor", f"dask:{cluster.address}", "--format", "json", "-q"]
                 assert main(["analyze", REMOTE, "--store", store, *words]) == 0
         finally:
             resume.join()
