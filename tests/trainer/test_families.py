@@ -131,18 +131,15 @@ def decoder_of(file: Path, options: str = "") -> Any:
     return build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0], settled.shape
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
-    family, fields = CASES[case]
-    config = transformers.AutoConfig.for_model(family, **(fields if family == "gpt2" else SMALL | fields))
+def check_logits(folder: Path, config: Any) -> None:
+    """Hold what the file in a folder is trained as against the class of its configuration."""
     torch.manual_seed(0)
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
     theirs = transformers.AutoModelForCausalLM.from_config(config, **plain).double().eval()
     with torch.no_grad():
         for tensor in [*theirs.parameters(), *(b for name, b in theirs.named_buffers() if "correction" in name)]:
             tensor.add_(torch.randn_like(tensor) * 0.3)  # norms and biases begin at ones and zeros
-    config.to_json_file(tmp_path / "config.json", use_diff=False)
-    ours, shape = decoder_of(tmp_path / "config.json")
+    ours, shape = decoder_of(folder / "config.json", "--sequence 32")
     state = {
         name: value for name, value in theirs.state_dict().items() if not (shape.tied and name.startswith("lm_head"))
     }
@@ -157,6 +154,48 @@ def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
     assert (found - expected).abs().max() < 2e-6 * expected.abs().max()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
+    family, fields = CASES[case]
+    config = transformers.AutoConfig.for_model(family, **(fields if family == "gpt2" else SMALL | fields))
+    config.to_json_file(tmp_path / "config.json", use_diff=False)
+    check_logits(tmp_path, config)
+
+
+LEAST = {
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+    "num_attention_heads": 32,
+    "intermediate_size": 32,
+    "vocab_size": 64,
+}
+"""What a file must say."""
+NOT_SILENT = {
+    "gpt2": {"n_layer": 1, "n_embd": 64, "n_head": 4, "vocab_size": 64},
+    "qwen2_moe": LEAST | {"hidden_size": 32, "num_attention_heads": 16},
+    "qwen3_moe": LEAST | {"hidden_size": 8, "num_attention_heads": 4},
+    "dots1": LEAST | {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+}
+"""Where it is more than that, is called otherwise, or would make many wide experts."""
+
+
+@pytest.mark.parametrize("family", sorted({family for family, _ in CASES.values()}))
+def test_what_a_file_leaves_out_is_as_its_class_has_it(tmp_path: Path, family: str) -> None:
+    said = {"model_type": family, **NOT_SILENT.get(family, LEAST)}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    check_logits(tmp_path, config)
+    shape = load_shape(str(tmp_path / "config.json"))
+    assert shape.sequence == min(config.max_position_embeddings, 4096)
+    assert shape.window == (4096 if family == "mistral" else 0)
+
+
+def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> None:
+    said = {"model_type": "mistral", **LEAST, "num_key_value_heads": None}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    assert load_shape(str(tmp_path / "config.json")).kv_heads == 32
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -168,6 +207,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, case: str) -> None:
         ({"model_type": "llama", "parallel_attn": True}, "side by side"),
         ({"model_type": "llama", "use_qk_norm": True}, "norms of queries and keys"),
         ({"model_type": "llama", "rope_theta": math.nan}, "NaN is no number"),
+        ({"model_type": "mixtral", "num_local_experts": 4, "mlp_bias": True}, "experts with biases"),
         ({"model_type": "dots1", "n_group": 8}, "groups of experts"),
         ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "every so many layers"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, r"dense layers behind .*mlp_only_layers=\[1\]"),

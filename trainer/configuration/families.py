@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 BIASES = {"qkv_bias": True, "out_bias": True, "ffn_bias": True}
+_LLAMA = {"norm_eps": 1e-6, "positions": 2048}
+_QWEN = {"norm_eps": 1e-6, "positions": 32768, "kv_heads": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True, "head_dim": 128},
-    "mixtral": {},
-    "qwen2_moe": {"qkv_bias": True, "shared_gate": True, "renormalize": False},
-    "qwen3_moe": {"qk_norm": True, "renormalize": False},
-    "deepseek": {"renormalize": False},
-    "dots1": {"qk_norm": True, "renormalize": False, "scoring": "sigmoid"},
-    "gpt2": {"norm": "layer", "gated": False, "tied": True, "activation": "gelu_new", **BIASES},
-}
-"""Model types that the trainer has, each with what it fixes or what a file that is silent means."""
+    "llama": _LLAMA,
+    "mistral": {"norm_eps": 1e-6, "positions": 131072, "kv_heads": 8, "window": 4096},
+    "qwen2": {**_QWEN, "qkv_bias": True},
+    "qwen3": {**_QWEN, "qk_norm": True, "head_dim": 128},
+    "mixtral": {"norm_eps": 1e-5, "positions": 131072, "kv_heads": 8, "rope_theta": 1e6, "experts": 8, "top_k": 2},
+    "qwen2_moe": {
+        **_QWEN, "kv_heads": 16, "qkv_bias": True, "experts": 60, "top_k": 4, "expert_ffn": 1408, "shared_ffn": 5632,
+        "shared_gate": True, "renormalize": False,
+    },
+    "qwen3_moe": {
+        **_QWEN, "kv_heads": 4, "qk_norm": True, "experts": 128, "top_k": 8, "expert_ffn": 768, "renormalize": False,
+    },
+    "deepseek": {**_LLAMA, "expert_ffn": 1407, "renormalize": False},
+    "dots1": {
+        **_LLAMA, "kv_heads": 32, "qk_norm": True, "expert_ffn": 1408, "renormalize": False, "scoring": "sigmoid",
+    },
+    "gpt2": {
+        "norm": "layer", "gated": False, "tied": True, "activation": "gelu_new", "positions": 1024, **BIASES,
+    },
+}  # fmt: skip
+"""Model types that the trainer has, each with what it fixes and what a file that is silent means: the defaults of its
+class in transformers. `positions` is the longest sequence; the other names are those of a shape."""
 
 FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),

@@ -57,6 +57,8 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     family = data.get("model_type", "llama")
     refuse(family not in FAMILIES, f"{title}: model_type {family!r} is none that the trainer has", HINT)
     values = FAMILIES[family] | _fields(data)
+    if "num_key_value_heads" in data:  # null is not silence: as many as heads
+        values["kv_heads"] = data["num_key_value_heads"] or 0
     if "attention_bias" in data and family != "qwen2":
         values["qkv_bias"] = values["out_bias"] = bool(data["attention_bias"])
     for size in ("layers", "hidden", "heads", "vocab"):
@@ -64,7 +66,8 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     values["ffn"] = values.get("ffn") or (4 * values["hidden"] if family == "gpt2" else 0)
     refuse(not values["ffn"], f"{title}: it gives no intermediate_size", HINT)
     _check_sizes(values, title)
-    longest = int(data.get("max_position_embeddings") or data.get("n_positions") or data.get("n_ctx") or LONGEST)
+    positions, window = values.pop("positions"), values.pop("window", 0)
+    longest = int(data.get("max_position_embeddings") or data.get("n_positions") or data.get("n_ctx") or positions)
     if family == "gpt2":
         values["learned_positions"] = longest
     if shared := data.get("n_shared_experts"):
@@ -75,11 +78,13 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     values["activation"] = ACTIVATIONS[act]
     if not values.get("experts"):  # a family of mixtures without any
         values |= {"experts": 0, "shared_ffn": 0, "shared_gate": False, "first_dense": 0}
+    biased = values["experts"] and values.get("ffn_bias")
+    refuse(biased, f"{title}: this file asks for experts with biases, which the trainer has not", HINT)
     values |= _rotary(data, title, longest)
     return ModelShape(
         name=data.get("name") or family if "model_type" in data else name,
         sequence=min(longest, LONGEST),
-        window=_window(data, family, title),
+        window=_window(data, family, window, title),
         **values,
     )
 
@@ -118,14 +123,14 @@ def _first_dense(data: dict[str, Any], values: dict[str, Any], title: str) -> in
     return len(dense) or int(values.get("first_dense") or 0)
 
 
-def _window(data: dict[str, Any], family: str, title: str) -> int:
-    """Give the sliding window, where any layer uses it."""
+def _window(data: dict[str, Any], family: str, usual: int, title: str) -> int:
+    """Give the sliding window, where any layer uses it; `usual` is that of a file which is silent."""
     types = set(data.get("layer_types") or ())
     other = ", ".join(sorted(types - {"full_attention", "sliding_attention"}))
     refuse(other, f"{title}: this file asks for {other} (layer_types), which the trainer has not", HINT)
     everywhere = data.get("use_sliding_window", family in {"mistral", "mixtral"})
     used = "sliding_attention" in types if types else everywhere
-    return int(data.get("sliding_window") or 0) if used else 0
+    return int(data.get("sliding_window", usual) or 0) if used else 0
 
 
 def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
