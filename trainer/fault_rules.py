@@ -24,7 +24,8 @@ def check_faults(settled: Settled) -> None:
 def _check_fault(fault: Fault, settled: Settled) -> None:
     """Refuse a fault whose settings name what is not there, which begins too late, or which strikes nobody."""
     layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
-    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", "--experts 8")
+    fitting = "--experts 8" if shape.can_have_experts else "leave --fault out"
+    refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", fitting)
     limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
     limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():

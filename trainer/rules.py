@@ -126,22 +126,26 @@ def _check_sequence(settled: Settled) -> None:
     options, shape, tp, cp = settled.options, settled.shape, settled.layout.tp, settled.layout.cp
     slices = tp if options.sequence_parallel else 1
     runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # that a context rank has of the sequence
-    _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", slices * cp * runs)
+    unit = slices * cp * runs
+    longest = shape.window or shape.learned_positions
+    what = "attention looks back on" if shape.window else "positions are learned for"
+    rule = f"the model's {what} {longest} tokens, fewer than tp x cp (x 2 for zigzag) = {unit}"
+    refuse(0 < longest < unit, rule, "--cp 1 --tp 1")
+    _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit, most=longest)
+    rule = f"--sequence {shape.sequence}: the model's {what} {longest} tokens"
+    refuse(longest and shape.sequence > longest, rule, f"--sequence {longest // unit * unit}")
     if options.cp_method == "ulysses":
         what = "heads / tp, which --cp-method ulysses splits,"
         _divides("--cp", cp, what, shape.heads // tp, ", or --cp-method ring")
-    longest = shape.window or shape.learned_positions
-    what = "attention looks back on" if shape.window else "positions are learned for"
-    rule = f"--sequence {shape.sequence}: the model's {what} {longest} tokens"
-    refuse(longest and shape.sequence > longest, rule, f"--sequence {longest}")
     rule = f"--data {options.data}: a text is bytes, but the model's vocabulary is {shape.vocab}"
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 
 
 def _check_experts(settled: Settled) -> None:
     shape = settled.shape
-    unlike = shape.ffn_bias or not shape.gated
-    refuse(unlike, "experts are gated and have no biases, unlike this model's layers", "--experts 0")
+    fitting = "--ep 1" if settled.layout.ep > 1 else "leave --experts out"
+    rule = "experts are gated and have no biases, unlike this model's layers"
+    refuse(not shape.can_have_experts, rule, fitting)
     _multiple("--experts", shape.experts, "ep", settled.layout.ep)
     fitting = min(max(shape.top_k, 1), shape.experts)
     refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
@@ -193,9 +197,12 @@ def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") 
     refuse(size != fitting, f"{flag} {size} must divide {what} = {number}", f"{flag} {fitting}{otherwise}")
 
 
-def _multiple(flag: str, number: int, what: str, unit: int) -> None:
-    rule = f"{flag} {number} must be a multiple of {what} = {unit}"
-    refuse(number % unit, rule, f"{flag} {_nearest_multiple(number, unit)}")
+def _multiple(flag: str, number: int, what: str, unit: int, *, most: int = 0) -> None:
+    """Refuse what is no multiple of a unit, naming the nearest that is none above `most`, if there is a limit."""
+    fitting = _nearest_multiple(number, unit)
+    if most:
+        fitting = min(fitting, most // unit * unit)
+    refuse(number % unit, f"{flag} {number} must be a multiple of {what} = {unit}", f"{flag} {fitting}")
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +51,7 @@ REFUSED = (
     (1, "--tp two", "argument --tp: invalid int value", "--tp 1"),
     (1, "--lr -1", "below zero", "--lr 0.003"),
     (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
+    (2, "--fault slow-rank:rank=-1", "does not fit rank", "rank=0"),
     (1, "--fault pause:every=0", "does not fit every", "every=2"),
     (2, "--fault slow-host:hosts=0", "does not fit hosts", "hosts=2"),
     (2, "--fault unequal-lengths:documents=0", "does not fit documents", "documents=4"),
@@ -136,6 +138,32 @@ REFUSED = (
 def test_refused_with_the_nearest_legal_choice(world: int, options: str, message: str, hint: str) -> None:
     with pytest.raises(OptionError, match=message) as refusal:
         settle(parse(options.split()), world)
+    assert refusal.value.hint.startswith(hint)
+
+
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 64, "n_positions": 36}
+"""Learned positions, and layers in whose place no experts can stand."""
+
+
+@pytest.mark.parametrize(
+    ("world", "options", "message", "hint"),
+    [
+        (2, "--tp 2 --ep 2", "gated and have no biases", "--ep 1"),
+        (1, "--experts 4", "gated and have no biases", "leave --experts out"),
+        (1, "--fault expert-imbalance", "needs routed experts", "leave --fault out"),
+        (5, "--cp 5", "--sequence 36 must be a multiple of tp x cp", "--sequence 30"),
+        (1, "--sequence 40", "positions are learned for 36 tokens", "--sequence 36"),
+        (4, "--cp 4 --sequence 40", "positions are learned for 36 tokens", "--sequence 32"),
+        (19, "--cp 19", "fewer than tp x cp", "--cp 1"),
+    ],
+)
+def test_a_hint_asks_for_nothing_that_the_model_has_not(
+    tmp_path: Path, world: int, options: str, message: str, hint: str
+) -> None:
+    file = tmp_path / "gpt2.json"
+    file.write_text(json.dumps(GPT2))
+    with pytest.raises(OptionError, match=message) as refusal:
+        settle(parse(["--model", str(file), *options.split()]), world)
     assert refusal.value.hint.startswith(hint)
 
 

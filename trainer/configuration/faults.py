@@ -78,7 +78,8 @@ def parse_fault(text: str) -> Fault:
             settings[key] = _setting(key, value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:
             rule = f"--fault {text}: {value!r} does not fit {key}"
-            raise OptionError(rule, f"{key}={KINDS[kind][key] or '2-4'}") from error
+            fitting = "2-4" if key == "steps" else KINDS[kind][key]
+            raise OptionError(rule, f"{key}={fitting}") from error
     return Fault(kind, settings)
 
 

@@ -78,7 +78,7 @@ class Options:
     # Expert parallelism, and the mixture of experts.
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
-    experts: int = option(0, "routed experts in each layer; 0 is a dense model")
+    experts: int = option(0, "routed experts in each layer (default: the model's, or none)")
     top_k: int = option(0, "experts for each token (default: the model's, else 2)")
     capacity: float = option(0.0, "most that an expert takes, in even shares; more is dropped (default: no limit)")
 

@@ -89,6 +89,11 @@ class ModelShape:
         """Whether a layer routes tokens to experts."""
         return self.experts > 0 and layer >= self.first_dense
 
+    @property
+    def can_have_experts(self) -> bool:
+        """Whether its layers are such that experts can take their place: those are gated and have no biases."""
+        return self.gated and not self.ffn_bias
+
     def layer_parameters(self, experts: int, layer: int | None = None) -> int:
         """Weights of a layer (the last unless given), counting `experts` of its routed ones: all, or those in use."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -137,7 +142,7 @@ class ModelShape:
             expert_ffn_hidden=self.expert_width if self.experts else 0,
             # The manifest counts shared experts in widths of a routed one.
             shared_experts=round(self.shared_ffn / self.expert_width) if self.experts else 0,
-            moe_layers=self.layers - self.first_dense if self.experts else 0,
+            moe_layers=max(self.layers - self.first_dense, 0) if self.experts else 0,
             parameters=self.parameters,
             active_parameters=self.active_parameters,
         )
