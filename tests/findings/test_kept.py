@@ -90,7 +90,7 @@ def test_the_second_time_they_are_read(copied: Path) -> None:
     assert found == search(first.tables)
     (file,) = (copied.parent / "cache").rglob(engine.FILE)
     file.write_bytes(file.read_bytes().replace(b"slow-rank", b"seen-rank"))  # a mark: what is read comes from there
-    seal(file.parent, {})
+    seal(file.parent, file.parent.name, {})
     assert find_all(opened(copied).tables).findings[0].code == "seen-rank"
     assert find_all(opened(copied, "another").tables) == found
 

@@ -105,6 +105,25 @@ def test_one_flipped_bit_is_never_believed(tmp_path: Path) -> None:
     assert cache.open("k") is not None
 
 
+def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
+    """As a copy or a restored backup may leave it: the figures of one rank were given as another's."""
+    cache = Cache(tmp_path)
+    for key, number in (("a", 1), ("b", 2)):
+        cache.store(key, {"t": pa.table({"n": [number]})}, {})
+    cache.derive("one", lambda folder: _fill(folder, 1))
+    cache.derive("two", lambda folder: _fill(folder, 2))
+    derived = sorted(path for path in tmp_path.iterdir() if path.name.startswith("derived-"))
+    for one, other in ((tmp_path / "a", tmp_path / "b"), derived):
+        one.rename(tmp_path / "between")
+        other.rename(one)
+        (tmp_path / "between").rename(other)
+    assert cache.open("a") is None
+    assert cache.damaged["a"] == "entry.json is that of b"
+    assert cache.store("a", {"t": pa.table({"n": [1]})}, {}).table("t")["n"].to_pylist() == [1]
+    again = cache.derive("one", lambda folder: _fill(folder, 9))
+    assert sum(file.stat().st_size for file in again.iterdir() if file.name != entry.NAME) == 9
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -132,7 +151,7 @@ def test_an_entry_of_another_version_is_no_entry(tmp_path: Path, monkeypatch: py
     cache.store("k", {"t": TABLE}, {})
     monkeypatch.undo()
     assert cache.open("k") is None
-    assert cache.damaged["k"] == "entry.json has version 99, not 1"
+    assert cache.damaged["k"] == "entry.json has version 99, not 2"
 
 
 def test_a_half_written_folder_is_healed(tmp_path: Path) -> None:

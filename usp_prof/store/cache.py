@@ -135,7 +135,7 @@ class Cache:
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
         """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
-        self._make(key, lambda aside: fill(aside, tables, note), lambda: self.open(key) is not None)
+        self._make(key, lambda aside: fill(aside, key, tables, note), lambda: self.open(key) is not None)
         stored = self.open(key)
         if stored is None:
             raise CacheUnwritableError(f"the cache {self.folder} lost an entry as it was written", hint="try again")
@@ -148,7 +148,7 @@ class Cache:
         """
         name = f"{_DERIVED}{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
         if self._opened(name) is None:
-            self._make(name, lambda aside: _fill_derived(aside, write), lambda: self._opened(name) is not None)
+            self._make(name, lambda aside: _fill_derived(aside, name, write), lambda: self._opened(name) is not None)
         return self.folder / name
 
     def size(self) -> CacheSize:
@@ -244,16 +244,16 @@ class Cache:
         return out
 
 
-def fill(folder: Path, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
-    """Write an entry's tables into a folder, and seal it."""
+def fill(folder: Path, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
+    """Write an entry's tables into a folder, and seal it for its key."""
     for name, table in sorted(tables.items()):
         write_parquet(table, folder / f"{name}.parquet")
-    seal(folder, {**note, "tables": sorted(tables)})
+    seal(folder, key, {**note, "tables": sorted(tables)})
 
 
-def _fill_derived(folder: Path, write: Callable[[Path], None]) -> None:
+def _fill_derived(folder: Path, name: str, write: Callable[[Path], None]) -> None:
     write(folder)
-    seal(folder, {})
+    seal(folder, name, {})
 
 
 def _size_of(folder: Path) -> int:

@@ -1,8 +1,9 @@
 """Entries of the store: a sealed folder of Parquet files, of whose tables each column is read when it is asked for.
 
-`entry.json` names every file of the folder with its size and hash, and carries a hash of itself. A folder whose files
-differ from that by one bit is not opened. XXH3 of 128 bits guards against damage (a flipped bit, a full disk, a write
-that was cut short), not against somebody who wants to deceive.
+`entry.json` names its entry and every file of the folder with its size and hash, and carries a hash of itself. A folder
+whose files differ from that by one bit, or that lies under another entry's name, is not opened. XXH3 of 128 bits guards
+against damage (a flipped bit, a full disk, a write that was cut short, a copy in the wrong place), not against somebody
+who wants to deceive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NAME = "entry.json"
-VERSION = 1
+VERSION = 2
 _BLOCK = 1 << 20
 _PRIVATE = 0o600
 _OF_GROUP = 0o070
@@ -38,9 +39,15 @@ class Sealed(msgspec.Struct):
     """What `entry.json` holds of a folder."""
 
     version: int
+    entry: str
+    """The name that the folder was sealed for: it says of which trace the tables are."""
     files: dict[str, tuple[int, str]]
     """Size and hash of each file by its path below the folder."""
     note: dict[str, Any]
+
+
+class _Versioned(msgspec.Struct):
+    version: int
 
 
 class _Entry(msgspec.Struct):
@@ -48,14 +55,14 @@ class _Entry(msgspec.Struct):
     content: msgspec.Raw
 
 
-def seal(folder: Path, note: Mapping[str, Any]) -> None:
-    """Write the folder's `entry.json`; nobody but the owner may read its files.
+def seal(folder: Path, name: str, note: Mapping[str, Any]) -> None:
+    """Write the `entry.json` of a folder that will be called `name`; nobody but the owner may read its files.
 
     Where the group may write to the store that the folder lies in, it may read and replace its entries, too.
     """
     files = {path.relative_to(folder).as_posix(): path for path in files_of(folder)}
-    stamps = {name: (path.stat().st_size, hash_of(path)) for name, path in files.items()}
-    content = msgspec.json.encode(Sealed(VERSION, stamps, dict(note)), order="deterministic")
+    stamps = {below: (path.stat().st_size, hash_of(path)) for below, path in files.items()}
+    content = msgspec.json.encode(Sealed(VERSION, name, stamps, dict(note)), order="deterministic")
     text = msgspec.json.encode(_Entry(xxhash.xxh3_128_hexdigest(content), msgspec.Raw(content)))
     (folder / NAME).write_bytes(text)
     group = folder.parent.stat().st_mode & _OF_GROUP
@@ -88,17 +95,20 @@ def open_sealed(folder: Path) -> dict[str, Any]:
     return content.note
 
 
-def read_seal(text: bytes) -> Sealed:
-    """Read an `entry.json`; raises `BrokenSealError` where it is damaged."""
+def read_seal(text: bytes, name: str) -> Sealed:
+    """Read the `entry.json` of the entry of that name; raises `BrokenSealError` where it is damaged or another's."""
     try:
         entry = msgspec.json.decode(text, type=_Entry)
         if xxhash.xxh3_128_hexdigest(bytes(entry.content)) != entry.seal:
             raise BrokenSealError(f"{NAME} has other contents")
+        version = msgspec.json.decode(entry.content, type=_Versioned).version
+        if version != VERSION:
+            raise BrokenSealError(f"{NAME} has version {version}, not {VERSION}")
         content = msgspec.json.decode(entry.content, type=Sealed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenSealError(f"{NAME}: {error}") from None
-    if content.version != VERSION:
-        raise BrokenSealError(f"{NAME} has version {content.version}, not {VERSION}")
+    if content.entry != name:
+        raise BrokenSealError(f"{NAME} is that of {content.entry}")
     return content
 
 
@@ -113,7 +123,7 @@ def _content(folder: Path) -> Sealed:
         raise
     except OSError as error:
         raise BrokenSealError(f"{NAME}: {error.strerror}") from None
-    return read_seal(text)
+    return read_seal(text, folder.name)
 
 
 def files_of(folder: Path) -> list[Path]:

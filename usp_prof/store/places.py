@@ -94,7 +94,7 @@ class RemoteCache(Cache):
     def open(self, key: str) -> StoredTables | None:
         """Give an entry, or `None` when there is none; a store that cannot be asked raises `InputError`."""
         try:
-            sealed = read_seal((self.remote / key / NAME).read_bytes())
+            sealed = read_seal((self.remote / key / NAME).read_bytes(), key)
             return RemoteTables(self, self.remote / key, sealed)
         except AbsentError:
             return None
@@ -106,7 +106,7 @@ class RemoteCache(Cache):
         """Write an entry: its tables side by side, then the `entry.json` that makes them one."""
         with TemporaryDirectory(prefix="usp-prof-") as name:
             folder = Path(name)
-            fill(folder, tables, note)
+            fill(folder, key, tables, note)
             try:
                 with ThreadPoolExecutor(_AT_ONCE) as threads:
                     list(threads.map(lambda file: (self.remote / key / file.name).write_from(file), files_of(folder)))
