@@ -295,11 +295,11 @@ def ask_plans(question: Question) -> Future[Plans]:
     )
 
 
-def ask_front(learnt: Calibration | None, plans: Plans) -> Future[Chart]:
-    """Ask for the chart of plans; it is made once, so that the browser draws it once."""
+def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Future[Chart]:
+    """Ask for the chart of plans, one of them named; it is made once, so that the browser draws it once."""
     return worker.ask(
-        ("front", learnt is None, question_key(plans.question)),
-        lambda: Chart("Speed over memory", plan_answer.points(plans, learnt)),
+        ("front", learnt is None, question_key(plans.question), named),
+        lambda: Chart("Speed over memory", plan_answer.points(plans, learnt, named)),
     )
 
 

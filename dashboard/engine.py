@@ -56,6 +56,7 @@ from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.hardware import DEVICES
+from usp_prof.model.hardware import find as device_named
 from usp_prof.model.health import Severity, gathered, spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection

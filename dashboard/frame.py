@@ -47,6 +47,9 @@ def _style(room: Room) -> None:
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
         "h1.usp-verdict code{font-size:.85em;font-weight:500}"
         f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
+        # A link looks like one wherever it stands, but in the navigation, where nothing is anything else.
+        f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"
+        "text-decoration:underline;text-underline-offset:3px}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
         f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"

@@ -27,6 +27,8 @@ from ..engine import (
 from . import verdicts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..engine import Block, Calibration, Document, Selection, TableSet
 
 ChartKind = TypeVar("ChartKind")
@@ -35,6 +37,7 @@ A_ROW = 16
 MOST_LINES = 4
 MOST_POINTS = 1000
 MOST_BARS = 12
+FEW_BARS = 6
 MOST_RANKS = 24
 
 
@@ -69,20 +72,24 @@ def _in_rows(ranks: list[int]) -> RankGrid:
     return RankGrid("", ("",) * cells.shape[1], rows, cells, np.full(cells.shape, np.nan))
 
 
-def of_kernels(document: Document, tables: TableSet, selection: Selection) -> Chart | None:
-    """Give the roofline; where the device's roof is not known, the ops that take most of its time."""
-    roof = chart_of(document, RooflinePoints)
-    if roof is not None:
-        return Chart("The roofline: each op beneath what the device can do at its intensity", roof.data)
-    total: dict[str, int] = {}  # an op has an entry for each of its shapes, of which the report lists the longest
+def time_of_ops(tables: TableSet, selection: Selection) -> dict[str, int]:
+    """Add up the device time of each op, ns, which has an entry for each of its shapes."""
+    total: dict[str, int] = {}
     for op in kernels_of(tables, selection).ops:
         total[op.name] = total.get(op.name, 0) + op.time_ns
-    names = sorted(total, key=lambda name: (-total[name], name))[:MOST_BARS]
-    if not names:
-        return None
-    values = tuple(float(total[name]) for name in names)
+    return total
+
+
+def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...]:
+    """Give the ops that take most of the device's time; and the roofline, where the device's roof is known."""
+    roof = chart_of(document, RooflinePoints)
+    names = sorted(times, key=lambda name: (-times[name], name))[: MOST_BARS if roof is None else FEW_BARS]
+    values = tuple(float(times[name]) for name in names)
     bars = RankBars("device time of all ranks and steps", tuple(names), values, (), "compute", is_time=True)
-    return Chart("The ops that take most of the device's time", bars)
+    shown = [Chart("The ops that take most of the device's time", bars)] if names else []
+    if roof is not None:
+        shown.append(Chart("The roofline: each op beneath what the device can do at its intensity", roof.data))
+    return tuple(shown)
 
 
 def of_host(document: Document, tables: TableSet) -> Chart | None:
@@ -170,10 +177,22 @@ def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | 
     if learnt is not None:
         predicted = float(learnt.prediction.footprint.total_bytes)
         levels.append((f"predicted peak {quantity(predicted, Unit.BYTES)}", predicted))
-        if np.isfinite(learnt.cluster.memory_bytes):
-            capacity = float(learnt.cluster.memory_bytes)
-            levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
+    capacity = _capacity(document, learnt)
+    if capacity is not None:
+        levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
     return Chart(found.title, replace(found.data, levels=tuple(levels)))
+
+
+def _capacity(document: Document, learnt: Calibration | None) -> float | None:
+    """Give the bytes of a device: what the trace says of the fullest rank's, or what the planner knows."""
+    figures = Figures(document.values)
+    free, peak = figures.whole("memory_headroom"), figures.whole("peak_memory")
+    if free is not None and free < 1 and peak is not None:
+        held = max(figures.whole("peak_reserved_memory") or 0.0, peak)
+        return held / (1 - free)  # the headroom is what was never held, over the capacity
+    if learnt is not None and np.isfinite(learnt.cluster.memory_bytes):
+        return float(learnt.cluster.memory_bytes)
+    return None
 
 
 def blocks_of(document: Document, name: str) -> tuple[Block, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, sentences, step_parts
@@ -77,9 +78,18 @@ def ranks(document: Document) -> str:
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
         said.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
-    why = str(culprit["cause"])
-    said.append(f"Cause: {'not told by the trace' if why == 'unknown' else why}.")
+    said.append(_why_late(document, rank, str(culprit["cause"])))
     return " ".join(said)
+
+
+def _why_late(document: Document, rank: Key, cause: str) -> str:
+    """Give the cause that the calls tell; where they tell none, the finding whose lost time includes the rank's."""
+    if cause != "unknown":
+        return f"Cause: {cause}."
+    for each in causes_of(document.findings).causes:
+        if any(part.where.get("rank") == rank for part in each.parts):
+            return f"Part of a larger cause: {each.finding.title}."
+    return "Cause: not told by the trace."
 
 
 def _culprits(document: Document) -> list[dict[str, Cell]]:
@@ -139,42 +149,23 @@ def pipeline(document: Document) -> str:
     return sentences.pipeline(figures) if figures.whole("bubble_fraction") is not None else ""
 
 
-def kernels(document: Document) -> str:
-    """Say how much of the device's time the largest op takes, and how near the kernels come to the device."""
+def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:
+    """Say which op takes most of the device's time, of the time of each op, and how near they come to the device."""
     figures = Figures(document.values)
     said = [
-        _largest_op(document),
+        _largest_op(times),
         sentences.kernels(figures) if figures.whole("kernel_efficiency") is not None else "",
         sentences.mfu(figures) if figures.whole("mfu") is not None else "",
     ]
     return " ".join(sentence for sentence in said if sentence)
 
 
-def _largest_op(document: Document) -> str:
-    """Say which op takes most of device time; empty where the report holds no table of ops."""
-    for table in _tables_of(document, "kernels"):
-        heads = [column.head for column in table.columns]
-        if not table.rows or not {"op", "share"} <= set(heads):
-            continue
-        shares = _share_of_ops(table, heads.index("op"), heads.index("share"))
-        first, second = [*sorted(shares, key=lambda op: -shares[op]), "", ""][:2]
-        # Rows beyond the table's may be of any op: the first is surely the largest if they could not lift the second.
-        unseen = max(1.0 - sum(shares.values()), 0.0) if table.more else 0.0
-        if not first or shares[first] < shares.get(second, 0.0) + unseen:
-            return ""
-        least = "at least " if table.more else ""
-        return f"The op {first} takes {least}{quantity(shares[first], Unit.FRACTION)} of device time."
-    return ""
-
-
-def _share_of_ops(table: DataTable, op: int, share: int) -> dict[str, float]:
-    """Add up the shares of each op, which has a row for each of its shapes."""
-    shares: dict[str, float] = {}
-    for row in table.rows:
-        value = row[share]
-        if isinstance(value, int | float):
-            shares[str(row[op])] = shares.get(str(row[op]), 0.0) + value
-    return shares
+def _largest_op(times: Mapping[str, int]) -> str:
+    whole = sum(times.values())
+    if not whole:
+        return ""
+    first = min(times, key=lambda op: (-times[op], op))
+    return f"The op {first} takes {quantity(times[first] / whole, Unit.FRACTION)} of device time, the most of all."
 
 
 def host(document: Document) -> str:
@@ -191,12 +182,13 @@ def host(document: Document) -> str:
     if share < NOTABLE:
         said = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of a {span}"]
     else:
-        most = f"{quantity(idle[cause] / whole, Unit.FRACTION)} {IDLE[cause]}"
-        said = [f"The host leaves the device idle for {quantity(share, Unit.FRACTION)} of a {span} ({most})"]
+        leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / whole, Unit.FRACTION)
+        why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
+        said = [f"The host leaves the device idle for {leaves} of a {span} ({why})"]
     said += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
-        said.append(f"{quantity(empty, Unit.FRACTION)} of its launches find an empty queue")
+        said.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
     return _sentence(said)
 
 
@@ -276,10 +268,15 @@ def _first_change(document: Document) -> Finding | None:
 
 def timeline(document: Document) -> str:
     """Say where to look first: at the rank that is late, else at what the report puts first."""
+    figures = Figures(document.values)
     if late_rank(document) is not None:
-        return f"Look here first: {sentences.stragglers(Figures(document.values))}"
+        return f"Look here first: {sentences.stragglers(figures)}"
     first = first_notable(document)
-    return f"Look for this first: {first.finding.title}." if first is not None else ""
+    if first is not None:
+        return f"Look for this first: {first.finding.title}."
+    if _span(figures)[1] is None:
+        return ""
+    return f"Nothing stands out: no finding is certain to save {quantity(NOTABLE, Unit.FRACTION)} of the step."
 
 
 def late_rank(document: Document) -> Key | None:

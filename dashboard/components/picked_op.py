@@ -17,6 +17,8 @@ from ..work import wait
 from .blocks import show
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..engine import Chart, Document, Selection, TableSet
     from ..state import View
 
@@ -36,11 +38,14 @@ def keep_picked(label: str) -> None:
     state.keep("op", label)
 
 
-def picked_op(view: View, document: Document, chart: Chart) -> None:
-    """Show the op that the address names, if it is one of the chart's."""
-    offered = chart.data.label if isinstance(chart.data, RooflinePoints) else ()
-    if isinstance(chart.data, RankBars):
-        offered = chart.data.labels
+def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
+    """Show the op that the address names, if it is one of the charts'."""
+    offered: set[str] = set()
+    for chart in charts:
+        if isinstance(chart.data, RooflinePoints):
+            offered.update(chart.data.label)
+        elif isinstance(chart.data, RankBars):
+            offered.update(chart.data.labels)
     label = st.query_params.get("op", "")
     if label not in offered:
         st.caption("Click an op to see its figures, its kernels and its longest calls on the timeline.")

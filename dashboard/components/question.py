@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from .. import state
+from .. import data, state
 from ..engine import (
     DEFAULT_PROFILE,
     DEFAULT_TRAINER,
@@ -28,6 +28,7 @@ from ..engine import (
     UspProfError,
     broken_rule,
     cluster_of_device,
+    device_named,
     known_models,
     launch_command,
     memory_of_ranks,
@@ -36,12 +37,13 @@ from ..engine import (
     predict_plan,
     quantity,
 )
+from ..work import wait
 from .blocks import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engine import Calibration, Plan
+    from ..engine import Calibration, Plan, RunFacts
 
 
 MOST_DEVICES = 16384
@@ -60,18 +62,30 @@ SHAPE = {
 """Fields of a shape that is typed: label, least, most, usual."""
 
 
-def ask_question(learnt: Calibration | None) -> Question:
-    """Show what is chosen of model, devices, batch, device and type; what stays as it is, is no part of the address."""
+def learnt_from(index: int) -> tuple[Calibration | None, str]:
+    """Give what a run teaches the planner, or why it teaches nothing."""
+    try:
+        return wait(data.ask_calibration(index)), ""
+    except UspProfError as error:
+        return None, error.message
+
+
+def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Question:
+    """Show what is chosen of model, devices, batch, device and type; what stays as it is, is no part of the address.
+
+    A run that does not tell its model still tells its devices by its `facts`.
+    """
     model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
         name = _model_name(learnt)
     recorded = learnt.configuration if learnt is not None else None
+    known_devices = min((facts.world_size or len(facts.ranks)) if facts else USUAL_DEVICES, MOST_DEVICES)
     with devices_column:
-        devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else USUAL_DEVICES)
+        devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
     with batch_column:
         batch = _whole("Sequences a step", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
-        device = _device(learnt)
+        device = _device(learnt, facts)
     usual = recorded.dtype if recorded is not None else DTYPES[0]
     dtypes = (usual, *(dtype for dtype in DTYPES if dtype != usual))
     dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
@@ -125,9 +139,13 @@ def _own_shape(sequence: int) -> ModelEntry:
     )
 
 
-def _device(learnt: Calibration | None) -> str:
+def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
+    """Choose a device: as recorded, or the one by whose name the run's devices go."""
     known = tuple(device.name for device in DEVICES)
-    usual = AS_RECORDED if learnt is not None else USUAL_DEVICE
+    usual = AS_RECORDED
+    if learnt is None:
+        named = device_named(facts.devices[0]) if facts is not None and facts.devices else None
+        usual = named.name if named is not None else USUAL_DEVICE
     names = (usual, *(name for name in known if name != usual))
     name: str = st.selectbox("Device", names, names.index(state.word("device", names)))
     state.keep("device", None if name == usual else name)

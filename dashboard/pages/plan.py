@@ -12,8 +12,9 @@ import streamlit as st
 from .. import data, state
 from ..components.blocks import folded, show, verdict
 from ..components.download import data_table
-from ..components.question import ask_question, draw_configuration, show_start
+from ..components.question import ask_question, draw_configuration, learnt_from, show_start
 from ..engine import (
+    EVERYTHING,
     GRID_AXES,
     TRAINERS,
     Plans,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from streamlit.delta_generator import DeltaGenerator
 
-    from ..engine import Calibration, Document, Plan, Published, Question, Section, SweepRow
+    from ..engine import Calibration, Plan, Published, Question, Section, SweepRow
 
 
 MOST_PLANS = 200
@@ -45,19 +46,14 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 # The question stands above the tabs; all choices live in the address.
 
 
-def _ask() -> tuple[Calibration | None, Question]:
-    """Show the choices; give what the run taught the planner (None where no run was named), and the question."""
-    learnt = wait(data.ask_calibration(state.current().run)) if data.run_count() else None
-    return learnt, ask_question(learnt)
-
-
-def _no_plan(document: Document) -> str:
-    return "" if document.run.model else "The run does not tell its model: record it with usp_prof.record."
+def _learnt() -> tuple[Calibration | None, str]:
+    """Give what the run taught the planner; None without a run, or with the reason why it teaches nothing."""
+    return learnt_from(state.current().run) if data.run_count() else (None, "")
 
 
 def draw_plan() -> None:
-    """Draw one of the tabs; without a run it opens on one configuration and its sliders."""
-    _draw(BEST if data.run_count() else ONE)
+    """Draw one of the tabs; without a run that tells its model it opens on one configuration and its sliders."""
+    _draw(BEST if _learnt()[0] is not None else ONE)
 
 
 def draw_sweep() -> None:
@@ -77,7 +73,15 @@ def _draw(first: str) -> None:
         _published()
         return
     place = st.container()
-    learnt, question = _ask()
+    learnt, reason = _learnt()
+    facts = None
+    if reason:
+        st.info(
+            state.plain(f"Not planned from this run: {reason}. Choose a model here, or record with usp_prof.record.")
+        )
+        facts = wait(data.ask_document(state.current().run, EVERYTHING)).run
+    question = ask_question(learnt, facts)
+    trainer = state.word("trainer", _trainers(learnt))
     if tab == ONE:
         _doubted(learnt, question)
         draw_configuration(question, lambda: _trainer(learnt))
@@ -85,25 +89,33 @@ def _draw(first: str) -> None:
     plans = wait(data.ask_plans(question))
     if tab == BEST or not plans.best or _is_doubtful(learnt, question):
         with place:
-            verdict(plan_answer.verdict(learnt, plans))
+            verdict(plan_answer.verdict(learnt, plans, trainer))
     show(plan_answer.basis(learnt, plans), "plan-basis", state.is_dark())
     if not plans.best:
         st.info("Choose more devices, or a device with more memory.")
     elif _doubted(learnt, question):
-        _order(learnt, plans)
+        _order(learnt, plans, trainer)
     elif tab == BEST:
-        _best(learnt, plans)
+        _best(learnt, plans, trainer)
     else:
         _sweep(plans, place)
 
 
-def _trainer(learnt: Calibration | None) -> str:
-    """Choose whose command is given: ours for a run, else Megatron's."""
+def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
+    """Give whose commands are offered, the usual one first: ours for a run, else Megatron's."""
     trainers = tuple(TRAINERS)
     usual = trainers[0] if learnt is not None else "megatron"
-    offered = (usual, *(each for each in trainers if each != usual))
-    chosen = st.segmented_control("Start it with", offered, default=state.word("trainer", offered)) or usual
-    state.keep("trainer", None if chosen == usual else chosen)
+    return (usual, *(each for each in trainers if each != usual))
+
+
+def _trainer(learnt: Calibration | None) -> str:
+    """Choose whose command is given."""
+    offered = _trainers(learnt)
+    chosen = st.segmented_control("Start it with", offered, default=state.word("trainer", offered)) or offered[0]
+    before = st.query_params.get("trainer", offered[0])
+    state.keep("trainer", None if chosen == offered[0] else chosen)
+    if chosen != before:
+        st.rerun()  # the sentence at the top is of what the trainer can start
     return chosen
 
 
@@ -119,10 +131,12 @@ def _is_doubtful(learnt: Calibration | None, question: Question) -> bool:
     return learnt is not None and plan_answer.is_doubtful(question, learnt)
 
 
-def _order(learnt: Calibration | None, plans: Plans) -> None:
-    """Show plans by their order, without any length."""
+def _order(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
+    """Show plans by their order, without any length, and how the first that the trainer can start is started."""
     table = plan_answer.ordered(plans.best, MOST_PLANS)
     data_table(table, "plans-order")
+    place, _ = plan_answer.startable(plans, trainer)
+    show_start(_trainer(learnt), plans.question, plans.best[max(place, 0)])
     choice = data.question_key(plans.question)
     offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(learnt, plans, plans.best[0], ""))
 
@@ -130,15 +144,17 @@ def _order(learnt: Calibration | None, plans: Plans) -> None:
 # Best plans: every legal configuration predicted, the fastest first, and what fills the memory of one.
 
 
-def _best(learnt: Calibration | None, plans: Plans) -> None:
-    """Draw the plans that fit, and one of them."""
-    front = wait(data.ask_front(learnt, plans))
+def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
+    """Draw the plans that fit, and one of them: the fastest that the trainer can start, until another is chosen."""
+    place, _ = plan_answer.startable(plans, trainer)
+    usual = place if 0 <= place < MOST_PLANS else 0
+    front = wait(data.ask_front(learnt, plans, usual))
     show(front, "plan-front", state.is_dark())
     st.caption("Point at a dot for its configuration: dp2 tp4, 2x1 are two micro-batches of one sequence each.")
-    shown = plans.best[:MOST_PLANS]
-    picked, trainer = _one(learnt, plans, shown)
+    picked, trainer = _one(learnt, plans, usual)
+    which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
-        "plans", f"All {len(plans.best):,} plans that fit, the fastest first",
+        "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
         lambda: data_table(plan_answer.listed(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
     )  # fmt: skip
     if data.run_count():
@@ -146,13 +162,15 @@ def _best(learnt: Calibration | None, plans: Plans) -> None:
         offer(PLAN, state.current().run, choice, lambda: plan_answer.sections(learnt, plans, picked, trainer))
 
 
-def _one(learnt: Calibration | None, plans: Plans, shown: tuple[Plan, ...]) -> tuple[Plan, str]:
+def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
     st.markdown("**One of them**")
+    shown = plans.best[:MOST_PLANS]
     names = [str(each.configuration) for each in shown]
     wanted = st.query_params.get("plan", "")
-    place = st.selectbox("Plan", range(len(names)), names.index(wanted) if wanted in names else 0, names.__getitem__)
-    state.keep("plan", names[place] if place else None)
+    before = names.index(wanted) if wanted in names else usual
+    place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
+    state.keep("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
     made = wait(data.ask_made(key, lambda: plan_answer.one(plans, shown[place], next(iter(TRAINERS)))))
     for number, block in enumerate(made.blocks[:-1]):
@@ -162,7 +180,7 @@ def _one(learnt: Calibration | None, plans: Plans, shown: tuple[Plan, ...]) -> t
     return shown[place], trainer
 
 
-PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, _no_plan, needs_run=False)
+PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 
 
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
@@ -197,7 +215,7 @@ def _axis(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]
     return chosen
 
 
-SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, _no_plan, part_of=PLAN.path, needs_run=False)
+SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, part_of=PLAN.path, needs_run=False)
 
 
 # What was run: a folder of `usp-prof sweep`, as far as it is.

@@ -15,6 +15,7 @@ from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, folded, picking_figure, show, verdict
 from ..components.picked_op import keep_picked, picked_op
+from ..components.question import learnt_from
 from ..components.timeline import timeline
 from ..engine import (
     AxisCommunication,
@@ -221,27 +222,24 @@ PIPELINE = Page(
 
 def draw_memory() -> None:
     """Draw memory over time beneath the predicted peak and the capacity; without it, what fills it by prediction."""
-    learnt, reason = _learnt(state.current().run)
+    learnt, reason = learnt_from(state.current().run)
     view, document = _opened(MEMORY, partial(verdicts.memory, learnt=learnt))
+    _figures(document, "memory")
     curve = _picture("memory", view, lambda: pictures.memory_over_time(document, learnt))
     if learnt is not None and curve is None:
         _predicted(view, learnt)
     elif learnt is not None:
         folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(view, learnt))
     else:
-        st.caption(state.plain(f"Nothing can be predicted: {reason}"))
+        st.caption(
+            state.plain(
+                f"What it should need is not predicted: {reason}. Plan predicts it for a model that you choose."
+            )
+        )
     figures = Figures(document.values)
     if figures.whole("taken_memory") is None and not figures.along("peak_memory", "rank"):
         st.caption("To measure it, record with `profile_memory=True`, or put allocator snapshots beside the traces.")
     _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
-
-
-def _learnt(index: int) -> tuple[Calibration | None, str]:
-    """Give what the run teaches the planner, or why it teaches nothing."""
-    try:
-        return wait(data.ask_calibration(index)), ""
-    except UspProfError as error:
-        return None, f"{error.message}. {error.hint or ''}"
 
 
 def _predicted(view: View, learnt: Calibration) -> None:
@@ -266,14 +264,17 @@ MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
 
 def draw_kernels() -> None:
     """Draw how well the device is used, by op; a click on one leads to its calls."""
-    view, document = _opened(KERNELS)
-    _figures(document, "kernels")
+    view = state.current()
     tables = data.open_numbered(view.run).tables
-    build = partial(pictures.of_kernels, document, tables, view.selection)
-    chart = wait(data.ask_picture("kernels", view.run, view.selection, build))
-    if chart is not None:
-        picking_figure(chart, key="picture-kernels", dark=state.is_dark(), on_pick=keep_picked)
-        picked_op(view, document, chart)
+    times = wait(data.ask_made(("ops", view.run, view.selection), lambda: pictures.time_of_ops(tables, view.selection)))
+    view, document = _opened(KERNELS, partial(verdicts.kernels, times=times))
+    _figures(document, "kernels")
+    made = data.ask_made(("kernels", view.run, view.selection), lambda: pictures.of_kernels(document, times))
+    charts = wait(made)
+    for number, chart in enumerate(charts):
+        picking_figure(chart, key=f"picture-kernels-{number}", dark=state.is_dark(), on_pick=keep_picked)
+    if charts:
+        picked_op(view, document, charts)
     _folds(document, KERNELS_SECTIONS, pictures.chart_of(document, RooflinePoints))
 
 

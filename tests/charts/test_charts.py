@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from bokeh.models import Label
+from bokeh.models import Text as TextGlyph
 from chart_samples import SAMPLES
 
 from usp_prof import charts
@@ -178,3 +180,29 @@ def test_few_ranks_have_a_row_each() -> None:
     kept, _, rank = maps.folded(data)
     assert kept is data
     assert rank.tolist() == [[0], [2]]
+
+
+def test_a_capacity_far_above_the_lines_is_named_and_does_not_press_them_flat() -> None:
+    line = inputs.MemoryLine("rank 0", np.array([0, 1]), np.array([10**9, 10**9]), np.array([2 * 10**9, 2 * 10**9]))
+    plot = charts.draw(inputs.MemoryLines((line,), (("capacity", 80e9), ("predicted peak", 4e9))), LIGHT)
+    assert plot.y_range.end == pytest.approx(4.4e9)
+    assert {each.text for each in plot.select(Label)} == {"capacity, above", "predicted peak"}
+    assert [each.label.value for each in plot.legend.items] == ["rank 0", "reserved (dashed)"]
+
+
+def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_other() -> None:
+    labels = ("mm 8x8", "mm 9x9", "bmm 8x8", "softmax 8x8")
+    intensity, rate = np.array([100.0, 120.0, 101.0, 1.0]), np.array([1e14, 1e14, 1e14, 1e12])
+    shares = np.array([0.4, 0.3, 0.2, 0.1])
+    plot = charts.draw(inputs.RooflinePoints(labels, intensity, rate, shares, 3e14, 2e12, "GPU"), LIGHT)
+    named = [each.text for each in plot.select(Label) if "%" in each.text]
+    assert named == ["mm, 40 %", "softmax, 10 %"]
+
+
+def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:
+    plans = inputs.PlanPoints(
+        ("fast", "startable"), np.array([1e5, 8e4]), np.array([6e9, 2e9]), np.array([0.4, 0.3]),
+        np.array([True, False]), 64e9, named=1,
+    )  # fmt: skip
+    (text,) = [each for each in charts.draw(plans, LIGHT).renderers if isinstance(each.glyph, TextGlyph)]
+    assert list(text.data_source.data["text"]) == ["startable"]

@@ -20,6 +20,8 @@ from usp_prof.planner.sweep import rows as sweep_rows
 from usp_prof.planner.sweep import runner
 from usp_prof.planner.sweep.cells import Cell
 from usp_prof.report.answers import one_plan, plan
+from usp_prof.synth.declaration import Declaration, Mesh
+from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +41,38 @@ def test_a_plan_is_predicted_and_told_how_to_start() -> None:
     assert [metric.label for metric in app.metric] == ["step", "tokens/s", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
     assert "the recorded run itself is predicted with an error of" in app.caption[0].value
+
+
+def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
+        learnt = data.ask_calibration(0).result()
+        plans = data.ask_plans(recorded_question(learnt)).result()
+        place, refusal = plan.startable(plans, "usp-prof")
+        assert place > 0
+        assert refusal == "experts with tp need sequence parallelism"
+        said = plan.verdict(learnt, plans, "usp-prof")
+        assert f"and usp-prof can start: {plans.best[place].configuration}: " in said
+        assert said.endswith(f"The {place} that are faster it cannot start: {refusal}.")
+        assert plan.points(plans, learnt, place).named == place
+        app = drawn("plan")
+        assert app.code[0].value.startswith("torchrun ")
+    assert plan.startable(plans, "torchtitan")[0] == -1
+    assert plan.verdict(learnt, plans, "torchtitan").startswith(f"Fastest of {plans.fitting:,} that fit: ")
+
+
+def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"
+    write(Declaration(mesh=Mesh(dp=2)), bare, described=False)
+    with naming([bare], tmp_path / "cache", monkeypatch):
+        app = drawn("plan")
+        assert "does not tell its model" in app.info[0].value.replace("\\", "")
+        assert app.number_input[0].value == 2
+        assert app.selectbox[1].value == "H100 SXM"
+        assert app.code[0].value
 
 
 def test_another_device_and_number_change_the_plan() -> None:

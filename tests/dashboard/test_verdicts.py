@@ -136,21 +136,28 @@ def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) 
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 
 
-def with_ops(document: Document, shares: dict[str, float], more: int) -> Document:
-    columns = (TableColumn("op"), TableColumn("share", Unit.FRACTION))
-    table = DataTable("", columns, tuple(shares.items()), more=more)
-    return replace(document, values=(), sections=(Section("kernels", "Kernels", (table,)),))
-
-
 def test_the_largest_op_is_named_as_it_is_written(slow_rank: Document) -> None:
-    said = verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.6, "aten::add": 0.4}, more=0))
-    assert said == "The op aten::mm takes 60.0 % of device time."
+    said = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
+    assert said == "The op aten::mm takes 60.0 % of device time, the most of all."
 
 
-def test_no_op_is_named_where_rows_that_are_not_listed_could_make_another_the_largest(slow_rank: Document) -> None:
-    assert verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.12, "aten::add": 0.11}, more=30)) == ""
-    said = verdicts.kernels(with_ops(slow_rank, {"aten::mm": 0.5, "aten::add": 0.2}, more=3))
-    assert "aten::mm takes at least 50.0 %" in said
+def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) -> None:
+    times = pictures.time_of_ops(data.open_numbered(0).tables, EVERYTHING)
+    bars = pictures.of_kernels(slow_rank, times)[0].data
+    assert isinstance(bars, RankBars)
+    assert verdicts.kernels(slow_rank, times).startswith(f"The op {bars.labels[0]} takes ")
+    assert pictures.of_kernels(replace(slow_rank, sections=()), {}) == ()
+
+
+def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
+    cause = finding("ranks share the cores of a host", 0.5, 0.05)
+    part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
+    rows = (("rank", 2), ("axis", "dp"), ("worth, replayed", 0.2), ("cause", "unknown"))
+    culprits = DataTable("Culprits", tuple(TableColumn(head) for head, _ in rows), (tuple(cell for _, cell in rows),))
+    sections = (Section("stragglers", "Stragglers", (culprits,)),)
+    doubtful = replace(slow_rank, sections=sections, findings=(cause, part))
+    assert verdicts.ranks(doubtful).endswith("Part of a larger cause: ranks share the cores of a host.")
+    assert verdicts.ranks(replace(doubtful, findings=())).endswith("Cause: not told by the trace.")
 
 
 def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Document) -> None:

@@ -100,16 +100,16 @@ def kernels(figures: Figures) -> str:
     said = []
     efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
     if efficiency is not None:
-        text = f"ops with a formula run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows"
+        text = "Ops whose work is known"
         if covered is not None:
-            text += f" (they are {quantity(covered, Unit.FRACTION)} of compute time)"
-        said.append(text)
+            text += f" ({quantity(covered, Unit.FRACTION)} of compute time)"
+        said.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows")
     small = figures.whole("small_kernel_fraction")
     if small is not None:
         said.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
     if not said:
         return "Which ops run is known; how well is not: shapes or the device's peaks are missing."
-    return f"{'; '.join(said)}.".capitalize()
+    return f"{'; '.join(said)}."
 
 
 def mfu(figures: Figures) -> str:

@@ -180,7 +180,8 @@ class RankBars:
 class PlanPoints:
     """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known.
 
-    `recorded` is the place of the configuration that ran, as it is predicted; -1 where it is not among them.
+    `recorded` is the place of the configuration that ran, as it is predicted; -1 where it is not among them. `named` is
+    the place of the plan whose label is written beside it.
     """
 
     label: tuple[str, ...]
@@ -190,6 +191,7 @@ class PlanPoints:
     front: Flags
     room_bytes: float
     recorded: int = -1
+    named: int = 0
 
 
 @dataclass(frozen=True, slots=True)

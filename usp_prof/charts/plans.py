@@ -42,8 +42,9 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
             }
         )
         plot.scatter(
-            "memory", "speed", source=source, size=size, marker=marker, fill_color=ink, fill_alpha=0.6,
-            line_color=theme.muted, line_width=0.5, legend_label=label,
+            "memory", "speed", source=source, size=size, marker=marker, fill_color=ink,
+            fill_alpha=1.0 if chosen is ran else 0.6, line_color=theme.background if chosen is ran else theme.muted,
+            line_width=0.5, legend_label=label,
         )  # fmt: skip
     order = np.argsort(data.memory_bytes[data.front])
     plot.line(
@@ -53,10 +54,10 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
         line_dash="4 3",
     )
     if len(data.label):
-        fastest = int(np.argmax(data.tokens_per_second))
-        right = data.memory_bytes[fastest] > data.memory_bytes.max() / 2
+        named = data.named
+        right = data.memory_bytes[named] > data.memory_bytes.max() / 2
         plot.text(
-            [data.memory_bytes[fastest]], [data.tokens_per_second[fastest]], [data.label[fastest]],
+            [data.memory_bytes[named]], [data.tokens_per_second[named]], [data.label[named]],
             y_offset=-9, text_align="right" if right else "left", text_baseline="bottom",
             text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
         )  # fmt: skip

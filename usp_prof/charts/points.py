@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from usp_prof.charts.inputs import BandwidthPoints, LaunchLines, MemoryLines, RooflinePoints
     from usp_prof.charts.theme import Theme
+    from usp_prof.columns.arrays import Floats
 
 
 _NEAR = 64
@@ -142,6 +143,7 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
         line_width=0.5,
     )
     picked_by_click(plot, marks, theme)
+    _name_largest(plot, source, theme)
     _draw_roof(plot, data, theme, intensity)
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"
     plot.yaxis.axis_label = "achieved rate"
@@ -158,6 +160,44 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
         ],
     )
     return plot
+
+
+_NAMED = 3
+"""Ops of a roofline whose names are written beneath their marks."""
+_SPAN = (950, 300)
+"""About how wide and high a roofline is, in pixels."""
+_APART = (170, 18)
+"""Names that are nearer to each other than this would cover each other, in pixels."""
+
+
+def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme) -> None:
+    """Write beneath the marks of the largest ops what they are, where no other name stands; an op is named once."""
+    share, labels = source.data["share"], source.data["label"]
+    places = np.stack(
+        [_pixels(source.data[name], span) for name, span in zip(("intensity", "rate"), _SPAN, strict=True)]
+    )
+    named: dict[str, int] = {}
+    for row in np.argsort(-share, kind="stable").tolist():
+        op = str(labels[row]).partition(" ")[0]
+        away = [np.abs(places[:, row] - places[:, other]) >= _APART for other in named.values()]
+        if op not in named and len(named) < _NAMED and all(apart.any() for apart in away):
+            named[op] = row
+    for op, row in named.items():
+        plot.add_layout(
+            Label(
+                x=float(source.data["intensity"][row]), y=float(source.data["rate"][row]),
+                y_offset=-float(source.data["size"][row]) / 2 - 3, text_align="center", text_baseline="top",
+                text=f"{op}, {100 * share[row]:.0f} %", text_color=theme.ink, text_font=theme.font,
+                text_font_size="11px",
+            )
+        )  # fmt: skip
+
+
+def _pixels(values: Floats, span: int) -> Floats:
+    """Give about where values lie on a logarithmic axis of so many pixels, from no matter where."""
+    logs: Floats = np.log10(values)
+    decades = float(np.ptp(logs)) if len(logs) else 0.0
+    return logs * (span / max(decades, 1.0))
 
 
 def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> None:
@@ -205,21 +245,28 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
                     "what": [f"{line.label}, {'allocated' if label else 'reserved'}"] * len(sizes),
                 }
             )
-            options = {"legend_label": label} if label else {"line_alpha": 0.6}
+            told = label or ("reserved (dashed)" if len(data.lines) == 1 else "")
+            options = {"legend_label": told} if told else {}
             lines.append(
-                plot.step("time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, **options)
-            )
+                plot.step(
+                    "time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, line_width=1.5,
+                    line_alpha=1.0 if label else 0.7, **options,
+                )
+            )  # fmt: skip
+    plot.y_range.start = 0
+    plot.y_range.end = _highest(data)
     for name, size in data.levels:
-        plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
+        # A level far above the lines would press them flat: it is named at the upper edge.
+        is_above = size > plot.y_range.end
+        if not is_above:
+            plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
         plot.add_layout(
             Label(
-                x=8, y=size, x_units="screen", y_offset=3, text=name, text_color=theme.color("reference"),
+                x=8, y=plot.y_range.end if is_above else size, x_units="screen", y_offset=-16 if is_above else 3,
+                text=f"{name}, above" if is_above else name, text_color=theme.color("reference"),
                 text_font=theme.font, text_font_size="11px",
             )
         )  # fmt: skip
-    plot.y_range.start = 0
-    most = [float(line.reserved_bytes.max(initial=0)) for line in data.lines] + [size for _, size in data.levels]
-    plot.y_range.end = 1.1 * max(most, default=1.0)
     plot.xaxis.formatter = time_ticks()
     plot.yaxis.formatter = size_ticks()
     plot.yaxis.ticker = size_ticker()
@@ -227,6 +274,17 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
     hover(plot, [("", "@what"), ("memory", "@gigabytes{0.000} GB")], lines)
     legend(plot, theme)
     return plot
+
+
+_PRESSED = 5.0
+"""A level of more times the highest line would leave too little of the lines to see."""
+
+
+def _highest(data: MemoryLines) -> float:
+    """Give the upper end of the axis: above all lines, and all levels that are not too far above them."""
+    drawn = [float(max(line.reserved_bytes.max(initial=0), line.allocated_bytes.max(initial=0))) for line in data.lines]
+    most = max(drawn, default=0.0) or 1.0
+    return 1.1 * max([most, *(size for _, size in data.levels if size <= _PRESSED * most)])
 
 
 _LEAST_NS = 1000

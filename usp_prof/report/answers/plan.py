@@ -59,22 +59,40 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
     return every, one(plans, chosen, trainer)
 
 
-def verdict(learnt: Calibration | None, plans: Plans) -> str:
-    """Say which configuration is predicted to be the fastest, beside the recorded one as it is predicted."""
+def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
+    """Say which configuration that a trainer can start is predicted to be the fastest, beside the recorded one.
+
+    Where the trainer can start none, it is the fastest of all.
+    """
     if not plans.best:
         return nothing_fits(plans)
-    best = plans.best[0]
-    text = f"Fastest of {plans.fitting:,} that fit: {best.configuration}"
-    if learnt is not None and is_doubtful(plans.question, learnt):
-        return f"{text}."
-    text += f": {quantity(best.step_ns, Unit.NS)} a step"
-    if learnt is None:
-        return f"{text}."
-    if _is_recorded_question(learnt, plans.question) and best.step_ns > 0:
-        faster = learnt.prediction.step_ns / best.step_ns
-        text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
-        text += f" ({quantity(faster, Unit.RATIO)} as fast)"
+    place, refusal = startable(plans, trainer)
+    best = plans.best[max(place, 0)]
+    which = f" and {trainer} can start" if place > 0 else ""
+    text = f"Fastest of {plans.fitting:,} that fit{which}: {best.configuration}"
+    if learnt is None or not is_doubtful(plans.question, learnt):
+        text += f": {quantity(best.step_ns, Unit.NS)} a step"
+        if learnt is not None and _is_recorded_question(learnt, plans.question) and best.step_ns > 0:
+            faster = learnt.prediction.step_ns / best.step_ns
+            text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
+            text += f" ({quantity(faster, Unit.RATIO)} as fast)"
+    if place > 0:
+        faster_ones = "one that is faster" if place == 1 else f"{place} that are faster"
+        return f"{text}. The {faster_ones} it cannot start: {refusal}."
     return f"{text}."
+
+
+def startable(plans: Plans, trainer: str) -> tuple[int, str]:
+    """Find the fastest plan that a trainer can start: its place, -1 for none, and why it cannot start the fastest."""
+    refusal = ""
+    for place, plan in enumerate(plans.best):
+        try:
+            launch_command(trainer, plans.question.model, plan.configuration)
+        except UspProfError as error:
+            refusal = refusal or error.message.partition(f"{plan.configuration}: ")[2]
+        else:
+            return place, refusal
+    return -1, refusal
 
 
 def is_doubtful(question: Question, learnt: Calibration) -> bool:
@@ -116,8 +134,11 @@ def nothing_fits(plans: Plans) -> str:
     return f"Nothing fits: the leanest configuration needs {need}, and {room} may be filled."
 
 
-def points(plans: Plans, learnt: Calibration | None = None) -> PlanPoints:
-    """Give every plan that fits as a point; last what ran, as it is predicted, where the question is of its batch."""
+def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> PlanPoints:
+    """Give every plan that fits as a point; last what ran, as it is predicted, where the question is of its batch.
+
+    `named` is the place of the plan whose configuration is written beside its point.
+    """
     ran = [learnt.prediction] if learnt is not None and _is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
     shown = [*plans.best, *ran]
@@ -129,6 +150,7 @@ def points(plans: Plans, learnt: Calibration | None = None) -> PlanPoints:
         np.array([*(plan.configuration in front for plan in plans.best), *(False for _ in ran)], bool),
         plans.question.cluster.room_bytes,
         len(plans.best) if ran else -1,
+        named,
     )
 
 
