@@ -33,7 +33,7 @@ def settle(options: Options, world: int) -> Settled:
     """Choose what was left open; raise `OptionError` for what cannot be."""
     check_numbers(options)
     layout = _layout(options, world)
-    if layout.ep > 1 and not options.experts:
+    if layout.ep > 1 and not options.experts and not load_shape(options.model).experts:
         options.experts = max(4, layout.ep)
     shape = load_shape(
         options.model,

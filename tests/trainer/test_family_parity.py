@@ -41,7 +41,7 @@ FILES = {
     "mixture": {
         **SIZES,
         "model_type": "dots1",
-        "n_routed_experts": 4,
+        "n_routed_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 16,
         "n_shared_experts": 1,

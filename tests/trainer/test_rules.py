@@ -182,6 +182,15 @@ def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
     assert bool(settled.shape.experts) == ("ep" in axes)
 
 
+def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mixtral.json"
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 8, "intermediate_size": 48}
+    file.write_text(json.dumps({"model_type": "mixtral", "vocab_size": 64, "num_local_experts": 16, **sizes}))
+    assert settle(parse(["--model", str(file), "--dp", "2", "--ep", "2"]), 2).shape.experts == 16
+    assert settle(parse(["--dp", "2", "--ep", "2"]), 2).shape.experts == 4
+    assert settle(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
+
+
 def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it() -> None:
     for options in (["--pp", "2"], ["--cp", "2"], ["--tp", "2", "--tp-async"]):
         with pytest.raises(OptionError, match="share a GPU") as refused:
