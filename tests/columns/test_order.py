@@ -7,14 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.columns.rows import (
+    combinations,
     distinct,
+    first_of_run,
     first_rows,
     group_codes,
+    last_of_run,
     numbered,
     occurrence,
     occurrence_from_end,
     per_code,
     rows_by_code,
+    sorted_by,
     sorted_rows,
     sorted_within,
 )
@@ -32,6 +36,31 @@ def test_codes_number_distinct_keys_in_order(listed: list[tuple[int, int, int]])
     a, b, _ = columns(listed)
     distinct = {key: i for i, key in enumerate(sorted({(x, y) for x, y, _ in listed}))}
     assert group_codes(a, b).tolist() == [distinct[x, y] for x, y, _ in listed]
+
+
+@given(rows)
+def test_combinations_are_distinct_and_each_row_has_its_own(listed: list[tuple[int, int, int]]) -> None:
+    a, b, _ = columns(listed)
+    known, place = combinations(a, b)
+    assert known == sorted({(x, y): [x, y] for x, y, _ in listed}.values())
+    assert [known[number] for number in place.tolist()] == [[x, y] for x, y, _ in listed]
+
+
+@given(rows)
+def test_runs_begin_and_end_where_a_key_changes(listed: list[tuple[int, int, int]]) -> None:
+    a, b, _ = columns(listed)
+    keys = [(x, y) for x, y, _ in listed]
+    assert first_of_run(a, b).tolist() == [row == 0 or keys[row] != keys[row - 1] for row in range(len(keys))]
+    assert last_of_run(a, b).tolist() == [
+        row + 1 == len(keys) or keys[row] != keys[row + 1] for row in range(len(keys))
+    ]
+
+
+@given(rows)
+def test_rows_sorted_by_their_keys_keep_the_order_of_ties(listed: list[tuple[int, int, int]]) -> None:
+    key, wanted, _ = columns(listed)
+    chosen = np.flatnonzero(wanted > 0)[::-1]
+    assert sorted_by(key, chosen).tolist() == sorted(chosen.tolist(), key=lambda row: key[row])
 
 
 @given(st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**60), 2**60))), st.sampled_from([np.int64, np.int32]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, numbered
+from usp_prof.columns.rows import distinct, first_of_run, last_of_run, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ class Intervals:
         steps = np.repeat(np.array([_ONE, -_ONE, _OTHER, -_OTHER], np.int8), np.repeat([len(self), len(other)], 2))
         order = np.argsort(borders, kind="stable")
         points, within = borders[order], np.cumsum(steps[order], dtype=np.int8)
-        last = np.append(points[1:] != points[:-1], True)  # of several borders at a point
+        last = last_of_run(points)  # of several borders at a point
         return points[last], within[last]
 
 
@@ -282,8 +282,7 @@ def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
 
 def _joined(points: NDArray[Int], label: NDArray[Int]) -> Labels:
     """Drop what nobody owns and join neighbours of one owner; `label[i]` owns points i to i + 1."""
-    change = np.concatenate([[True], label[1:] != label[:-1]]) if len(label) else np.zeros(0, bool)
-    first = np.flatnonzero(change)
+    first = np.flatnonzero(first_of_run(label))
     starts, tags = points[:-1][first], label[first]
     ends = np.concatenate([starts[1:], points[-1:]]) if len(first) else starts
     owned = tags != NOBODY

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered, sorted_rows
+from usp_prof.columns.rows import first_of_run, numbered, sorted_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,8 +65,7 @@ def _greedy(track: Ints, start: Ints, end: Ints) -> Flags:
     """Mark the ranges that lane 0 takes; all sorted by track and start."""
     count = len(start)
     # One time axis for all tracks: each track's times lie `span` behind those of the track before.
-    is_new_track = np.r_[True, track[1:] != track[:-1]]
-    place = np.cumsum(is_new_track) - 1
+    place = np.cumsum(first_of_run(track)) - 1
     first = start.min()
     span = np.int64(max(end.max(), start.max()) - first + 2)
     low = place * span + (start - first)

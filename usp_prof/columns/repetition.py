@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import first_of_run
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -156,7 +158,7 @@ def _cuts(codes: Ints, begin: Floats, shortest: int) -> list[_Cut]:
         # Windows sorted by key and then by place: those of one key are a group.
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
-        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        first = np.flatnonzero(first_of_run(ordered))
         count = np.diff(np.r_[first, len(ordered)])
         last = first + count - 1
         # Distance from each window to the next of its group; the last has none, and counts for neither extreme.

@@ -59,7 +59,7 @@ def last_by(moments: Ints, rows: Ints, by: Ints) -> Ints:
 
         last_by(end, rows_of_device, by=start[waiting])
     """
-    ordered = rows[np.argsort(moments[rows], kind="stable")]
+    ordered = sorted_by(moments, rows)
     place = np.searchsorted(moments[ordered], by, side="right") - 1
     return lookup(ordered, place, missing=-1)
 
@@ -115,10 +115,19 @@ def group_codes(*keys: NDArray[Any]) -> Ints:
     return codes
 
 
+def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], Ints]:
+    """Give the distinct combinations of several integer columns, in sorted order, and the place of each row's one.
+
+    combinations([1, 0, 1], [5, 5, 4]) == ([[0, 5], [1, 4], [1, 5]], [2, 0, 1])
+    """
+    place = group_codes(*columns)
+    return np.stack(columns, axis=1)[first_rows(place)].tolist(), place
+
+
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Give the distinct values in order; `np.unique` hashes them first, which takes several times as long."""
     ordered = np.sort(values)
-    return np.asarray(ordered[_begins(ordered)]) if len(ordered) else ordered
+    return np.asarray(ordered[first_of_run(ordered)]) if len(ordered) else ordered
 
 
 def first_rows(codes: NDArray[Any]) -> Ints:
@@ -150,6 +159,36 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     return known, (np.cumsum(occurs) - 1).take(offset)
 
 
+def first_of_run(*keys: NDArray[Any]) -> Flags:
+    """Mark the rows that begin a run of equal rows: some key is not as in the row before.
+
+    first_of_run([7, 7, 5], [1, 1, 1]) == [True, False, True]
+    """
+    begins = np.ones(len(keys[0]), dtype=bool)
+    begins[1:] = keys[0][1:] != keys[0][:-1]
+    for key in keys[1:]:
+        begins[1:] |= key[1:] != key[:-1]
+    return begins
+
+
+def last_of_run(*keys: NDArray[Any]) -> Flags:
+    """Mark the rows that end a run of equal rows: some key is not as in the row behind.
+
+    last_of_run([7, 7, 5]) == [False, True, True]
+    """
+    ends = np.ones(len(keys[0]), dtype=bool)
+    ends[:-1] = first_of_run(*keys)[1:]
+    return ends
+
+
+def sorted_by(keys: NDArray[Any], rows: Ints) -> Ints:
+    """Give these rows sorted by their keys (ties: as given); `keys` has an entry for every row.
+
+    sorted_by([9, 3, 5], [0, 2]) == [2, 0]
+    """
+    return rows[np.argsort(keys[rows], kind="stable")]
+
+
 def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> Ints:
     """Give the rows sorted by one key and, where it is equal, by another (ties of both: as given).
 
@@ -179,25 +218,20 @@ def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> Ints:
     return by_time[np.argsort(narrow, kind="stable")]
 
 
-def occurrence(codes: Ints, order: NDArray[Any]) -> Ints:
-    """Count, within each code and by `order` (ties: as given), how many rows come before each row.
+def occurrence(codes: Ints, order: NDArray[Any] | None = None) -> Ints:
+    """Count, within each code and by `order` (ties, and without one: as given), how many rows come before each row.
 
-    occurrence([7, 8, 7, 7], [0, 1, 2, 3]) == [0, 0, 1, 2]
+    occurrence([7, 8, 7, 7]) == [0, 0, 1, 2]
     """
     if not len(codes):
         return np.zeros(0, np.int64)
     place = np.arange(len(codes))
-    rows = np.lexsort((place, order, codes))
+    rows = np.lexsort((place, place if order is None else order, codes))
     # In sorted order: where the code of each row begins.
-    begin_of_code = np.maximum.accumulate(np.where(_begins(codes[rows]), place, 0))
+    begin_of_code = np.maximum.accumulate(np.where(first_of_run(codes[rows]), place, 0))
     number = np.empty(len(codes), np.int64)
     number[rows] = place - begin_of_code
     return number
-
-
-def _begins(ordered: NDArray[Any]) -> Flags:
-    """Mark the first of each run of equal values."""
-    return np.append(True, ordered[1:] != ordered[:-1])
 
 
 def occurrence_from_end(codes: Ints, order: NDArray[Any]) -> Ints:
@@ -222,7 +256,7 @@ def rows_by_code(codes: Ints) -> dict[int, Ints]:
         return {}
     order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else np.arange(len(codes))
     ordered = codes[order]
-    begin = np.flatnonzero(_begins(ordered))
+    begin = np.flatnonzero(first_of_run(ordered))
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
 
 

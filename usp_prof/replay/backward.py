@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.intervals import time_of
-from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.rows import lookup, rows_of, sorted_by
 from usp_prof.replay.node_work import Family, Shape, shape_of
 from usp_prof.tables.events.classification import ENGINE
 
@@ -174,8 +174,7 @@ def accumulated(tables: TableSet, rank: int) -> Accumulated:
 
 def _accumulated(tables: TableSet, rank: int) -> Accumulated:
     ops = tables.columns("ops", rank)
-    rows = np.flatnonzero(ops.matches("name", ACCUMULATES))
-    rows = rows[np.argsort(ops["start_ns"][rows], kind="stable")]
+    rows = sorted_by(ops["start_ns"], np.flatnonzero(ops.matches("name", ACCUMULATES)))
     codes, texts = ops.codes("input_dims")
     used = np.unique(codes[rows])
     # By code: the elements of shapes that accumulations have; the others are not read.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered, sorted_within, stacked_codes
+from usp_prof.columns.rows import first_of_run, numbered, sorted_by, sorted_within, stacked_codes
 from usp_prof.replay.dependencies import RankWaits, waits_of
 from usp_prof.replay.graph import HOST_KINDS, NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.replay.hidden_waits import usual_launch_ns, waited_for_room, with_asked_posts
@@ -70,9 +70,7 @@ class RankNodes:
     @property
     def first_of_lane(self) -> Flags:
         """Nodes that have none before them on their lane."""
-        first = np.ones(len(self.lane), dtype=bool)
-        first[1:] = self.lane[1:] != self.lane[:-1]
-        return first
+        return first_of_run(self.lane)
 
 
 def nodes_of(tables: TableSet, rank: int) -> RankNodes:
@@ -220,8 +218,7 @@ def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) ->
     """
     arrived = np.where(waits.at_end, end[waits.source], start[waits.source])
     good = arrived + np.minimum(waits.lag, 0) <= start[waits.target]
-    order = np.flatnonzero(good)
-    order = order[np.argsort(waits.target[order], kind="stable")]
+    order = sorted_by(waits.target, np.flatnonzero(good))
     source, target, kind, arrived = (each[order] for each in (waits.source, waits.target, waits.kind, arrived))
     lag = np.minimum(waits.lag[order], start[target] - arrived)
     earliest = np.where(waits.earliest == nodes.start, start, NEVER)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import last_by, lookup, rows_of
+from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.hidden_waits import hidden_waits
 from usp_prof.replay.host_waits import add_admissions, add_returns, add_untraced_waits
@@ -266,9 +266,7 @@ def _boundaries(n: RankNodes, edges: RankEdges) -> None:
     steps, first = np.unique(n.step[compute], return_index=True)
     # The last node of each lane within each step, by end.
     ordered = device[np.lexsort((n.end[device], n.lane[device], n.step[device]))]
-    is_last = np.ones(len(ordered), dtype=bool)
-    is_last[:-1] = (np.diff(n.lane[ordered]) != 0) | (np.diff(n.step[ordered]) != 0)
-    tails = ordered[is_last]
+    tails = ordered[last_of_run(n.lane[ordered], n.step[ordered])]
     following = lookup(compute[first], rows_of(steps, n.step[tails] + 1), missing=-1)
     good = (following >= 0) & (n.end[tails] <= n.start[following]) & (n.lane[tails] != n.lane[following])
     edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from usp_prof.columns.rows import rows_by_code
+from usp_prof.columns.rows import first_of_run, rows_by_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class Nodes:
     @property
     def first_of_lane(self) -> Flags:
         """Mark the nodes that have none before them on their lane."""
-        return self.memo("first of lane", lambda: _firsts(self.lane))
+        return self.memo("first of lane", lambda: first_of_run(self.lane))
 
     def of_ranks_with(self, marked: Flags) -> Flags:
         """Mark all nodes of the ranks of which some node is marked."""
@@ -210,12 +210,6 @@ def events_of(graph: Graph) -> Ints:
     """Give each node's event number in its own rank's trace; -1 for what no trace holds."""
     event = graph.nodes.event
     return np.full(len(graph.nodes), -1, np.int64) if event is None else event
-
-
-def _firsts(lane: Ints) -> Flags:
-    first = np.ones(len(lane), dtype=bool)
-    first[1:] = lane[1:] != lane[:-1]
-    return first
 
 
 def _once(memo: dict[object, object], key: object, build: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, rows_by_code, rows_of
+from usp_prof.columns.rows import group_codes, lookup, rows_by_code, rows_of, sorted_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.tables.communication.posts import asked_late
 
@@ -32,8 +32,7 @@ USUALLY = 0.9
 def hidden_waits(n: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
     """Give the communications whose waits are hidden, and the compute behind each, as node numbers of the rank."""
     is_launched = launched_at > NEVER
-    compute = np.flatnonzero(is_launched & (n.kind == NodeKind.COMPUTE))
-    compute = compute[np.argsort(launched_at[compute], kind="stable")]
+    compute = sorted_by(launched_at, np.flatnonzero(is_launched & (n.kind == NodeKind.COMPUTE)))
     # Pairs: each communication, and the first compute that is launched behind it.
     calls = np.flatnonzero(is_launched & (n.kind == NodeKind.COMMUNICATION))
     place = np.searchsorted(launched_at[compute], launched_at[calls], side="right")
@@ -225,7 +224,7 @@ def waited_for_room(launches: Columns, work: Columns) -> Flags:
         return marked
     launch = rows_of(launches["event"], work["launch_event"])  # by work: its row in launches; -1: not in the trace
     for unordered in rows_by_code(work.codes("lane")[0]).values():
-        of_stream = unordered[np.argsort(work["start_ns"][unordered], kind="stable")]
+        of_stream = sorted_by(work["start_ns"], unordered)
         # By call of this stream: its row in launches, and the first work that it started (a graph's starts many).
         rows, first = np.unique(launch[of_stream], return_index=True)
         rows, first = rows[rows >= 0], first[rows >= 0]
@@ -233,7 +232,7 @@ def waited_for_room(launches: Columns, work: Columns) -> Flags:
             continue
         begun = np.sort(work["start_ns"][of_stream[first]])
         before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
-        rows = rows[np.argsort(launches["start_ns"][rows], kind="stable")]
+        rows = sorted_by(launches["start_ns"], rows)
         called, taken = launches["start_ns"][rows], launches["dur_ns"][rows]
         # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
         pending = np.arange(len(rows)) - np.searchsorted(begun, called)
@@ -271,8 +270,7 @@ def freed_by(n: RankNodes) -> tuple[Ints, Ints]:
     for lane, rows in rows_by_code(lane_of[n.event[admitted]]).items():
         if lane not in of_lane:
             continue
-        by_end = device[of_lane[lane]]
-        by_end = by_end[np.argsort(n.end[by_end], kind="stable")]
+        by_end = sorted_by(n.end, device[of_lane[lane]])
         place = np.searchsorted(n.end[by_end], n.start[admitted[rows]], side="right") - 1
         source[rows] = lookup(by_end, place, missing=-1)
     is_known = source >= 0

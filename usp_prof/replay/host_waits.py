@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import last_by
+from usp_prof.columns.rows import last_by, sorted_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.hidden_waits import freed_by
 
@@ -38,7 +38,7 @@ def add_returns(n: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) ->
     device = np.flatnonzero(n.of_device)
     if not len(back) or not len(device):
         return
-    by_end = device[np.argsort(n.end[device], kind="stable")]
+    by_end = sorted_by(n.end, device)
     # By call: the place in `by_end` of the last work that had ended when it came back, -1 where none had; stepped back
     # over work that was launched only then.
     place = np.searchsorted(n.end[by_end], n.start[back], side="right") - 1

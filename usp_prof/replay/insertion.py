@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import first_of_run
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, NodeKind, Nodes
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def with_calls(graph: Graph, added: Added) -> Graph:
         event,
     )
     own = len(nodes) + np.arange(count)
-    opens = np.append(True, lane[1:] != lane[:-1])
+    opens = first_of_run(lane)
     zeros = np.zeros(count, np.int64)
     return replace(
         graph,

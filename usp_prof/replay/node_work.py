@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes, lookup, range_at, rows_of
+from usp_prof.columns.rows import first_rows, group_codes, lookup, range_at, rows_of, sorted_by
 from usp_prof.contract import PIPELINE_KINDS
 from usp_prof.model.hardware import Precision, element_bytes, precision
 from usp_prof.replay.build import graph_of
@@ -201,7 +201,7 @@ def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, 
 
 def _row_around(ranges: Columns, rows: Ints, at: Ints) -> Ints:
     """Give for each moment the one of these rows that began last, if it still runs then; else -1."""
-    rows = rows[np.argsort(ranges["start_ns"][rows], kind="stable")]
+    rows = sorted_by(ranges["start_ns"], rows)
     start = ranges["start_ns"][rows]
     return lookup(rows, range_at(start, start + ranges["dur_ns"][rows], at), missing=-1)
 

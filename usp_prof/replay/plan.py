@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, numbered
+from usp_prof.columns.rows import distinct, first_of_run, numbered, sorted_by
 from usp_prof.replay.graph import EdgeKind
 
 if TYPE_CHECKING:
@@ -100,14 +100,12 @@ def _cut_where_the_launcher_changes(graph: Graph, is_head: Flags) -> None:
     # Edges are sorted by target, so launches of one stream follow each other.
     launcher = (np.cumsum(is_head) - 1)[launches.source]
     lane = graph.nodes.lane[launches.target]
-    changes = (launcher[1:] != launcher[:-1]) | (lane[1:] != lane[:-1])
-    is_head[launches.target[np.append(True, changes)]] = True
+    is_head[launches.target[first_of_run(launcher, lane)]] = True
 
 
 def _members(graph: Graph) -> tuple[Ints, Ints]:
     """Give the calls' members, call by call, and the number of each one's call, counted from 0."""
-    rows = np.flatnonzero(graph.nodes.call >= 0)
-    rows = rows[np.argsort(graph.nodes.call[rows], kind="stable")]
+    rows = sorted_by(graph.nodes.call, np.flatnonzero(graph.nodes.call >= 0))
     return rows, numbered(graph.nodes.call[rows])[1]
 
 
@@ -240,4 +238,4 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, roo
 
 def _run_starts(values: Ints) -> Ints:
     """Give where runs of equal values begin."""
-    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+    return np.flatnonzero(first_of_run(values))

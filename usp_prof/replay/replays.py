@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import lookup, rows_by_code
+from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import Timeline
 from usp_prof.replay.plan import Plan, make_plan, span
@@ -197,7 +197,7 @@ def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, A
         steps = tables.columns("steps", rank)
         if len(steps) and rank in work:
             begin, end = (clocks.align(rank, steps[name]) for name in ("start_ns", "end_ns"))
-            order = _by_start(work[rank], graph)
+            order = sorted_by(graph.nodes.start, work[rank])
             found.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
     return found
 
@@ -240,18 +240,14 @@ class Anchored:
     def _ended(self, graph: Graph, timeline: Timeline) -> Ints:
         """Give when the last node that begins before each moment ends; also of those that an edit put in there."""
         ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
-        added = _by_start(self._added(graph), graph)
+        added = sorted_by(graph.nodes.start, self._added(graph))
         place = np.searchsorted(graph.nodes.start[added], self.when)
         return np.asarray(np.maximum(ended, lookup(np.maximum.accumulate(timeline.end[added]), place - 1, missing=-1)))
 
 
 def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
     """Move moments with the first work that begins then or after; behind all work with the last end."""
-    return _anchored(when, _by_start(rows, graph), graph).moved(graph, timeline)
-
-
-def _by_start(rows: Ints, graph: Graph) -> Ints:
-    return rows[np.argsort(graph.nodes.start[rows], kind="stable")]
+    return _anchored(when, sorted_by(graph.nodes.start, rows), graph).moved(graph, timeline)
 
 
 def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:

@@ -11,10 +11,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from usp_prof.columns.arrow import numbers_of
 from usp_prof.columns.lanes import nest
+from usp_prof.columns.rows import lookup, rows_of
+from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, integer, text
 from usp_prof.tables.build import empty, table
@@ -24,6 +24,8 @@ from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
 from usp_prof.tables.ranks import lacks_device_work
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from usp_prof.columns.arrays import Ints
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.events.frame import EventFrame
@@ -65,17 +67,15 @@ def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, 
         return empty(SCHEMA)
     columns = _device(frame, links, parts) if len(links.work) else _host(frame, links, parts)
     row, collective = columns.pop("row"), columns["collective"]
-    axis = collectives.column("axis").combine_chunks()
-    axis = axis.combine_chunks() if isinstance(axis, pa.ChunkedArray) else axis
-    axes = [*axis.dictionary.to_pylist(), ""]
-    own = np.r_[numbers_of(axis.indices), len(axes) - 1].astype(np.int64)[collective]
+    axis_of_part, axes = Columns(collectives).codes("axis")
+    axis = lookup(axis_of_part, collective, missing=len(axes))  # -1, no communication: the empty text behind all axes
     columns |= {
         "rank": frame.rank,
         "event": frame.event[row],
         "name": frame.text("name", row),
         "start_ns": frame.start[row],
         "dur_ns": frame.duration[row],
-        "axis": compact(own, axes),
+        "axis": compact(axis, [*axes, ""]),
         "step": steps.of_device(frame.start[row]),
     }
     return table(SCHEMA, columns, len(row))
@@ -87,7 +87,7 @@ def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
         "row": row,
         "kind": compact(links.kind, KINDS),
         "lane": compact(links.named_lane, links.lane_names),
-        "collective": _part_of(frame, row, parts),
+        "collective": rows_of(parts.row, row),
         "op_event": np.where(links.op >= 0, frame.event[links.op], -1),
         "launch_event": np.where(links.call >= 0, frame.event[links.call], -1),
     }
@@ -100,10 +100,9 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
     communication = np.arange(len(row)) >= len(compute)
     order = np.lexsort((row, frame.duration[row] > 0, frame.start[row]))
     row, communication = row[order], communication[order]
-    collective = _part_of(frame, row, parts) if not parts.on_host else np.full(len(row), -1)
+    collective = rows_of(parts.row, row) if not parts.on_host else np.full(len(row), -1)
     lanes, names = _host_lanes(frame, row, collective, lanes_of(frame, links, parts))
-    post = np.r_[parts.post, -1][collective]
-    op = np.where(communication, post, row)
+    op = np.where(communication, lookup(parts.post, collective, missing=-1), row)
     return {
         "row": row,
         "kind": compact(np.where(communication, 1, 0), KINDS),
@@ -154,11 +153,5 @@ def _host_lanes(
     places = np.zeros(len(threads) + 1, np.int64)
     places[used] = np.arange(len(used))
     lanes, names_of_parts = of_parts
-    of_part = np.r_[lanes, 0][collective] + len(listed)
-    return np.where(collective >= 0, of_part, places[own]), [*listed, *names_of_parts]
-
-
-def _part_of(frame: EventFrame, row: Ints, parts: Parts) -> Ints:
-    place = np.full(len(frame) + 1, -1, np.int64)
-    place[parts.row] = np.arange(len(parts))
-    return place[row]
+    lane_of_part = lookup(lanes, collective, missing=0) + len(listed)
+    return np.where(collective >= 0, lane_of_part, places[own]), [*listed, *names_of_parts]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.rows import lookup, per_code, range_at
+from usp_prof.columns.rows import first_of_run, lookup, per_code, range_at, sorted_by
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
@@ -126,7 +126,7 @@ def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as
         return numbered
     rows = frame.rows(*MARKS)
     rows = rows[frame.by_name(rows, lambda name: _REPEATED.match(name) is not None)]
-    rows = rows[np.argsort(frame.start[rows], kind="stable")]
+    rows = sorted_by(frame.start, rows)
     disjoint = len(rows) > 1 and bool((frame.start[rows][1:] >= frame.end[rows][:-1]).all())
     if not disjoint:
         rows = rows[:0]
@@ -202,8 +202,8 @@ def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
     rows, numbers = rows[is_outer], numbers[is_outer]
     order = np.lexsort((-frame.duration[rows], numbers))
     rows, numbers = rows[order], numbers[order]
-    first = np.r_[True, numbers[1:] != numbers[:-1]] if len(rows) else np.zeros(0, dtype=bool)
-    rows, numbers = rows[first], numbers[first]
+    is_longest = first_of_run(numbers)
+    rows, numbers = rows[is_longest], numbers[is_longest]
     order = np.argsort(frame.start[rows], kind="stable")
     return numbers[order], frame.start[rows][order], frame.end[rows][order]
 

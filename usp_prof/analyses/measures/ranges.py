@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import nest
-from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
+from usp_prof.columns.rows import distinct, lookup, numbered, rows_by_code, rows_of
 from usp_prof.contract import parse_mark
 
 if TYPE_CHECKING:
@@ -100,19 +100,18 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     kernels = tables.columns("kernels", rank)
     begun = launched_at(tables, rank)
     queued = np.flatnonzero(begun < kernels["start_ns"])
-    queued = queued[np.argsort(kernels["stream"][queued], kind="stable")]
-    borders = np.flatnonzero(np.diff(kernels["stream"][queued])) + 1
-    found = []
-    for rows in np.split(queued, borders) if len(queued) else ():
-        stream = int(kernels["stream"][rows[0]])
+    depths = []
+    for stream, places in rows_by_code(kernels["stream"][queued]).items():
+        rows = queued[places]
         ends = kernels["start_ns"][rows] + kernels["dur_ns"][rows]
+        # +1 at each launch, -1 at each end (ends first where both fall together): the running sum is the depth.
         times = np.concatenate([begun[rows], ends])
-        change = np.concatenate([np.ones(len(ends), np.int64), -np.ones(len(ends), np.int64)])
+        change = np.repeat([1, -1], len(rows))
         order = np.lexsort((change, times))
         depth = np.cumsum(change[order])
         length = np.diff(times[order], append=times[order][-1])
-        found.append((stream, int(depth.max()), int(length[depth >= limit].sum())))
-    return found
+        depths.append((stream, int(depth.max()), int(length[depth >= limit].sum())))
+    return depths
 
 
 def launched_at(tables: TableSet, rank: int) -> Ints:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.arrow import coded, numbers_of
+from usp_prof.columns.rows import first_of_run
 from usp_prof.inputs.kineto.growing import alike, taken
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
@@ -61,7 +62,7 @@ def _pairs(lane: NDArray[np.int64], opens: NDArray[np.bool_]) -> tuple[NDArray[n
     depth_behind = np.cumsum(np.where(opens, 1, -1))
     depth = np.where(opens, depth_behind, depth_behind + 1)
     # Counted from each lane's beginning: what an earlier lane left open does not count.
-    first_of_lane = np.flatnonzero(np.r_[True, lane[1:] != lane[:-1]])
+    first_of_lane = np.flatnonzero(first_of_run(lane))
     before_lane = np.r_[0, depth_behind][first_of_lane]
     depth = depth - np.repeat(before_lane, np.diff(np.r_[first_of_lane, len(lane)]))
     order = np.lexsort((np.arange(len(lane)), depth, lane))
@@ -178,7 +179,7 @@ def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[
 def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
     rows = rows[np.lexsort((rows, key[rows]))]  # by key, and those of one key as they stand in the file
-    leads = np.r_[True, key[rows][1:] != key[rows][:-1]] if len(rows) else np.zeros(0, bool)
+    leads = first_of_run(key[rows])
     # For each row the first one with its key.
     lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
     row, lead = rows[~leads], lead[~leads]

@@ -14,6 +14,7 @@ import numpy as np
 
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.lanes import nest
+from usp_prof.columns.rows import sorted_by
 from usp_prof.columns.table import Columns, Replaced
 from usp_prof.contract import parse_mark
 from usp_prof.model.health import HealthRow, Severity
@@ -150,10 +151,9 @@ def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source
 
 def nameless(collectives: Columns) -> Ints:
     """List the rows that send and receive, and name neither a group nor a peer, by their start."""
-    rows = np.flatnonzero(
-        collectives.matches("op", "send_recv") & collectives.matches("group", "") & (collectives["peer"] < 0)
-    )
-    return rows[np.argsort(collectives["start_ns"][rows], kind="stable")]
+    names_nothing = collectives.matches("group", "") & (collectives["peer"] < 0)
+    rows = np.flatnonzero(collectives.matches("op", "send_recv") & names_nothing)
+    return sorted_by(collectives["start_ns"], rows)
 
 
 def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: int) -> bool:

@@ -68,11 +68,11 @@ def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints
     keys, code = np.unique(np.concatenate([range_key, post_key]), return_inverse=True)
     code_of_range, code_of_post = code[: len(range_key)], code[len(range_key) :]
     surplus = np.bincount(code_of_range, minlength=len(keys)) - np.bincount(code_of_post, minlength=len(keys))
-    nth_range = _count_off(code_of_range) - np.maximum(surplus, 0)[code_of_range]
+    nth_range = occurrence(code_of_range) - np.maximum(surplus, 0)[code_of_range]
     # One number for "the n-th of this key", by which ranges find their posts.
     stride = len(row) + len(free_posts) + 1
     wanted = np.where(nth_range >= 0, code_of_range * stride + nth_range, -1)
-    offered = code_of_post * stride + _count_off(code_of_post)
+    offered = code_of_post * stride + occurrence(code_of_post)
     post_of_row[on_worker] = lookup(free_posts, rows_of(offered, wanted), missing=-1)
     return post_of_row
 
@@ -87,11 +87,6 @@ def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.
     reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
     count = np.where(posted & (outputs_first | reduce_scatter) & (second >= 0), second, first)
     return np.char.add(np.char.add(op.astype(str), " "), count.astype(str))
-
-
-def _count_off(codes: Ints) -> Ints:
-    """Count off the entries of each code in the order in which they stand."""
-    return occurrence(codes, np.arange(len(codes)))
 
 
 # Late waits: posted transfers (gloo) that were over before anybody waited for them.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.lanes import split_lanes
-from usp_prof.columns.rows import numbered
+from usp_prof.columns.rows import first_of_run, lookup, numbered, rows_of
 from usp_prof.tables.events.classification import kinds
 from usp_prof.tables.events.frame import DEVICE_WORK, HOST_CALLS, HOST_OPS
 from usp_prof.tables.ranks import device_kind
@@ -151,11 +151,11 @@ def link(frame: EventFrame) -> Links:
     calls = calls[np.lexsort((calls, frame.start[calls]))]
     op_rows = frame.rows(*HOST_OPS)
     ops = frame.nested(op_rows)
-    call_ops = _at(op_rows, ops.innermost(frame.track[calls], frame.start[calls]))
+    call_ops = lookup(op_rows, ops.innermost(frame.track[calls], frame.start[calls]), missing=-1)
     claims = _claims(frame, calls, frame.ints("correlation", calls))
     wanted = frame.ints("correlation", work)
-    found = _look_up(claims.ids, claims.places, wanted)
-    call, op = _at(calls, found), _at(call_ops, found)
+    place_of_call = lookup(claims.places, rows_of(claims.ids, wanted), missing=-1)
+    call, op = (lookup(rows, place_of_call, missing=-1) for rows in (calls, call_ops))
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
     before = _before_window(frame, work, call, calls)
     ambiguous = np.isin(wanted, claims.contested) & ~before
@@ -188,7 +188,7 @@ def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
     order = np.lexsort((known, -end, start, keys[known]))
     known, start, end, track = known[order], start[order], end[order], track[order]
     own = keys[known]
-    is_first = np.r_[True, own[1:] != own[:-1]] if len(own) else np.zeros(0, dtype=bool)
+    is_first = first_of_run(own)
     first = np.flatnonzero(is_first)
     of_row = np.cumsum(is_first) - 1
     # Where times are whole microseconds an inner call may seem to begin as the outer one ends.
@@ -201,20 +201,6 @@ def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
     return _Claims(ids[~contested], known[first][~contested], ids[contested], inner)
 
 
-def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """Give the value of each wanted key; -1 where there is none."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int64)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], -1)
-
-
-def _at(rows: Ints, place: Ints) -> Ints:
-    if not len(rows):
-        return np.full(len(place), -1, np.int64)
-    return np.where(place >= 0, rows[place], -1)
-
-
 def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
     """Tie by external id, except where it is only the correlation id again, as traces before 2023 write it."""
     external = frame.ints("external_id", work)
@@ -222,9 +208,10 @@ def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
     if not (own > 0).any():
         return np.full(len(work), -1, np.int64)
     claims = _claims(frame, op_rows, frame.ints("external_id", op_rows))
-    found = _at(op_rows, _look_up(claims.ids, claims.places, own))
-    begun = frame.start[np.maximum(found, 0)] <= frame.start[work]
-    return np.where((found >= 0) & begun, found, -1)
+    place_of_op = lookup(claims.places, rows_of(claims.ids, own), missing=-1)
+    op = lookup(op_rows, place_of_op, missing=-1)
+    is_begun = frame.start[np.maximum(op, 0)] <= frame.start[work]
+    return np.where((op >= 0) & is_begun, op, -1)
 
 
 def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> Flags:

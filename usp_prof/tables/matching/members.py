@@ -113,7 +113,7 @@ def sequence_numbers(members: Members, head: Int) -> Int:
     columns = members.columns
     # One code for each group with an operation; calls of a code are counted from 0 in the order of their numbers.
     kind_of_call = group_codes(columns.codes("group")[0][head], columns.codes("op")[0][head])
-    counted = occurrence(kind_of_call, np.arange(members.count))
+    counted = occurrence(kind_of_call)
     is_recorded = members.by[head] == list(MatchedBy).index(MatchedBy.SEQUENCE)
     return np.where(is_recorded, columns["sequence"][head], counted)
 

@@ -23,6 +23,7 @@ from usp_prof.columns.rows import (
     occurrence_from_end,
     per_code,
     rows_by_code,
+    sorted_by,
     stacked_codes,
 )
 from usp_prof.tables.communication.posts import P2P
@@ -242,18 +243,14 @@ def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[i
     kind = np.where(is_collective, group_codes(group, op, size), UNMATCHED)
     one_by_kind, other_by_kind = rows_by_code(kind[: len(one)]), rows_by_code(kind[len(one) :])
     kinds = sorted(one_by_kind.keys() - {UNMATCHED}, key=lambda code: int(one_by_kind[code][0]))
-    one_sorted = {code: _by_start(one, one_by_kind[code]) for code in kinds}
-    return one_sorted, {code: _by_start(other, rows) for code, rows in other_by_kind.items()}
+    one_sorted = {code: sorted_by(one["start_ns"], one_by_kind[code]) for code in kinds}
+    return one_sorted, {code: sorted_by(other["start_ns"], rows) for code, rows in other_by_kind.items()}
 
 
 def _size_without_number(columns: Columns) -> Ints:
     """Give the bytes of each part that carries no sequence number, by which it is told from others; else 0."""
     size = np.maximum(columns["in_bytes"], columns["out_bytes"])
     return np.where(columns["sequence"] >= 0, 0, size)
-
-
-def _by_start(columns: Columns, rows: Ints) -> Ints:
-    return rows[np.argsort(columns["start_ns"][rows], kind="stable")]
 
 
 def _is_collective(columns: Columns) -> Flags:

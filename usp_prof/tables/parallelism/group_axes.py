@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import coded, index_of
-from usp_prof.columns.rows import by_appearance, first_rows, group_codes, lookup
+from usp_prof.columns.rows import by_appearance, combinations, lookup
 from usp_prof.columns.table import Columns, Replaced
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.topology import Axis, AxisSource
@@ -250,7 +250,7 @@ def _collectives(view: View, layout: Layout) -> View:
     columns = Columns(view)
     # Rows that are alike in all that decides are settled once: by kind of row, the new key, axis and source.
     deciding = [columns.codes(name) for name in ("group", "axis", "axis_source", "op", "library")]
-    kinds, kind_of_row = _distinct([codes for codes, _ in deciding])
+    kinds, kind_of_row = combinations(*(codes for codes, _ in deciding))
     keys, axes, sources = [], [], []
     for kind in kinds:
         key, axis, source, op, library = (texts[code] for code, (_, texts) in zip(kind, deciding, strict=True))
@@ -301,14 +301,6 @@ def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
     part = Columns(activities)["collective"]
     codes, texts = Columns(collectives).codes("axis")
     return _coded([*texts, ""], lookup(codes, part, missing=len(texts)))  # part -1: no communication
-
-
-def _distinct(codes: list[np.ndarray]) -> tuple[list[list[int]], np.ndarray]:
-    """Give the distinct combinations of some columns, and the number of each row's combination."""
-    if not len(codes[0]):
-        return [], np.zeros(0, np.int64)
-    combination = group_codes(*codes)
-    return np.stack(codes, axis=1)[first_rows(combination)].tolist(), combination
 
 
 def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:

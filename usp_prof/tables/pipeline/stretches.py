@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, per_code, rows_of
+from usp_prof.columns.rows import first_of_run, group_codes, last_of_run, lookup, per_code, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
@@ -90,7 +90,7 @@ class Stretches:
         start, step = self.work.begun[self.first[rows]], self.step[rows]
         until = np.r_[start[1:], np.iinfo(np.int64).max] if len(rows) else start
         sends = np.searchsorted(sent, until, side="right") > np.searchsorted(sent, start, side="right")
-        last = np.r_[step[1:] != step[:-1], True] if len(rows) else sends
+        last = last_of_run(step)
         # A step's last messages belong to it even where the next step's work begins before they are posted.
         for row in np.flatnonzero(last).tolist():
             sends[row] = bool(np.any((sent > start[row]) & (step_sent == step[row])))
@@ -161,8 +161,7 @@ def stretches(source: Source, passed: Messages) -> Stretches:
     kept = (kind >= 0) & ~(unsure & (begun[rows] >= last))
     kept &= begun[rows] >= _first_of_step(passed, step)
     rows, kind, step, cut = rows[kept], np.where(kind[kept] == _UNKNOWN, FORWARD, kind[kept]), step[kept], cut[kept]
-    turns = np.r_[True, (np.diff(cut) != 0) | (np.diff(kind) != 0) | (np.diff(step) != 0)][: len(rows)]
-    first = np.flatnonzero(turns)
+    first = np.flatnonzero(first_of_run(cut, kind, step))
     start = activities["start_ns"][rows]
     end = start + activities["dur_ns"][rows]
     busy = np.add.reduceat(np.where(compute[rows], end - start, 0), first) if len(rows) else first
