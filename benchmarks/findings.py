@@ -27,8 +27,7 @@ import json, os, resource, sys, time
 from usp_prof import open_run
 from usp_prof.findings.search import search
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.plan import make_plan
-from usp_prof.replay.replays import replay
+from usp_prof.replay.longest_path import make_plan, replay
 def now():
     times = os.times()
     return time.perf_counter(), times.user + times.system + times.children_user + times.children_system

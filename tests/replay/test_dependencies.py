@@ -8,7 +8,7 @@ from tiny import Trace, table_set
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.replay.replays import replay
+from usp_prof.replay.longest_path import replay
 
 US = 1_000
 EARLY = 35 * US

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.hidden_waits import with_asked_posts
-from usp_prof.replay.replays import replay
+from usp_prof.replay.longest_path import replay
 
 MS = 1_000_000
 

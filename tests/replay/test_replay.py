@@ -10,8 +10,7 @@ from made_faults import FAULTS, run_with
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.plan import make_plan
-from usp_prof.replay.replays import replay
+from usp_prof.replay.longest_path import make_plan, replay
 from usp_prof.whatif.predict import unedited
 
 

@@ -9,7 +9,7 @@ from made_faults import run_with
 from usp_prof.analyses import breakdown, pipeline, step_time
 from usp_prof.model.edit import parse_edit
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.replays import replay
+from usp_prof.replay.longest_path import replay
 from usp_prof.tables import calls
 from usp_prof.tables.matching import same_calls
 from usp_prof.whatif.layout import memory_of

@@ -9,8 +9,9 @@ import numpy as np
 
 from usp_prof.columns.rows import first_of_run, numbered, sorted_by, sorted_within, stacked_codes
 from usp_prof.replay.dependencies import RankWaits, waits_of
+from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import HOST_KINDS, NEVER, Edges, Graph, NodeKind, Nodes
-from usp_prof.replay.hidden_waits import usual_launch_ns, waited_for_room, with_asked_posts
+from usp_prof.replay.host_waits import usual_launch_ns, waited_for_room
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
@@ -80,23 +81,23 @@ def nodes_of(tables: TableSet, rank: int) -> RankNodes:
     names, texts = work.codes("name")
     axis = work.codes("axis")
     lane = _lanes(work, kind)
-    calls = _host_calls(tables.columns("launches", rank), work)
+    host = _host_calls(tables.columns("launches", rank), work)
     on_device = bool((work["launch_event"] >= 0).any())
     if not on_device:
-        calls = calls[:, :0]
+        host = {column: values[:0] for column, values in host.items()}
     # Device work, then the host's calls on a lane of their own behind all others.
-    none = np.full(calls.shape[1], -1)
+    none = np.full(len(host["event"]), -1)
     columns = {
         "lane": np.append(lane, none + lane.max(initial=-1) + 2),
-        "kind": np.append(kind, calls[3]),
-        "start": np.append(work["start_ns"], calls[1]),
-        "duration": np.append(work["dur_ns"], calls[2]),
-        "step": np.append(work["step"], calls[4]),
-        "event": np.append(work["event"], calls[0]),
+        "kind": np.append(kind, host["kind"]),
+        "start": np.append(work["start_ns"], host["start"]),
+        "duration": np.append(work["dur_ns"], host["duration"]),
+        "step": np.append(work["step"], host["step"]),
+        "event": np.append(work["event"], host["event"]),
         "launch": np.append(work["launch_event"], none),
         "part": np.append(work["collective"], none),
     }
-    name = np.append(names, np.full(calls.shape[1], len(texts)))
+    name = np.append(names, np.full(len(none), len(texts)))
     axis_code = np.append(axis[0], none)
     order = sorted_within(columns["lane"], columns["start"])
     sorted_columns = {key: np.asarray(value, np.int64).take(order) for key, value in columns.items()}
@@ -120,12 +121,11 @@ def _lanes(work: Columns, kind: Ints) -> Ints:
     return lane
 
 
-def _host_calls(launches: Columns, work: Columns) -> Ints:
+def _host_calls(launches: Columns, work: Columns) -> dict[str, Ints]:
     """Give the host's calls that start device work or wait for it; one that waits also comes back.
 
     Its second node is a `RETURN`, or `ADMITTED` for a launch that stood before a full queue. A thread that never starts
-    device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits for holds nothing up. Rows:
-    event, start, duration, kind, step.
+    device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits for holds nothing up.
     """
     starts_work = launches["kernels"] > 0
     thread = launches.codes("thread")[0]
@@ -138,15 +138,16 @@ def _host_calls(launches: Columns, work: Columns) -> Ints:
     rows = np.flatnonzero(waits | starts_work)
     waits, queued = waits[rows], queued[rows]
     event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
-    none = np.zeros(len(rows), np.int64)
+    zeros = np.zeros(len(rows), np.int64)
     # A call that waits takes no time itself: its return ends when what it waited for has ended. One that waited for
     # room in the queue takes what a launch usually takes, before it waits.
     usual = usual_launch_ns(length[~waits & ~queued])
     own = np.where(waits, 0, np.where(queued, np.minimum(usual, length), length))
-    call = np.stack([event, start, own, none + int(NodeKind.HOST), step])
-    kind = none + np.where(queued, int(NodeKind.ADMITTED), int(NodeKind.RETURN))
-    back = np.stack([event, start + length, none, kind, step])
-    return np.concatenate([call, back[:, waits | queued]], axis=1)
+    call = {"event": event, "start": start, "duration": own, "kind": zeros + int(NodeKind.HOST), "step": step}
+    return_kind = np.where(queued, int(NodeKind.ADMITTED), int(NodeKind.RETURN))
+    back = {"event": event, "start": start + length, "duration": zeros, "kind": return_kind, "step": step}
+    comes_back = waits | queued
+    return {column: np.append(values, back[column][comes_back]) for column, values in call.items()}
 
 
 def _outlasts_copy(launches: Columns, work: Columns) -> Flags:
