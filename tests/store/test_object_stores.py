@@ -7,8 +7,10 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -251,6 +253,7 @@ class TestErrors:
             ("s3://", "names no bucket"),
             ("xyz://bucket/run", "no place that can be read"),
             ("https://host/trace.json?signature=x", "with a query"),
+            ("http://127.0.0.1:9/trace.json", "no server answers"),
         ],
     )
     def test_a_wrong_url(self, path: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,6 +276,19 @@ class TestErrors:
         said = capsys.readouterr().err
         assert words in said
         assert hint in said
+
+    def test_a_scheme_that_needs_settings(self) -> None:
+        with pytest.raises(UsageError, match="needs settings of its own") as refused:
+            filesystem_of("webhdfs")
+        assert "mount it" in refused.value.hint
+
+    def test_another_name_of_a_scheme(self) -> None:
+        assert str(location("gcs://bucket/run")) == "gs://bucket/run"
+
+    def test_no_storage_account(self) -> None:
+        error = explained("az://container/run", OSError("Generic MicrosoftAzure error: Account must be specified"))
+        assert "no storage account" in error.message
+        assert "AZURE_STORAGE_ACCOUNT_NAME" in error.hint
 
     def test_no_credentials(self) -> None:
         error = explained(REMOTE, OSError("error performing PUT http://169.254.169.254/latest/api/token"))
@@ -297,6 +313,40 @@ class TestErrors:
         assert main(["cache", "info", "--store", store]) == 0
         assert f"ranks    {RANKS}" in capsys.readouterr().out
         assert main(["cache", "clear", "--store", store]) == 2
+
+
+@pytest.fixture
+def web(local_run: Path) -> Iterator[str]:
+    """Serve the run's folder as `python -m http.server` does: whole files, HEAD and GET alone."""
+    handler = partial(QuietHandler, directory=str(local_run))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Writes no log."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class TestWebServer:
+    """A plain one, without ranges and folders."""
+
+    def test_a_trace_is_fetched_whole(self, web: str, local_run: Path, tmp_path: Path) -> None:
+        name = min(path.name for path in local_run.glob("*rank*"))
+        remote = open_run(f"{web}/{name}", cache_dir=tmp_path)
+        local = open_run(local_run / name, cache_dir=tmp_path)
+        kernels = "SELECT * FROM kernels"
+        assert remote.sql(kernels).fetchall() == local.sql(kernels).fetchall()
+
+    def test_a_trace_that_is_not_there(self, web: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["analyze", f"{web}/none.json"]) == 2
+        assert "nothing lies here" in capsys.readouterr().err
 
 
 @pytest.mark.full

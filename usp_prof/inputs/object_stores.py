@@ -43,6 +43,10 @@ class _ExpiryError(_NeverError):
     """Stands for credentials that nothing can be read with."""
 
 
+class _RangeError(_NeverError):
+    """Stands for a server that gives no part of a file."""
+
+
 _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
     # Where a client asks for the machine's own role; when that fails, no credentials were found anywhere.
     (
@@ -57,7 +61,10 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         "there is no such bucket",
         "check its name, region and endpoint",
     ),
-    (FileNotFoundError, ("404 Not Found",), "nothing lies here", "check the URL"),
+    # A web server is asked for a folder of that name (PROPFIND) once it has said that there is no such file.
+    (FileNotFoundError, ("404 Not Found", "PROPFIND"), "nothing lies here", "check the URL"),
+    (_RangeError, ("Range request not supported",), "the server gives whole files only", "download it first"),
+    (_NeverError, ("Account must be specified",), "no storage account was named", ""),
     (
         _ExpiryError,
         _WRONG_CREDENTIALS,
@@ -70,6 +77,12 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         ("SlowDown", "429 Too Many", "503 Service"),
         f"the server is too busy, still after {_RETRIES} retries",
         "try again later, or with fewer readers side by side; what was read is kept",
+    ),
+    (
+        _NeverError,
+        ("error sending request",),
+        f"no server answers, still after {_RETRIES} retries",
+        "check the host, the endpoint (AWS_ENDPOINT_URL) and the network",
     ),
 )
 """What an error of a client means: by its type or by words in its text; the first that fits. The hint: what to do."""
@@ -86,8 +99,20 @@ class AbsentError(InputError):
     """Nothing lies at a URL."""
 
 
+class NoRangesError(InputError):
+    """The server gives no part of a file: it has to be fetched whole."""
+
+
 class ExpiredError(InputError):
     """The credentials are wrong or have expired: no other file can be read with them either."""
+
+
+_ERRORS: dict[type[Exception], type[InputError]] = {
+    FileNotFoundError: AbsentError,
+    _ExpiryError: ExpiredError,
+    _RangeError: NoRangesError,
+}
+"""Of what `_MEANINGS` finds, what callers tell apart."""
 
 
 def scheme_of(path: object) -> str:
@@ -115,6 +140,9 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
     except ValueError:
         known = "s3://, gs://, az://, http(s)://, file://"
         raise UsageError(f"{scheme}:// is no place that can be read", hint=f"offered are {known}") from None
+    except TypeError:  # such as ftp, which needs a host before anything is asked
+        hint = "mount it, or copy the traces to a folder or an object store"
+        raise UsageError(f"{scheme}:// cannot be read: it needs settings of its own", hint=hint) from None
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
     retries = {"max_retries": _RETRIES, "backoff": pauses, "retry_timeout": timedelta(seconds=120)}
     return FsspecStore(
@@ -184,8 +212,7 @@ def explained(url: str, error: Exception) -> InputError:
     text = " ".join(str(error).split())
     for kind, signs, what, hint in _MEANINGS:
         if isinstance(error, kind) or any(sign in text for sign in signs):
-            made = {FileNotFoundError: AbsentError, _ExpiryError: ExpiredError}.get(kind, InputError)
-            return made(f"{url}: {what}", hint=hint or _setup(url))
+            return _ERRORS.get(kind, InputError)(f"{url}: {what}", hint=hint or _setup(url))
     return InputError(f"{url} cannot be read: {_first_sentence(text)}", hint="check the endpoint and the network")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from usp_prof.inputs.object_stores import HTTP, ask, scheme_of
+from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, scheme_of
 from usp_prof.model.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -155,6 +155,9 @@ class RemotePath:
 Location = Path | RemotePath
 """Where a file may lie."""
 
+_ALIASES = {"gcs": "gs"}
+"""Schemes that are written and that the client does not know."""
+
 
 def location(path: str | Path | RemotePath) -> Location:
     """Give the path that a text means: a URL's, else one of this machine (`~` is the home folder)."""
@@ -169,6 +172,7 @@ def location(path: str | Path | RemotePath) -> Location:
     if scheme in HTTP and urlsplit(str(path)).query:
         hint = "give its s3://, gs:// or az:// URL with credentials, or download it first"
         raise UsageError(f"a URL with a query (?...) cannot be read: {str(path).partition('?')[0]}", hint=hint)
+    scheme = _ALIASES.get(scheme, scheme)
     if not inner:
         raise UsageError(f"{path} names no bucket", hint=f"write {scheme}://BUCKET/PATH")
     return RemotePath(f"{scheme}://{inner.rstrip('/')}")
@@ -191,6 +195,8 @@ class RemoteStream(io.RawIOBase):
         """Where the range begins that is asked for next."""
         self._held = memoryview(b"")
         self._at = 0
+        self._whole: bytes | None = None
+        """All of a file whose server gives no ranges; None: ranges are asked for."""
 
     def readable(self) -> bool:
         """Say yes."""
@@ -241,10 +247,18 @@ class RemoteStream(io.RawIOBase):
         return b""
 
     def _fetch(self, begin: int, end: int) -> bytes:
-        url = self._path.url
-        content: bytes = ask(url, lambda filesystem: filesystem.cat_file(url, start=begin, end=end))
+        content = self._ranged(begin, end) if self._whole is None else self._whole[begin:end]
         if len(content) != end - begin:
             raise self._changed()
+        return content
+
+    def _ranged(self, begin: int, end: int) -> bytes:
+        url = self._path.url
+        try:
+            content: bytes = ask(url, lambda filesystem: filesystem.cat_file(url, start=begin, end=end))
+        except NoRangesError:  # such as `python -m http.server`
+            self._whole = self._path.read_bytes()
+            content = self._whole[begin:end]
         return content
 
     def _changed(self) -> InputError:
