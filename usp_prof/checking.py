@@ -62,7 +62,10 @@ class Demand:
             policy = policy.judging(Judge(self.judge))
         check_names(policy)
         if not self.baseline and not policy.minimum:
-            raise UsageError("nothing to check against", hint="give --baseline FILE, or a bound such as --min mfu=0.38")
+            raise UsageError(
+                "nothing to check against",
+                hint="give a baseline file, or a lower bound such as mfu=0.38 (--baseline, --min)",
+            )
         baseline = baselines.load(self.baseline) if self.baseline else None
         return Terms(baseline, policy, Inconclusive(self.inconclusive), self.baseline)
 

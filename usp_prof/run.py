@@ -133,11 +133,15 @@ class Run(Questions):
         return Relations(self.tables, self._stored)
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Give one table of all ranks as a DuckDB relation: `.df()` makes it pandas, `.arrow()` Arrow."""
+        """Give one table of all ranks as a DuckDB relation, which `.df()`, `.pl()` and `.to_arrow_table()` hand on."""
         return self._relations.table(name)
 
     def sql(self, query: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Answer a SELECT over all tables: `.df()` makes it pandas, `.pl()` Polars, `.arrow()` Arrow."""
+        """Answer a SELECT over all tables, as a DuckDB relation; `run.table("steps")` and "SHOW TABLES" look around.
+
+        `.df()` makes it pandas, `.pl()` Polars (`pip install polars`), `.to_arrow_table()` Arrow, `.fetchall()` tuples.
+        Nothing can be written, and no file is read.
+        """
         return self._relations.query(query)
 
     query = sql  # its name before 0.2
@@ -172,7 +176,7 @@ def open_run(
     path: str | Location | Discovery,
     *,
     run: str | None = None,
-    ranks: Iterable[int] | str | None = None,
+    ranks: int | Iterable[int] | str | None = None,
     cache_dir: str | Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,

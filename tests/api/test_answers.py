@@ -27,7 +27,10 @@ QUESTIONS = (
     "breakdown", "overlap", "communication", "pipeline", "stragglers", "kernels", "mfu", "host", "critical_path",
 )  # fmt: skip
 UNITS = ("_ns", "_bytes", "_fraction", "_ratio", "_per_second", "_per_byte", "_flop", "_ppm")
-BARE = {"rank", "step", "bytes", "calls", "late", "complete", "inter_node", "launches", "deepest_queue", "chosen"}
+BARE = {
+    "rank", "step", "bytes", "calls", "late", "complete", "inter_node", "launches", "deepest_queue", "chosen",
+    "devices",
+}  # fmt: skip
 """Columns that count or number, and need no unit."""
 
 
@@ -74,14 +77,28 @@ def test_ranks_and_steps_choose_what_is_looked_at() -> None:
     assert run.overlap(ranks=[1], steps=first).metric_values == tuple(direct.values())
 
 
+def test_ranks_and_steps_are_taken_as_a_table_gives_them() -> None:
+    run = run_with("slow_rank")
+    table = run.breakdown().df
+    first = int(table["step"].min())
+    assert run.breakdown(ranks=1).df.equals(run.breakdown(ranks=[1]).df)
+    assert run.breakdown(ranks=table["rank"].unique()).df.equals(table)
+    assert run.breakdown(steps=table["step"].min()).df.equals(run.breakdown(steps=first).df)
+    assert run.breakdown(steps=[first]).df.equals(run.breakdown(steps=first).df)
+    assert run.breakdown(steps=[first + 1, first]).df.equals(run.breakdown(steps=(first, first + 1)).df)
+    assert set(run.timeline(table["step"].min(), ranks=1).df["rank"]) == {1}
+
+
 @pytest.mark.parametrize("name", ["breakdown", "findings", "report"])
 @pytest.mark.parametrize(
     ("ranks", "steps"),
-    [([99], None), ([], None), (None, range(3, 3)), (None, range(0, 9, 2)), (None, 999), (None, (5, 3))],
-)
-def test_what_the_run_has_not_is_refused_with_a_hint(
-    name: str, ranks: list[int] | None, steps: range | tuple[int, int] | int | None
-) -> None:
+    [
+        ([99], None), ([], None), ("0,1", None), ([0.5], None),
+        (None, range(3, 3)), (None, range(0, 9, 2)), (None, 999), (None, (5, 3)),
+        (None, [1, 3]), (None, []), (None, "1"),
+    ],
+)  # fmt: skip
+def test_what_the_run_has_not_is_refused_with_a_hint(name: str, ranks: object, steps: object) -> None:
     with pytest.raises(UspProfError) as refused:
         getattr(run_with("clean"), name)(ranks=ranks, steps=steps)
     assert refused.value.hint
@@ -229,6 +246,25 @@ def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:
     assert not run.summary.df.equals(key_figures)
     run.assume()
     assert run.mfu().metrics["mfu"] == before
+
+
+def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
+    run = run_with("late_input")
+    recorded = run.mfu()
+    run.assume(device="B200").assume(convention="causal")
+    chosen = run.mfu().df.query("chosen")
+    assert chosen["convention"].item() == "causal"
+    assert chosen["peak_flop_per_second"].item() > recorded.df["peak_flop_per_second"].max()
+    assert run.assume(sequence=64).mfu().df["per_token_flop"].max() != recorded.df["per_token_flop"].max()
+    assert run.assume().mfu().df.equals(recorded.df)
+
+
+def test_an_mfu_names_its_convention_and_can_be_counted_by_hand() -> None:
+    answer = ask("mfu")
+    row = answer.df.query("chosen").iloc[0]
+    assert f"by the {row['convention']} convention" in answer.sentence
+    by_hand = row["per_token_flop"] * row["tokens_per_second"] / (row["devices"] * row["peak_flop_per_second"])
+    assert by_hand == pytest.approx(answer.metrics["mfu"])
 
 
 def test_sql_gives_a_relation_over_the_tables() -> None:

@@ -31,6 +31,11 @@ def test_a_prediction_answers_the_questions_of_a_run() -> None:
     assert "rank_as_peers=1" in predicted.explain() == repr(predicted)
 
 
+def test_no_edit_is_no_prediction() -> None:
+    with pytest.raises(UspProfError, match="no edit was given"):
+        run_with("slow_rank").whatif()
+
+
 def test_a_prediction_is_compared_with_what_was_recorded() -> None:
     predicted = run_with("slow_rank").whatif("rank_as_peers=1")
     before, after = predicted.compare().metrics["step_time"]

@@ -162,6 +162,7 @@ def test_some_ranks_only(folder: Path) -> None:
         open_run(folder, ranks=[1, 2, 3])
     with pytest.raises(UsageError):
         open_run(folder, ranks=[])
+    assert open_run(folder, ranks=1).ranks == (1,)
 
 
 def test_missing_ranks_are_said(folder: Path) -> None:

@@ -101,8 +101,9 @@ class MfuResult:
         return in_order(found)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each convention."""
-        return frame(self.listing())
+        """Give one row for each convention, with all that its MFU is made of."""
+        every, peak = len(self.flop_per_token), self.peak or float("nan")
+        return frame({**self.listing(), "devices": [self.devices] * every, "peak_flop_per_second": [peak] * every})
 
     def listing(self) -> Listing:
         """Give the conventions as plain columns."""

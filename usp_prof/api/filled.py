@@ -106,7 +106,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
             "the run does not tell its model and mesh, so that its memory cannot be predicted",
-            hint="record it with usp_prof.record, which writes run.json, or give --model and the degrees",
+            hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
         )
     configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
     # A device that nobody knows, such as a CPU, has the formulas alone.
@@ -125,7 +125,9 @@ def fill_of_model(
     if habits not in PROFILES:
         raise unknown_name("trainer", habits, PROFILES)
     if not model.sequence:
-        raise UsageError("the model's description gives no sequence length", hint="give --sequence")
+        raise UsageError(
+            "the model's description gives no sequence length", hint="such as sequence=4096, or --sequence 4096"
+        )
     given = dict(degrees)
     if "recompute" in given:
         if given["recompute"] not in list(Recompute):

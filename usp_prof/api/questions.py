@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,9 @@ from typing import TYPE_CHECKING
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer, picture
 from usp_prof.model.errors import UsageError
-from usp_prof.model.selection import EVERYTHING, Assumptions, Selection
+from usp_prof.model.selection import EVERYTHING, NOTHING_ASSUMED, Selection, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Self
 
     import pandas as pd
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from usp_prof.api.whole import Report
     from usp_prof.tables.table_set import TableSet
 
-Steps = int | tuple[int, int] | range
-"""One step, the first and last of several (both included), or a range."""
+Ranks = int | Iterable[int]
+"""One rank, or several."""
+Steps = int | tuple[int, int] | Iterable[int]
+"""One step, the first and last of several as a pair (both included), or a range or list of steps in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,56 +66,59 @@ class Questions:
     tables: TableSet
     """The tables of all ranks, which analyses take."""
 
-    def breakdown(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def breakdown(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask where the step goes: compute, exposed communication by axis, copies, idle by cause.
 
         `.df` has a row for each rank and step; its parts add up to `step_ns` exactly.
         """
         return self._ask("breakdown", ranks, steps)
 
-    def overlap(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def overlap(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask how much communication compute hides. `.df` has a row for each rank, step and axis."""
         return self._ask("overlap", ranks, steps)
 
-    def communication(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def communication(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask what collectives cost: waiting, transfer, bandwidth. `.df`: a row an axis, operation and size."""
         return self._ask("communication", ranks, steps)
 
-    def pipeline(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def pipeline(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask how large the pipeline's bubble is. The picture is the schedule as it ran."""
         return self._ask("pipeline", ranks, steps)
 
-    def stragglers(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def stragglers(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask which rank the others wait for. `.df` has a row for each rank and axis."""
         return self._ask("stragglers", ranks, steps)
 
-    def kernels(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def kernels(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask which ops take the time. `.df` has a row for each op and shape, longest first."""
         return self._ask("kernels", ranks, steps)
 
-    def mfu(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
-        """Ask how much of the peak the model uses. `.df` has a row for each FLOP convention; see `assume`."""
+    def mfu(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
+        """Ask how much of the peak the model uses, by which FLOP convention; `assume` chooses another.
+
+        `.df` has a row for each: `per_token_flop * tokens_per_second / (devices * peak_flop_per_second)` is its MFU.
+        """
         return self._ask("mfu", ranks, steps)
 
-    def host(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def host(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask whether the host keeps the device waiting. `.df` has a row for each rank."""
         return self._ask("host", ranks, steps)
 
-    def memory(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def memory(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask how full the memory is. `.df` has a row for each rank, with its peak."""
         return self._ask("memory", ranks, steps)
 
-    def critical_path(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def critical_path(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask which work bounds the run. `.df` has the time on the critical path for each rank and part."""
         return self._ask("critical_path", ranks, steps)
 
-    def findings(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Answer:
+    def findings(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Ask what is wrong and what each thing is worth. `.df` has a row for each finding, most important first."""
         from usp_prof.api.whole import findings_of  # noqa: PLC0415 - the rules are loaded by those who ask
 
         return findings_of(self.tables, self._selection(ranks, steps))
 
-    def report(self, *, ranks: Iterable[int] | None = None, steps: Steps | None = None) -> Report:
+    def report(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Report:
         """Ask everything at once. `.write("report.html")` writes it, `.summary` is its first screen."""
         from usp_prof.api.whole import report_of  # noqa: PLC0415 - as above
 
@@ -124,11 +129,11 @@ class Questions:
         """The first screen of the report: key figures, where the step goes, the most important finding."""
         return self.report().summary
 
-    def timeline(self, step: int | None = None, *, ranks: Iterable[int] | None = None) -> Answer:
+    def timeline(self, step: int | None = None, *, ranks: Ranks | None = None) -> Answer:
         """Draw what every rank did in one step (the middle one by default). `.df` has a row for each activity."""
         from usp_prof.api.whole import timeline_of  # noqa: PLC0415 - as above
 
-        return timeline_of(self.tables, self._selection(ranks, None), step)
+        return timeline_of(self.tables, self._selection(ranks, step))
 
     def whatif(self, *edits: str) -> Predicted:
         """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
@@ -136,6 +141,8 @@ class Questions:
         A run too large to be replayed whole is replayed on replicas that stand for all, which the answer says.
         Raises `UspProfError` for an edit that there is not; the reference lists all.
         """
+        if not edits:
+            raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')
         from usp_prof.api.compared import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
         from usp_prof.model.edit import parse_edit  # noqa: PLC0415
         from usp_prof.whatif.predict import predict_on  # noqa: PLC0415
@@ -149,18 +156,29 @@ class Questions:
     ) -> Self:
         """Say what no trace tells, for MFU and what-if: the model's `config.json`, its sequence length, the device.
 
-        It stands above what the trace says, for every later question. Gives the run back.
+        It stands above what the trace says, for every later question, and what is not named stays as it was assumed
+        before; `assume()` forgets all. Gives the run back.
         """
-        from usp_prof import conventions  # noqa: PLC0415 - only who assumes something needs it
-        from usp_prof.model.flops import check_convention, load  # noqa: PLC0415
+        from usp_prof.model.flops import check_convention, load  # noqa: PLC0415 - only who assumes something needs it
 
-        known = load(Path(model), sequence) if model is not None else None
-        named = check_convention(convention) if convention else conventions.DEFAULT
+        before = self.tables.assumptions
+        known = load(Path(model), sequence) if model is not None else before.model
+        if sequence and model is None:
+            recorded = self.tables.manifest.model if self.tables.manifest is not None else None
+            if (of_run := known or recorded) is None:
+                raise UsageError("no model is known that has a sequence length", hint="give its model=config.json, too")
+            known = replace(of_run, sequence=sequence)
+        named = check_convention(convention) if convention else before.convention
+        is_nothing = not (model or sequence or device or convention)
+        self.tables.assumptions = (
+            NOTHING_ASSUMED
+            if is_nothing
+            else replace(before, model=known, device=device or before.device, convention=named)
+        )
         self.__dict__.pop("summary", None)  # it was made of what was assumed before
-        self.tables.assumptions = Assumptions(model=known, device=device, convention=named)
         return self
 
-    def _ask(self, name: str, ranks: Iterable[int] | None, steps: Steps | None) -> Answer:
+    def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
         from usp_prof.report.build import analyse, build  # noqa: PLC0415 - opening a run needs none of it
         from usp_prof.report.document import run_facts  # noqa: PLC0415
         from usp_prof.report.figures import Figures  # noqa: PLC0415
@@ -175,7 +193,8 @@ class Questions:
         section = next(iter(document.sections), None)
         result = results[question.analysis]
         figures = Figures(document.values)
-        sentence = getattr(sentences, name)(figures)
+        said = {"convention": self.tables.assumptions.convention} if name == "mfu" else {}
+        sentence = getattr(sentences, name)(figures, **said)
         shown = selection.ranks if selection.ranks is not None else self.tables.ranks
         values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
         facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run
@@ -188,8 +207,8 @@ class Questions:
             make_frame=lambda: _rows_of(result.to_pandas(), shown),
         )
 
-    def _selection(self, ranks: Iterable[int] | None, steps: Steps | None) -> Selection:
-        chosen = Selection(None if ranks is None else tuple(sorted(set(ranks))), *_bounds(steps))
+    def _selection(self, ranks: Ranks | None, steps: Steps | None) -> Selection:
+        chosen = Selection(None if ranks is None else numbers("ranks", ranks), *_bounds(steps))
         self.tables.refuse_if_absent(chosen, self.name)
         return chosen
 
@@ -205,13 +224,16 @@ def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
     """Give the first and the last step, both included; None: from the beginning, to the end."""
     if steps is None:
         return None, None
-    if isinstance(steps, int):
-        return steps, steps
-    if isinstance(steps, range):
-        if not steps or steps.step != 1:
-            raise UsageError(f"{steps} selects no run of steps", hint="range(3, 8) are the steps 3 to 7")
-        return steps.start, steps.stop - 1
-    first, last = steps
-    if last < first:
-        raise UsageError(f"steps {steps} end before they begin", hint=f"({last}, {first}) are the steps between")
+    taken = numbers("steps", steps)
+    match steps:
+        case tuple((first, last)) if last < first:
+            raise UsageError(f"steps {steps} end before they begin", hint=f"({last}, {first}) are the steps between")
+        case tuple((first, last)):
+            return first, last
+    if not taken:
+        raise UsageError(f"{steps} selects no steps", hint="range(3, 8) are the steps 3 to 7")
+    first, last = taken[0], taken[-1]
+    if last - first >= len(taken):
+        hint = f"({first}, {last}) are all from the first to the last; others are asked for one by one"
+        raise UsageError(f"steps {steps} are not in a row", hint=hint)
     return first, last

@@ -112,14 +112,15 @@ def kernels(figures: Figures) -> str:
     return f"{'; '.join(said)}."
 
 
-def mfu(figures: Figures) -> str:
-    """Give MFU and HFU, or say that they are not known."""
+def mfu(figures: Figures, convention: str = "") -> str:
+    """Give MFU with the convention that it is counted by, and HFU, or say that they are not known."""
     found = figures.whole("mfu")
     if found is None:
         return "MFU is not known: see the notes for what is missing; `run.assume(model=..., device=...)` gives it."
     hfu = figures.whole("hfu")
     again = f", with recomputation counted {quantity(hfu, Unit.FRACTION)} (HFU)" if hfu is not None else ""
-    return f"MFU is {quantity(found, Unit.FRACTION)}{again}."
+    by = f" by the {convention} convention" if convention else ""
+    return f"MFU is {quantity(found, Unit.FRACTION)}{by}{again}."
 
 
 def host(figures: Figures) -> str:

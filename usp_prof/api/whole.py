@@ -131,14 +131,12 @@ def _finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
     )
 
 
-def timeline_of(tables: TableSet, selection: Selection, step: int | None) -> Answer:
-    """Draw one step on aligned clocks; the table has its activities."""
+def timeline_of(tables: TableSet, selection: Selection) -> Answer:
+    """Draw one step on aligned clocks, the middle one of those selected; the table has its activities."""
     facts = run_facts(tables, selection, "")
     if not facts.steps:
         raise UsageError("no step is known of the selection", hint="see the notes of run.breakdown()")
-    chosen = facts.steps[len(facts.steps) // 2] if step is None else step
-    if chosen not in facts.steps:
-        raise UsageError(f"there is no step {chosen}", hint=f"there are {facts.steps[0]} to {facts.steps[-1]}")
+    chosen = facts.steps[len(facts.steps) // 2]
     drawn = slices_of(tables, facts.ranks, chosen)
     if drawn is not None:
         sentence = f"Step {chosen} on {ranks_phrase(facts)}, on aligned clocks."

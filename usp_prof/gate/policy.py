@@ -121,7 +121,7 @@ class Policy:
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
         floors = {**dict(self.minimum), **minimum}
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
-            raise UsageError(f"the least {endless[0]} is no finite number", hint="for example --min mfu=0.38")
+            raise UsageError(f"the least {endless[0]} is no finite number", hint="for example mfu=0.38")
         asked = (*self.asked, *max_regression)
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof import conventions
+from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +52,15 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+def numbers(what: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
+    """Give numbers of ranks or steps (`what`) in order, each once; one alone may stand by itself."""
+    try:
+        return tuple(sorted({index(each) for each in (chosen if isinstance(chosen, Iterable) else [chosen])}))
+    except TypeError:
+        hint = f"{what}=3, {what}=[3, 4] or {what}=range(3, 8)"
+        raise UsageError(f"{what}={chosen!r} names no {what} by their numbers", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Calibration:
 
     def missing(self) -> str:
         """Say what would make the prediction better."""
-        return "record more steps of an even run (see usp-prof analyze), or plan with --model and --device"
+        return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
 
 
 def calibrate(tables: TableSet) -> Calibration:
@@ -93,7 +93,7 @@ def calibrate(tables: TableSet) -> Calibration:
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
             "the run does not tell its model and mesh, so that nothing can be planned from it",
-            hint="record it with usp_prof.record, which writes run.json, or plan with --model and --device",
+            hint="record it with usp_prof.record, which writes run.json, or name a model and a device",
         )
     work = mfu.compute(tables)
     parts = breakdown.compute(tables).values()
@@ -102,7 +102,8 @@ def calibrate(tables: TableSet) -> Calibration:
     if not work.peak or not step_ns or not compute_ns or not manifest.tokens_per_step:
         raise InputError(
             "the run does not tell the device's peak, its step or its tokens",
-            hint="give --device NAME for a known device; the recorder notes tokens_per_step and a measured CPU peak",
+            hint="name a known device (--device, run.assume(device=...)); "
+            "the recorder notes tokens_per_step and a measured CPU peak",
         )
     configuration = recorded_configuration(manifest, model)
     device = find(manifest.device)

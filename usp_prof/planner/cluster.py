@@ -114,7 +114,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     reached, half = _reached(device, dtype), device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
-        raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another --dtype")
+        raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")
     return Cluster(
         device.name,
         peak,

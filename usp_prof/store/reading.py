@@ -12,6 +12,7 @@ from usp_prof.inputs.manifest import find_manifest, manifest_from, read_manifest
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.printable import first_few
+from usp_prof.model.selection import numbers
 from usp_prof.store.load import load
 from usp_prof.store.places import open_cache
 from usp_prof.store.sampling import Sampling
@@ -45,7 +46,7 @@ class RunRead:
 def read_run(
     discovery: Discovery,
     name: str | None,
-    ranks: Iterable[int] | str | None,
+    ranks: int | Iterable[int] | str | None,
     cache: Cache,
     progress: Progress | None,
     executor: Executor | None,
@@ -58,7 +59,7 @@ def read_run(
         sampling = Sampling.parse(ranks)
         chosen = sampling.before_reading(sorted(file.rank for file in found.files), manifest)
     else:
-        chosen = None if ranks is None else tuple(ranks)
+        chosen = None if ranks is None else numbers("ranks", ranks)
     files = _wanted(found, chosen)
     begun = time.monotonic()
     _log.info("reading %d ranks of %s", len(files), found.name)

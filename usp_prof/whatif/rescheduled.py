@@ -197,7 +197,8 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
     source, target = (int(edit.number(key)) for key in ("source", "target"))
     count, there = int(edit.number(default=1.0)), range(pipeline.stages)
     if not layers:
-        raise UsageError(f"edit {edit}: the model's number of layers is not known", hint="give --model config.json")
+        hint = "give its config.json by --model or run.assume(model=...)"
+        raise UsageError(f"edit {edit}: the model's number of layers is not known", hint=hint)
     if source not in there or target not in there:
         raise UsageError(f"edit {edit}: there is no such stage", hint=f"stages are 0 to {pipeline.stages - 1}")
     own = layers // pipeline.stages

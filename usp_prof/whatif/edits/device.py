@@ -82,7 +82,8 @@ def device_of(request: Request) -> Device:
     if found is None:
         what = f"{name!r}" if name else "not named in the trace"
         listed = ", ".join(device.name for device in DEVICES[:6])
-        raise UsageError(f"edit {request.edit}: the run's device is {what}", hint=f"give --device ({listed}, ...)")
+        hint = f"name it by --device or run.assume(device=...): {listed}, ..."
+        raise UsageError(f"edit {request.edit}: the run's device is {what}", hint=hint)
     return found
 
 

@@ -181,7 +181,7 @@ def _units(request: Request) -> Units:
     model, layout = request.layout.model, request.layout
     layers = model.layers // max(layout.pp * layout.chunks, 1) if model else 0
     if model is None or layers < 1:
-        hint = "give --model config.json"
+        hint = "give its config.json by --model or run.assume(model=...)"
         raise UsageError(f"edit {request.edit}: the model's number of layers is not known", hint=hint)
     beside = model.embedding_parameters * (1 if model.tied_embeddings else 2)
     is_whole = layout.pp == 1 and 0 < beside < model.parameters
