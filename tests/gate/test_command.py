@@ -73,7 +73,9 @@ def test_copies_are_written_and_history_kept(runs: Path, tmp_path: Path, capsys:
         assert _check(runs, "again", "--write", copies, "--history", history, "--commit", "abc") == 0
     assert (tmp_path / "summary.md").read_text().count("usp-prof: pass") == 2, "a step summary is added to"
     assert (tmp_path / "check.xml").read_text().count("<?xml") == 1
-    capsys.readouterr()
+    (tmp_path / "summary.md").write_text("as PowerShell writes it", encoding="utf-16")
+    assert _check(runs, "again", "--write", copies) == 2
+    assert "summary.md is no UTF-8 text" in capsys.readouterr().err
     assert main(["trend", history, "--metric", "step_time"]) == 0
     assert "2 runs" in capsys.readouterr().out
 

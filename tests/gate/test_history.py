@@ -96,6 +96,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         append(tmp_path / "no" / "runs.parquet", _run(np.random.default_rng(1), 1e9))
 
 
+@pytest.mark.parametrize("number", [-1, 2**62, 2**63 - 1])
+def test_a_run_of_no_number_is_refused(drifting: Path, number: int) -> None:
+    table = pq.read_table(drifting)
+    pq.write_table(table.set_column(0, "run", pa.array([number] * len(table))), drifting)
+    with pytest.raises(InputError, match="no history of runs: run is"):
+        append(drifting, _run(np.random.default_rng(1), 1e9))
+
+
 def test_sparklines() -> None:
     assert sparkline([1, 1, 1]) == "▁▁▁"
     assert sparkline([0, 7]) == "▁█"

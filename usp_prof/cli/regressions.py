@@ -21,7 +21,7 @@ from usp_prof.gate.facts import FactKind, differences
 from usp_prof.gate.policy import Judge, parse_pairs
 from usp_prof.gate.verdict import Inconclusive, unusable_input
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.model.files import write
+from usp_prof.model.files import read_text, write
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better
 from usp_prof.model.printable import for_log
@@ -159,7 +159,7 @@ class Check:
 def _write(report: Report, form: str, file: str) -> None:
     text = checking.render(report, form)
     if form == "markdown" and Path(file).is_file():  # a step summary is added to
-        text = Path(file).read_text(encoding="utf-8") + text
+        text = read_text(file, "summary", "name another file") + text
     write(file, text, "name another file")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from usp_prof import limits
 from usp_prof.gate.change_points import Trend, find_trend
 from usp_prof.gate.facts import Fact, FactKind, barred, differences
 from usp_prof.gate.sample import boil_down
@@ -148,6 +149,9 @@ def _check(table: pa.Table) -> None:
     for name in SCHEMA.names:
         if table.column(name).null_count:
             raise ValueError(f"{name} is missing in a row")
+    for number in table.column("run").unique().to_pylist():
+        if not limits.COUNT.holds(number) or number < 0:
+            raise ValueError(f"run is {number}, which counts no run")
     if not np.isfinite(table.column("value").to_numpy()).all():
         raise ValueError("value is no finite number in a row")
     for unit in table.column("unit").unique().to_pylist():
