@@ -10,6 +10,7 @@ import streamlit as st
 from .. import data, state
 from ..components.blocks import folded, section, show, verdict
 from ..components.download import numbers
+from ..components.findings import outliers_first
 from ..components.timeline import timeline
 from ..engine import EVERYTHING, comparison_answer
 from ..report import offer
@@ -17,7 +18,13 @@ from ..state import Page, Room
 from ..work import wait
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..engine import Document, Pair, Section
+    from ..timeline.store import TimelineStore
+
+MOST_RANKS = 8
+"""Ranks whose timelines are shown, each folded to what it computes and what is exposed."""
 
 
 def draw() -> None:
@@ -97,6 +104,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     if most > 1:
         place = st.number_input("Step of both, counted from the first recorded", 1, most, place + 1) - 1
         state.keep("step", place + 1)
+    ranks = _ranks_worth_seeing(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)
     for index, store in zip((first, second), stores, strict=True):
         step = store.steps[place]
@@ -105,14 +113,22 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
             f"run={index}",
             key=f"aligned-{index}",
             dark=state.is_dark(),
-            ranks=list(store.ranks)[: comparison_answer.MOST_RANKS],
+            ranks=ranks or list(store.ranks)[:MOST_RANKS],
             kinds=["exposed"],
+            compact=True,
             jump=[step.start_ns, step.start_ns + longest],
             zero=step.start_ns,
             group="compare",
             height=330,
         )
     return place
+
+
+def _ranks_worth_seeing(first: int, stores: Sequence[TimelineStore]) -> list[int]:
+    """Choose ranks that both runs have: those unlike the others in the run before first."""
+    common = set(stores[0].ranks).intersection(*(store.ranks for store in stores))
+    before = wait(data.ask_document(first, EVERYTHING))
+    return sorted(outliers_first(before, sorted(common))[:MOST_RANKS])
 
 
 def _alone(_: Document) -> str:

@@ -98,7 +98,7 @@ def _draw(first: str) -> None:
     elif tab == BEST:
         _best(learnt, plans, trainer)
     else:
-        _sweep(plans, place)
+        _sweep(learnt, plans, place)
 
 
 def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 # Sweep: how a figure changes from configuration to configuration, as a heat map over any two degrees.
 
 
-def _sweep(plans: Plans, top: DeltaGenerator) -> None:
+def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
     """Draw the map, its sentence at the top of the page."""
     down_column, across_column, figure_column = st.columns(3)
     down = _axis(down_column, "Down", "down", GRID_AXES)
@@ -196,10 +196,10 @@ def _sweep(plans: Plans, top: DeltaGenerator) -> None:
     figures = tuple(plan_answer.SWEEP_FIGURES)
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
-    key = ("sweep", data.question_key(plans.question), down, across, figure)
-    heat_map = wait(data.ask_made(key, lambda: plan_answer.sweep_section(plans, down, across, figure)))
+    key = ("sweep", learnt is None, data.question_key(plans.question), down, across, figure)
+    heat_map = wait(data.ask_made(key, lambda: plan_answer.sweep_section(plans, down, across, figure, learnt)))
     with top:
-        verdict(plan_answer.sweep_verdict(plans, down, across, figure))
+        verdict(plan_answer.sweep_verdict(plans, down, across, figure, learnt))
     *drawn, listed = heat_map.blocks
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import streamlit as st
 
 from .. import data, state
-from ..components.blocks import folded
+from ..components.blocks import folded, verdict
 from ..components.download import distinct, table
 from ..engine import (
     TABLE_SCHEMAS,
@@ -49,26 +49,54 @@ MOST_POINTS = 5000
 SCHEMA_PX = 320
 LISTED = 200
 """Rows of an answer that a report lists."""
-KINDS = ("none", "bars", "line", "points")
+MOST_BARS = 30
+"""Of named bars."""
+NO_CHART, BARS = "none", "bars"
+KINDS = (NO_CHART, BARS, "line", "points")
+MOST_TOLD = 6
+MOST_LETTERS_TOLD = 60
+"""What the sentence tells of a row: so many columns, and so much of each."""
 
 
 def draw() -> None:
     """Draw the page."""
     view = state.current()
+    heading = st.container()
     st.caption("SELECT over every table of every rank, read-only. Ctrl-Enter runs it.")
-    text = _question()
+    name, text = _question()
     if text.strip():
         try:
             frame = ask(view.run, text[:MOST_LETTERS])
         except UspProfError as error:
             _wrong(text, error)
         else:
+            with heading:
+                verdict(told(name, frame))
             if len(frame) == MOST_ROWS:
                 st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
-            _chart(frame)
+            _chart(frame, BARS if name in QUESTIONS else NO_CHART)
             table(frame, "query")
             offer(QUERY, view.run, text, lambda: (answered(text, frame),))
     folded("tables", "Tables and columns", _tables)
+
+
+def told(question: str, frame: pd.DataFrame) -> str:
+    """Say how many rows answer a question, and what stands in the first, by which most questions sort."""
+    asked = "Your question" if question == OWN else question
+    if not len(frame):
+        return f"{asked}: no row answers it."
+    count = "1 row" if len(frame) == 1 else f"{len(frame):,} rows"
+    first = ", ".join(
+        f"{head} {_short(value)}" for head, value in list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
+    )
+    return f"{asked}: {count}; the first is {first}."
+
+
+def _short(value: object) -> str:
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return f"{float(value):,.4g}"
+    text = str(value)
+    return text if len(text) <= MOST_LETTERS_TOLD else f"{text[: MOST_LETTERS_TOLD - 1]}…"
 
 
 def _tables() -> None:
@@ -92,8 +120,11 @@ def _wrong(text: str, error: UspProfError) -> None:
     right.dataframe(rows, hide_index=True, height=SCHEMA_PX, key="schema-beside")
 
 
-def _question() -> str:
-    """Let the reader write a question, or take one that stands ready or was saved; it lives in the address."""
+def _question() -> tuple[str, str]:
+    """Let the reader write a question, or take one that stands ready or was saved; it lives in the address.
+
+    Gives its name and its text.
+    """
     saved: dict[str, str] = st.session_state.setdefault(_SAVED, {})
     questions = QUESTIONS | saved
     asked = st.query_params.get("sql", EXAMPLE)
@@ -115,7 +146,7 @@ def _question() -> str:
     state.keep("sql", text if text != EXAMPLE else None)
     if text != asked:
         st.rerun()  # the field begins anew with what the address holds, so that the way back leads out of it
-    return text
+    return known, text
 
 
 def ask(index: int, text: str) -> pd.DataFrame:
@@ -165,23 +196,26 @@ def _cell(value: object) -> int | float | str | None:
     return None if value is None or value is pd.NA or value is pd.NaT else str(value)
 
 
-def _chart(frame: pd.DataFrame) -> None:
+def _chart(frame: pd.DataFrame, usual: str) -> None:
     """Draw one column over another, as the reader chooses."""
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     if not countable or not len(frame):
         return
     left, middle, right = st.columns([3, 2, 2])
-    kind = left.segmented_control("Chart", list(KINDS), default=state.word("chart", KINDS)) or KINDS[0]
-    state.keep("chart", kind if kind != KINDS[0] else None)
-    if kind == KINDS[0]:
+    offered = (usual, *(kind for kind in KINDS if kind != usual))
+    kind = left.segmented_control("Chart", list(KINDS), default=state.word("chart", offered)) or usual
+    state.keep("chart", kind if kind != usual else None)
+    if kind == NO_CHART:
         return
     names = [str(name) for name in frame.columns]
     across = middle.selectbox("over", names)
     up = right.selectbox("of", countable, len(countable) - 1)
     over, of = (frame[name].head(MOST_POINTS) for name in (across, up))
     plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": of})
-    if kind == "bars":  # in the order of the answer
-        st.bar_chart(plain, x="over", y="of", x_label=across, y_label=up, sort=False)
+    if kind == BARS:  # in the order of the answer; names are read beside bars that lie
+        lies = not pd.api.types.is_numeric_dtype(plain["over"])
+        labels = {"x_label": up, "y_label": across} if lies else {"x_label": across, "y_label": up}
+        st.bar_chart(plain[:MOST_BARS] if lies else plain, x="over", y="of", sort=False, horizontal=lies, **labels)
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)

@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+import pandas as pd
 import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, framed, naming
 from streamlit.testing.v1 import AppTest
@@ -19,7 +20,7 @@ from dashboard import data, report, state
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.components.slice import named
-from dashboard.pages import PAGES, overview, sections
+from dashboard.pages import PAGES, overview, query, sections
 from dashboard.state import Page
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
@@ -366,3 +367,15 @@ def test_a_wrong_question_keeps_the_tables_beside_it() -> None:
     beside = app.dataframe[0].value
     assert {"collectives", "kernels"} <= set(beside["table"])
     assert {"rank", "dur_ns"} <= set(beside["column"])
+
+
+def test_a_question_opens_with_its_first_row_and_a_chart() -> None:
+    app = drawn("query")
+    assert any("Time in collectives by rank, axis and kind: " in each.proto.body for each in app.get("html"))
+    assert len(app.get("vega_lite_chart")) == 1
+
+
+def test_the_sentence_of_an_answer_names_the_first_row() -> None:
+    frame = pd.DataFrame({"name": ["k" * 90, "b"], "ms": [1234.567, 2.0]})
+    assert query.told(query.OWN, frame) == f"Your question: 2 rows; the first is name {'k' * 59}…, ms 1,235."
+    assert query.told("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."

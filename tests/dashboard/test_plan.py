@@ -149,6 +149,12 @@ def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     speeds = [each.tokens_per_second for each in search.grid(plans, "tp", "pp").values()]
     assert f"{max(speeds):,.0f} (" in said
     assert said.endswith(f"{min(speeds):,.0f}.")
+    learnt = data.ask_calibration(0).result()
+    of_run = plan.sweep_verdict(plans, "tp", "pp", "tokens/s", learnt)
+    ran = round(learnt.prediction.tokens_per_second)
+    assert of_run == f"{said[:-1]}. What ran, with tp 1 and pp 4, is predicted at {ran:,}."
+    (drawn_map, *_) = plan.sweep_section(plans, "tp", "pp", "tokens/s", learnt).blocks
+    assert sum(text.endswith(", it ran here") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
     shortest = plan.sweep_verdict(plans, "tp", "pp", "step")
     assert str(plans.best[0].configuration) in shortest  # less is better
 

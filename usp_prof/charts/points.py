@@ -164,6 +164,8 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
 
 _NAMED = 3
 """Ops of a roofline whose names are written beneath their marks."""
+_LARGE = 0.01
+"""An op of a smaller share of device time is not worth a name."""
 _SPAN = (950, 300)
 """About how wide and high a roofline is, in pixels."""
 _APART = (170, 18)
@@ -177,7 +179,8 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme) -> None:
         [_pixels(source.data[name], span) for name, span in zip(("intensity", "rate"), _SPAN, strict=True)]
     )
     named: dict[str, int] = {}
-    for row in np.argsort(-share, kind="stable").tolist():
+    large = [row for row in np.argsort(-share, kind="stable").tolist() if share[row] >= _LARGE]
+    for row in large:
         op = str(labels[row]).partition(" ")[0]
         away = [np.abs(places[:, row] - places[:, other]) >= _APART for other in named.values()]
         if op not in named and len(named) < _NAMED and all(apart.any() for apart in away):

@@ -296,8 +296,8 @@ SWEEP_FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
 LESS_IS_BETTER = frozenset({"step", "memory", "bubble"})
 
 
-def sweep_verdict(plans: Plans, down: str, across: str, what: str) -> str:
-    """Say with which two degrees a figure is best and worst."""
+def sweep_verdict(plans: Plans, down: str, across: str, what: str, learnt: Calibration | None = None) -> str:
+    """Say with which two degrees a figure is best and worst, and what is predicted for what ran."""
     cells = plan_grid(plans, down, across)
     if not cells:
         return nothing_fits(plans)
@@ -305,23 +305,30 @@ def sweep_verdict(plans: Plans, down: str, across: str, what: str) -> str:
     ordered_cells = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=what not in LESS_IS_BETTER)
     (row, column), best = ordered_cells[0]
     text = f"Best {what} with {down} {row} and {across} {column}: {quantity(read(best), unit)} ({best.configuration})"
-    if len(ordered_cells) == 1:
-        return f"{text}."
-    (row, column), worst = ordered_cells[-1]
-    return f"{text}; worst with {down} {row} and {across} {column}: {quantity(read(worst), unit)}."
+    if len(ordered_cells) > 1:
+        (row, column), worst = ordered_cells[-1]
+        text += f"; worst with {down} {row} and {across} {column}: {quantity(read(worst), unit)}"
+    if learnt is not None and _is_recorded_question(learnt, plans.question):
+        ran = learnt.prediction
+        row, column = (getattr(ran.configuration, axis) for axis in (down, across))
+        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {quantity(read(ran), unit)}"
+    return f"{text}."
 
 
-def sweep_section(plans: Plans, down: str, across: str, what: str) -> Section:
-    """Map a figure over two degrees; a cell is the fastest plan that has them."""
+def sweep_section(plans: Plans, down: str, across: str, what: str, learnt: Calibration | None = None) -> Section:
+    """Map a figure over two degrees; a cell is the fastest plan that has them. The cell of what ran says so."""
     cells = plan_grid(plans, down, across)
     rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
     read, unit = SWEEP_FIGURES[what]
     plans_of = [[cells.get((row, column)) for column in columns] for row in rows]
     flat = [plan for line in plans_of for plan in line]
+    ran = learnt.configuration if learnt is not None and _is_recorded_question(learnt, plans.question) else None
+    place = (getattr(ran, down), getattr(ran, across)) if ran is not None else None
+    marks = [", it ran here" if (row, column) == place else "" for row in rows for column in columns]
     chart = PlanGrid(
         what, across, down, tuple(columns), tuple(rows),
         np.array([[read(plan) if plan else np.nan for plan in line] for line in plans_of]),
-        tuple(quantity(read(plan), unit) if plan else "" for plan in flat),
+        tuple(f"{quantity(read(plan), unit) if plan else ''}{mark}" for plan, mark in zip(flat, marks, strict=True)),
         tuple(str(plan.configuration) if plan else "nothing fits" for plan in flat),
     )  # fmt: skip
     listed = DataTable(
