@@ -158,6 +158,9 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
             if func is torch.ops.aten._to_copy.default:
                 # What the input thread made has values; on the GPU it has none.
                 args = (args[0] if isinstance(args[0], FakeTensor) else paper.from_tensor(args[0]),)
+            if func is torch.ops.aten._scaled_dot_product_flash_attention_backward.default:
+                *_, lse = args[:6]
+                assert lse.is_contiguous(), "the kernel would read the log-sum-exp of other queries"
             out = func(*args, **(kwargs or {}))
             if func in {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}:
                 source = args[1] if func is torch.ops.aten.copy_.default else args[0]

@@ -44,7 +44,11 @@ def flash_attention_backward(
     lse: torch.Tensor,
     causal: bool,  # noqa: FBT001 - as the kernel has it
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Give the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do."""
+    """Give the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
+
+    A GPU's kernel reads the log-sum-exp as if it lay together, whatever its strides say: a slice of it gives wrong
+    gradients without an error.
+    """
     q, k, v = tile
     aten = torch.ops.aten
     if not q.is_cuda:
@@ -53,7 +57,7 @@ def flash_attention_backward(
     dropout_state = torch.empty(2, dtype=torch.uint64, device=q.device)  # without dropout nobody reads it
     kernel = aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
     lengths = (None, None, q.shape[2], k.shape[2])
-    return kernel(grad, q, k, v, out, lse, *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]
+    return kernel(grad, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]
 
 
 def default_store() -> dist.Store | None:
