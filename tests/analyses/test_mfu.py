@@ -78,6 +78,12 @@ def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
     assert (result.peak, result.peak_source) == (1e12, "given by hand")
 
 
+def test_tokens_given_by_hand_stand_in_for_those_that_nobody_recorded() -> None:
+    run_tables = tables(replace(MANIFEST, tokens_per_step=0))
+    run_tables.assumptions = Assumptions(tokens_per_step=1_000_000)
+    assert figures(mfu.compute(run_tables)) == figures(mfu.compute(tables()))
+
+
 def test_a_cpus_measured_peak_is_shared_by_its_processes() -> None:
     manifest = replace(MANIFEST, peak_flops=8e11, processes_per_device=4, peak_source="measured", dtype="float32")
     assert mfu.compute(tables(manifest, device="")).peak == 2e11

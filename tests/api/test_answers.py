@@ -259,6 +259,19 @@ def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
     assert run.assume().mfu().df.equals(recorded.df)
 
 
+def test_tokens_given_by_hand_are_those_of_the_step() -> None:
+    run = run_with("late_input")
+    recorded = run.mfu()
+    doubled = run.assume(tokens_per_step=2 * run.tables.tokens_per_step)
+    assert doubled.mfu().metrics["mfu"] == pytest.approx(2 * recorded.metrics["mfu"])
+    predicted = doubled.whatif("micro_batches=16")
+    assert predicted.tables.tokens_per_step == predicted.prediction.layout_after.tokens_per_step
+    assert predicted.tables.tokens_per_step > doubled.tables.tokens_per_step
+    assert run.assume().mfu().metrics == recorded.metrics
+    with pytest.raises(UspProfError, match="above 0"):
+        run.assume(tokens_per_step=-1)
+
+
 def test_an_mfu_names_its_convention_and_can_be_counted_by_hand() -> None:
     answer = ask("mfu")
     row = answer.df.query("chosen").iloc[0]

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from made import run, step
 
 from usp_prof.contract import ModelEntry
-from usp_prof.whatif.layout import Layout, memory_of
+from usp_prof.model.selection import Assumptions
+from usp_prof.whatif.layout import Layout, layout_of, memory_of
 
 LLAMA_8B = ModelEntry(
     layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=14336, vocab=128256, sequence=8192
 )
 PLAIN = Layout(dtype="bf16", zero=0, recompute="none", micro_batches=8, micro_batch_tokens=8192, model=LLAMA_8B)
+
+
+def test_what_is_given_by_hand_counts_without_a_manifest() -> None:
+    tables = run({0: {"ranks": [{"device": "", "world_size": 1, "host": "a"}], "steps": [step(0, 0, 10)]}})
+    tables.assumptions = Assumptions(model=LLAMA_8B, device="H100-SXM", tokens_per_step=8192)
+    layout = layout_of(tables)
+    assert (layout.model, layout.device, layout.tokens_per_step) == (LLAMA_8B, "H100-SXM", 8192)
 
 
 def test_mixed_precision_takes_sixteen_bytes_a_parameter() -> None:

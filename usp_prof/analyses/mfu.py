@@ -187,9 +187,10 @@ def _missing(model: ModelEntry) -> str:
 
 
 def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> dict[int, float]:
-    tokens = tables.manifest.tokens_per_step if tables.manifest is not None else 0
+    tokens = tables.tokens_per_step
     if not tokens:
-        notes.append(_note("no_tokens", "tokens of a step are not known: the recorder notes them as tokens_per_step"))
+        detail = "tokens of a step are not known: the recorder notes them as tokens_per_step, or give --tokens-per-step"
+        notes.append(_note("no_tokens", detail))
         return {}
     if times.is_window.all():
         notes += [row for row in times.notes if row.code == "window_is_no_step"]
@@ -279,15 +280,13 @@ def check(
     tables: TableSet, selection: Selection, model: ModelEntry | None, work: KernelsResult, times: StepTimeResult
 ) -> tuple[Part, ...]:
     """Set the two side by side; nothing where ranks are missing, or tokens, model or shapes are not known."""
-    manifest = tables.manifest
-    known = manifest is not None and manifest.tokens_per_step and times.job
-    if manifest is None or model is None or not known or selection.ranks is not None:
+    if model is None or not tables.tokens_per_step or not times.job or selection.ranks is not None:
         return ()
     worlds = {int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]}
     counted = [op for op in work.ops if op.flop]
     if max(worlds, default=0) > len(tables.ranks) or not counted or not work.total_ns or flops.per_token(model) is None:
         return ()
-    tokens = float(manifest.tokens_per_step) * len(times.job)
+    tokens = float(tables.tokens_per_step) * len(times.job)
     attention = sum(op.flop for op in counted if _is_attention(op.family, op.name))
     weights = sum(op.flop for op in counted) - attention
     needs = flops.parts(model)

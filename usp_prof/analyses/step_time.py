@@ -174,7 +174,7 @@ def _spread(job: JobStep) -> float:
 
 
 def _tokens_per_second(tables: TableSet, parts: partition.Partition, is_step: Flags, job: tuple[JobStep, ...]) -> float:
-    tokens = tables.manifest.tokens_per_step if tables.manifest else 0
+    tokens = tables.tokens_per_step
     ordinary = [s.step for s in job if not s.warm_up and not s.odd] or [s.step for s in job]
     lengths = parts.wall[np.isin(parts.step, ordinary) & is_step]
     if tokens <= 0 or not len(lengths) or lengths.sum() <= 0:

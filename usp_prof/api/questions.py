@@ -152,10 +152,17 @@ class Questions:
         return Predicted(self.name, predict_on(replayed_ranks(self.tables, made), made))
 
     def assume(
-        self, *, model: str | Path | None = None, sequence: int = 0, device: str = "", convention: str = ""
+        self,
+        *,
+        model: str | Path | None = None,
+        sequence: int = 0,
+        tokens_per_step: int = 0,
+        device: str = "",
+        convention: str = "",
     ) -> Self:
         """Say what no trace tells, for MFU and what-if: the model's `config.json`, its sequence length, the device.
 
+        `tokens_per_step` counts all ranks together: the global batch, in tokens.
         It stands above what the trace says, for every later question, and what is not named stays as it was assumed
         before; `assume()` forgets all. Gives the run back.
         """
@@ -169,12 +176,12 @@ class Questions:
                 raise UsageError("no model is known that has a sequence length", hint="give its model=config.json, too")
             known = replace(of_run, sequence=sequence)
         named = check_convention(convention) if convention else before.convention
-        is_nothing = not (model or sequence or device or convention)
-        self.tables.assumptions = (
-            NOTHING_ASSUMED
-            if is_nothing
-            else replace(before, model=known, device=device or before.device, convention=named)
-        )
+        if min(sequence, tokens_per_step) < 0:
+            raise UsageError("a sequence length and tokens of a step are above 0")
+        is_nothing = not (model or sequence or tokens_per_step or device or convention)
+        tokens = tokens_per_step or before.tokens_per_step
+        after = replace(before, model=known, device=device or before.device, convention=named, tokens_per_step=tokens)
+        self.tables.assumptions = NOTHING_ASSUMED if is_nothing else after
         self.__dict__.pop("summary", None)  # it was made of what was assumed before
         return self
 

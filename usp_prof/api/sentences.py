@@ -116,7 +116,7 @@ def mfu(figures: Figures, convention: str = "") -> str:
     """Give MFU with the convention that it is counted by, and HFU, or say that they are not known."""
     found = figures.whole("mfu")
     if found is None:
-        return "MFU is not known: see the notes for what is missing; `run.assume(model=..., device=...)` gives it."
+        return "MFU is not known: its notes say what is missing, and `run.assume(...)` takes what you know."
     hfu = figures.whole("hfu")
     again = f", with recomputation counted {quantity(hfu, Unit.FRACTION)} (HFU)" if hfu is not None else ""
     by = f" by the {convention} convention" if convention else ""

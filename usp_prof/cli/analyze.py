@@ -103,6 +103,7 @@ def _what_to_read(parser: argparse.ArgumentParser) -> None:
 def _what_no_trace_tells(told: Group) -> None:
     told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
     told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
+    told.add_argument("--tokens-per-step", metavar="N", type=int, default=0, help="tokens of a step, over all ranks")
     told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
     told.add_argument(
         "--convention",
@@ -234,7 +235,9 @@ def _document(
 def _assumptions(args: argparse.Namespace) -> Assumptions:
     model = load_model(args.model, args.sequence) if args.model else None
     snapshots = tuple(one for given in args.memory_snapshot for one in read_snapshots(given))
-    return Assumptions(model=model, device=args.device, convention=args.convention, snapshots=snapshots)
+    if args.tokens_per_step < 0:
+        raise UsageError(f"--tokens-per-step {args.tokens_per_step} is below 0", hint="the global batch, in tokens")
+    return Assumptions(model, args.device, args.convention, args.tokens_per_step, snapshots=snapshots)
 
 
 def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:

@@ -156,7 +156,7 @@ HEALTH_CODES: dict[str, str] = {
     "no_model": "The model is not known. Describe it to the recorder, or give --model config.json.",
     "model_description": "Part of the model's description is not understood, or was assumed.",
     "recompute_unknown": "Whether activations are recomputed was not recorded. HFU is not shown.",
-    "no_tokens": "Tokens per step are not known. Give tokens_per_step to the recorder.",
+    "no_tokens": "Tokens per step are not known. Give tokens_per_step to the recorder, or --tokens-per-step N.",
     "no_model_flop": "The model's FLOP count is not known.",
     # findings and predictions
     "rules_skipped": "Rules were skipped: their inputs are damaged or missing.",

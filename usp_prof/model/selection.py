@@ -70,6 +70,8 @@ class Assumptions:
     model: ModelEntry | None = None
     device: str = ""
     convention: str = conventions.DEFAULT
+    tokens_per_step: int = 0
+    """Of all ranks together; 0: as the manifest says."""
     peak_flops: float = 0.0
     snapshots: tuple[MemorySnapshot, ...] = ()
 

@@ -180,6 +180,11 @@ class TableSet:
         """The ranks that were read, in order."""
         return tuple(self._sources)
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a step over all ranks, as given by hand, else as the manifest says; 0 where nobody tells."""
+        return self.assumptions.tokens_per_step or (self.manifest.tokens_per_step if self.manifest is not None else 0)
+
     def refuse_if_absent(self, selection: Selection, name: str) -> None:
         """Raise `UsageError` for ranks that the run (so named) has not, or steps none of which it has."""
         missing = sorted(set(selection.ranks or ()) - set(self.ranks))

@@ -66,7 +66,9 @@ def layout_of(tables: TableSet) -> Layout:
     """Read the layout off the manifest, else as much of it as the groups tell."""
     manifest = tables.manifest
     if manifest is None:
-        return Layout(**{axis: size for axis, size in tables.topology.axes.items() if axis in AXES})  # type: ignore[arg-type]
+        degrees = {axis: size for axis, size in tables.topology.axes.items() if axis in AXES}
+        given = tables.assumptions
+        return Layout(**degrees, tokens_per_step=given.tokens_per_step, device=given.device, model=given.model)  # type: ignore[arg-type]
     sizes = manifest.mesh
     data = sizes.get("dp", 0) or prod(sizes.get(name, 1) for name in ("dp_replicate", "dp_shard"))
     return Layout(
@@ -78,7 +80,7 @@ def layout_of(tables: TableSet) -> Layout:
         chunks=_chunks(manifest),
         micro_batches=max(manifest.micro_batches, manifest.gradient_accumulation),
         micro_batch_tokens=manifest.micro_batch_tokens,
-        tokens_per_step=manifest.tokens_per_step,
+        tokens_per_step=tables.tokens_per_step,
         dtype=manifest.dtype,
         device=tables.assumptions.device or manifest.device,
         model=tables.assumptions.model or manifest.model,

@@ -62,8 +62,11 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
     health = [*moved.health, *_told(tables, prediction)]
     topology = _topology(tables.topology, before, after)
     found = TableSet(sources, manifest=manifest, health=health, topology=topology)
+    given = tables.assumptions
     found.assumptions = replace(
-        tables.assumptions, device=after.device if after.device != before.device else tables.assumptions.device
+        given,
+        device=after.device if after.device != before.device else given.device,
+        tokens_per_step=after.tokens_per_step if given.tokens_per_step else 0,
     )
     clocks = clock.of(moved)
     found.memo("clock", lambda: clocks)
