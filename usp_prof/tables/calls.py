@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.table_set import TableSet
 
-    Int = Ints
 
 SCHEMA = Schema(
     "calls",
@@ -83,7 +82,7 @@ class Calls:
     """By part: how long its range goes on after the data was across; 0 for all but posted sends and receives."""
     _call_columns: Columns = field(init=False)
     _part_columns: Columns = field(init=False)
-    _of_rank: dict[int, Int] = field(init=False)
+    _of_rank: dict[int, Ints] = field(init=False)
 
     def __post_init__(self) -> None:
         """Set up once what is asked for again and again, for every rank."""
@@ -99,7 +98,7 @@ class Calls:
         """Give the parts as arrays, sorted by call and rank."""
         return self._part_columns
 
-    def rows_of(self, rank: int) -> Int:
+    def rows_of(self, rank: int) -> Ints:
         """Give the rows of one rank's parts, in order."""
         return self._of_rank.get(rank, np.zeros(0, np.int64))
 
@@ -118,14 +117,14 @@ class Calls:
             self.delivered_ns[part_rows],
         )
 
-    def pairs_of(self, rank: int) -> Int:
+    def pairs_of(self, rank: int) -> Ints:
         """Give the rows of one rank's sends and receives whose other side was read."""
         rows, calls = self.rows_of(rank), self._call_columns
         both = calls.matches("matched_by", str(MatchedBy.P2P)) & calls["complete"]
         return np.asarray(rows[both[self._part_columns["call"][rows]]])
 
 
-def _with(rows: pa.Table, **columns: Int) -> pa.Table:
+def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
     """Give a table with some of its integer columns made anew."""
     for name, values in columns.items():
         place = rows.schema.get_field_index(name)
@@ -149,37 +148,43 @@ def build_parts(tables: TableSet) -> pa.Table:
 
 
 def _make(tables: TableSet) -> Calls:
+    """Measure each call from its members.
+
+    Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
+    takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
+    """
     matched, clocks = same_calls.of(tables), clock.of(tables)
     if not matched.calls:
         return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
     members = members_of(matched, clocks)
-    call, count = members.call, members.count
+    columns, call, count = members.columns, members.call, members.count
+    # One entry a call: its first member, how many it has and was seen with, its last arrival, its end.
     head = np.searchsorted(call, np.arange(count))
-    size = group_size(members, head)
-    together = np.bincount(call, minlength=count)
-    one_clock = on_one_clock(members, clocks)
-    complete = (together == size) & one_clock
+    size, seen = group_size(members, head), np.bincount(call, minlength=count)
+    complete = (seen == size) & on_one_clock(members, clocks)
     last = per_code(call, members.start, np.maximum, count)
-    delivered = np.where(complete[call], delivered_ns(tables, members), 0)
+    # One entry a member: how long its range goes on after the delivery, when the data was across, wait and transfer.
+    is_known = complete[call]
+    delivered = np.where(is_known, delivered_ns(tables, members), 0)
     over = members.end - delivered
-    end = per_code(call, over, np.maximum, count)
-    wait = np.minimum(np.maximum(last[call] - members.start, 0), np.maximum(members.end - members.start, 0))
+    lasting = np.maximum(members.end - members.start, 0)
+    wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
     transfer = np.maximum(over - members.start - wait, 0)
-    c, known = members.columns, complete[call]
-    steps = np.maximum(per_code(call, c["step"], np.maximum, count), -1)
+    end = per_code(call, over, np.maximum, count)
+    largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
     calls = table(
         SCHEMA,
         {
             "call": np.arange(count),
-            "op": c["op"][head],
-            "group": c["group"][head],
-            "axis": c["axis"][head],
+            "op": columns["op"][head],
+            "group": columns["group"][head],
+            "axis": columns["axis"][head],
             "sequence": sequence_numbers(members, head),
             "matched_by": np.array([str(how) for how in MatchedBy], object)[members.by[head]],
-            "members": together,
+            "members": seen,
             "group_size": size,
             "complete": complete,
-            "bytes": per_code(call, np.maximum(c["in_bytes"], c["out_bytes"]), np.maximum, count),
+            "bytes": per_code(call, largest, np.maximum, count),
             "first_ns": per_code(call, members.start, np.minimum, count),
             "last_ns": last,
             "end_ns": end,
@@ -187,43 +192,52 @@ def _make(tables: TableSet) -> Calls:
             "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
             "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
             "inter_node": inter_node(tables, members),
-            "step": steps,
+            "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
         },
         count,
     )
-    columns = {"call": call, "rank": members.rank, "part": members.part}
-    columns |= {"wait_ns": np.where(known, wait, -1), "transfer_ns": np.where(known, transfer, -1)}
-    return Calls(calls, table(PARTS, columns, len(call)), delivered)
+    parts = table(
+        PARTS,
+        {
+            "call": call,
+            "rank": members.rank,
+            "part": members.part,
+            "wait_ns": np.where(is_known, wait, -1),
+            "transfer_ns": np.where(is_known, transfer, -1),
+        },
+        len(call),
+    )
+    return Calls(calls, parts, delivered)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idling:
     """By row of a rank's `collectives`: time at the range's begin and end in which nothing is carried."""
 
-    waiting_ns: Int
+    waiting_ns: Ints
     """A receive waits for its peer to send, or a posted send for its receiver: whoever keeps the peer costs it."""
-    delivered_ns: Int
+    delivered_ns: Ints
     """The data of a posted send or receive is across, and nobody has asked yet."""
 
 
 def paired(tables: TableSet, rank: int) -> Flags:
     """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
-    found = np.zeros(len(tables.columns("collectives", rank)), bool)
+    is_paired = np.zeros(len(tables.columns("collectives", rank)), bool)
     matched = of(tables)
-    found[matched.part_columns()["part"][matched.pairs_of(rank)]] = True
-    return found
+    is_paired[matched.part_columns()["part"][matched.pairs_of(rank)]] = True
+    return is_paired
 
 
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
     """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
     calls = of(tables)
-    parts, mine = calls.part_columns(), calls.pairs_of(rank)
+    parts, pairs = calls.part_columns(), calls.pairs_of(rank)
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
-    waiting[parts["part"][mine]] = parts["wait_ns"][mine]
-    delivered[parts["part"][mine]] = calls.delivered_ns[mine]
+    waiting[parts["part"][pairs]] = parts["wait_ns"][pairs]
+    delivered[parts["part"][pairs]] = calls.delivered_ns[pairs]
     on_axis = collectives.matches("axis", axis)
     # A send kernel counts as communication from its start; gloo's range of a send says only when it was posted.
-    posted = collectives.matches("op", "send") & collectives.matches("library", "gloo")
-    waits = on_axis & (collectives.matches("op", "recv", "send_recv") | posted)
-    return Idling(np.where(waits, waiting, 0), np.where(on_axis, delivered, 0))
+    is_posted_send = collectives.matches("op", "send") & collectives.matches("library", "gloo")
+    may_wait = on_axis & (collectives.matches("op", "recv", "send_recv") | is_posted_send)
+    return Idling(np.where(may_wait, waiting, 0), np.where(on_axis, delivered, 0))

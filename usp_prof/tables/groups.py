@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof import limits
-from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.rows import combinations, lookup, rows_of
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.build import table_from_rows
@@ -104,61 +104,67 @@ def parse_ranks(value: object) -> tuple[int, ...]:
 
 def join(frame: EventFrame, parts: Parts) -> Membership:
     """Find the group of each part from what its events say, else from the stream or the worker that it runs on."""
-    said = parts.arguments
     config = declared(frame.metadata)
-    world = distributed(frame.metadata).get("world_size")
-    columns = [texts(said, name) for name in ("group_name", "group_id", "ranks", "description")]
-    coded = [codes for codes, _ in columns] + [numbers(said, n) for n in ("group_size", "first_rank", "stride")]
-    if not len(coded[0]):
+    if not len(parts):
         return Membership(config, np.zeros(0, np.int64), np.zeros(0, dtype=bool))
-    inverse = group_codes(*coded)
-    distinct = np.stack([column[first_rows(inverse)] for column in coded], axis=1)
-    groups = {group.key: group for group in config}
-    config_of: dict[str, list[Group]] = {}
-    for entry in config:
-        config_of.setdefault(entry.name, []).append(entry)
-    keys = []
-    for line in distinct.tolist():
-        words = [values[code] for code, (_, values) in zip(line[:4], columns, strict=True)]
-        group = _group(words, line[4:], config_of, world if limits.WORLD_SIZE.holds(world) else -1)
-        keys.append(group.key if group else "")
-        if group and group.key not in groups:
-            groups[group.key] = group
-    listed = tuple(groups.values())
-    place = {group.key: number for number, group in enumerate(listed)}
-    of_part = np.array([place.get(key, -1) for key in keys])[inverse]
-    said_so = of_part >= 0
-    if parts.gloo and not said_so.all():
-        of_part = np.where(said_so, of_part, groups_of_workers(frame, parts, listed))
-        return Membership(listed, of_part, ~said_so & (of_part >= 0))
+    groups, group_of_part = _groups_named(frame, parts, config)
+    is_named = group_of_part >= 0
+    if parts.gloo and not is_named.all():
+        group_of_part = np.where(is_named, group_of_part, groups_of_workers(frame, parts, groups))
+        return Membership(groups, group_of_part, ~is_named & (group_of_part >= 0))
     if not parts.on_host:
-        of_part = _by_stream(of_part, communicator_streams(frame, parts))
-    return Membership(listed, of_part, np.zeros(len(of_part), dtype=bool))
+        group_of_part = _by_stream(group_of_part, communicator_streams(frame, parts))
+    return Membership(groups, group_of_part, np.zeros(len(group_of_part), dtype=bool))
 
 
-def _by_stream(of_part: Ints, stream: Ints) -> Ints:
+def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) -> tuple[tuple[Group, ...], Ints]:
+    """Give the groups of a rank, those of the file's head first, and by part the one that its events name, or -1."""
+    world = distributed(frame.metadata).get("world_size")
+    config_of_name: dict[str, list[Group]] = {}
+    for entry in config:
+        config_of_name.setdefault(entry.name, []).append(entry)
+    words = [texts(parts.arguments, name) for name in ("group_name", "group_id", "ranks", "description")]
+    counts = [numbers(parts.arguments, name) for name in ("group_size", "first_rank", "stride")]
+    # What names a group is alike in many parts: each combination is read once.
+    distinct, combination_of_part = combinations(*(codes for codes, _ in words), *counts)
+    groups = {group.key: group for group in config}
+    keys = []
+    for line in distinct:
+        texts_of_line = [values[code] for code, (_, values) in zip(line[: len(words)], words, strict=True)]
+        known_world = world if limits.WORLD_SIZE.holds(world) else -1
+        group = _group(texts_of_line, line[len(words) :], config_of_name, known_world)
+        keys.append(group.key if group else "")
+        if group:
+            groups.setdefault(group.key, group)
+    place = {key: number for number, key in enumerate(groups)}
+    return tuple(groups.values()), np.array([place.get(key, -1) for key in keys])[combination_of_part]
+
+
+def _by_stream(group_of_part: Ints, stream: Ints) -> Ints:
     """Give parts that say nothing the group of their stream, where all that say something on it agree.
 
     A communicator has a stream of its own; what was launched before the window carries no arguments but runs on it.
     """
-    known = of_part >= 0
-    if known.all() or not known.any():
-        return of_part
-    pairs = np.unique(np.stack([stream[known], of_part[known]], axis=1), axis=0)
-    streams, count = np.unique(pairs[:, 0], return_counts=True)
-    sole = pairs[np.isin(pairs[:, 0], streams[count == 1])]
-    place = np.minimum(np.searchsorted(sole[:, 0], stream), max(len(sole) - 1, 0))
-    if not len(sole):
-        return of_part
-    return np.where(~known & (sole[place, 0] == stream), sole[place, 1], of_part)
+    is_known = group_of_part >= 0
+    # Each pair of a stream and a group on it, sorted; then the pairs of streams on which there is one group alone.
+    pairs = np.unique(np.stack([stream[is_known], group_of_part[is_known]], axis=1), axis=0)
+    streams, groups_on_stream = np.unique(pairs[:, 0], return_counts=True)
+    stream_of_pair, group_of_pair = pairs[np.isin(pairs[:, 0], streams[groups_on_stream == 1])].T
+    group_of_stream = lookup(group_of_pair, rows_of(stream_of_pair, stream), missing=-1)
+    return np.where(is_known, group_of_part, group_of_stream)
 
 
-def _group(words: list[str], counts: list[int], config_of: Mapping[str, list[Group]], world: int) -> Group | None:
+def _group(words: list[str], counts: list[int], config_of_name: Mapping[str, list[Group]], world: int) -> Group | None:
+    """Make the group that an event's words and counts name; `None` where they name neither group nor ranks.
+
+    Ranks come from the event's own list, else from the one group of this name in the file's head, else from size, first
+    rank and stride, else from a size that is that of the whole job.
+    """
     name, number, listed, description = words
     size, first, stride = counts
     name = name or number
     ranks = parse_ranks(listed)
-    named = config_of.get(name, []) if name else []
+    named = config_of_name.get(name, []) if name else []
     if not ranks and len(named) == 1 and size in (-1, named[0].size):
         return named[0]
     if not ranks and size > 0 and first >= 0 and stride > 0:
@@ -195,7 +201,7 @@ def build(rank: int, groups: Iterable[Group]) -> pa.Table:
 
 def seen(sources: Mapping[int, Source]) -> list[Group]:
     """Gather the groups of all ranks; of one key the entry that says more counts."""
-    found: dict[str, Group] = {}
+    group_of_key: dict[str, Group] = {}
     for source in sources.values():
         for row in source.table("groups").to_pylist():
             ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
@@ -203,7 +209,7 @@ def seen(sources: Mapping[int, Source]) -> list[Group]:
                 row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
                 row["axis"], row["axis_source"],
             )  # fmt: skip
-            known = found.get(group.key)
+            known = group_of_key.get(group.key)
             if known is None or (known.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
-                found[group.key] = group
-    return list(found.values())
+                group_of_key[group.key] = group
+    return list(group_of_key.values())
