@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from usp_prof.tables.events.classification import Work, classify, operation
+from usp_prof.tables.events.classification import WorkKind, classify, operation
 
 COMMUNICATION = """
 nccl | all_reduce | ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)
@@ -82,9 +82,9 @@ Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64
 @pytest.mark.parametrize("line", COMMUNICATION)
 def test_communication(line: str) -> None:
     library, op, name = line.split(" | ")
-    assert (classify(name), operation(name)) == ((Work.COMMUNICATION, library), op)
+    assert (classify(name), operation(name)) == ((WorkKind.COMMUNICATION, library), op)
 
 
 @pytest.mark.parametrize("name", COMPUTE)
 def test_compute_that_is_named_like_communication(name: str) -> None:
-    assert classify(name) == (Work.COMPUTE, "")
+    assert classify(name) == (WorkKind.COMPUTE, "")

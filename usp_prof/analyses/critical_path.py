@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.table_set import TableSet
 
-    Int = Ints
-
 
 # The walk: from the last end back to the begin.
 #
@@ -57,10 +55,10 @@ class Piece:
 class _Exits:
     """Where the way leaves a rank: communication that was waited for when it ended, sorted by end."""
 
-    end: Int
-    arrival: Int
+    end: Ints
+    arrival: Ints
     """When its last member arrived; all times on the common clock."""
-    to: Int
+    to: Ints
     """That member's rank."""
     axis: NDArray[np.object_]
 
@@ -220,7 +218,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     return CriticalPathResult(pieces, shares, heaviest, parts, tuple(slack.tolist()), tuple(notes))
 
 
-def _largest_component(clocks: Clock, parts: Partition) -> Int:
+def _largest_component(clocks: Clock, parts: Partition) -> Ints:
     """Give the rows of the ranks whose clocks are tied to each other, of the largest such set."""
     component = clocks.component_rows(parts.rank)
     return np.flatnonzero(component == np.argmax(np.bincount(component)))

@@ -7,7 +7,7 @@ sorted arrays; nothing loops over intervals, and all lengths are exact integers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from usp_prof.columns.arrays import Flags
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
 
-Int = np.int64
 _ONE, _OTHER = 1, 2
 
 
@@ -29,8 +28,8 @@ _ONE, _OTHER = 1, 2
 class Intervals:
     """A set of points in time as sorted, disjoint, non-touching half-open intervals. Make it with `union`."""
 
-    start: NDArray[Int]
-    end: NDArray[Int]
+    start: Ints
+    end: Ints
 
     def __len__(self) -> int:
         """Count the intervals."""
@@ -72,16 +71,16 @@ class Intervals:
         begun = np.searchsorted(self.start, points, side="right")
         return np.asarray(begun > np.searchsorted(self.end, points, side="right"))
 
-    def before(self, points: ArrayLike) -> NDArray[Int]:
+    def before(self, points: ArrayLike) -> Ints:
         """Measure for each point how much of the set lies before it."""
-        where = np.asarray(points, Int)
-        return self._before(where, self._sums) if len(self) else np.zeros(where.shape, Int)
+        where = np.asarray(points, np.int64)
+        return self._before(where, self._sums) if len(self) else np.zeros(where.shape, np.int64)
 
-    def within(self, start: ArrayLike, end: ArrayLike) -> NDArray[Int]:
+    def within(self, start: ArrayLike, end: ArrayLike) -> Ints:
         """Measure how much of the set lies inside each of the given windows."""
-        first, last = np.asarray(start, Int), np.asarray(end, Int)
+        first, last = np.asarray(start, np.int64), np.asarray(end, np.int64)
         if not len(self):
-            return np.zeros(np.broadcast_shapes(first.shape, last.shape), Int)
+            return np.zeros(np.broadcast_shapes(first.shape, last.shape), np.int64)
         sums = self._sums
         return np.asarray(self._before(last, sums) - self._before(first, sums))
 
@@ -96,19 +95,19 @@ class Intervals:
         return union([start], [end]) - self
 
     @property
-    def _sums(self) -> NDArray[Int]:
+    def _sums(self) -> Ints:
         """Measure what lies before each interval, and the whole."""
-        sums = np.zeros(len(self) + 1, Int)
+        sums = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.end - self.start, out=sums[1:])
         return sums
 
-    def _before(self, where: NDArray[Int], sums: NDArray[Int]) -> NDArray[Int]:
+    def _before(self, where: Ints, sums: Ints) -> Ints:
         # All intervals that have begun by then count, less what of the last of them lies behind the point.
         index = np.searchsorted(self.start, where, side="right")
         over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
         return np.asarray(sums[index] - over)
 
-    def _beside(self, other: Intervals) -> tuple[NDArray[Int], NDArray[np.int8]]:
+    def _beside(self, other: Intervals) -> tuple[Ints, NDArray[np.int8]]:
         """Give all borders, and in which of the sets what lies behind each of them is."""
         borders = np.concatenate([self.start, self.end, other.start, other.end])
         # +1 where this set begins, -1 where it ends; 2 likewise for the other: the running sum says who holds a point.
@@ -121,7 +120,7 @@ class Intervals:
 
 def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     """Bring any intervals into normal form; empty and negative ones hold no points."""
-    low, high = np.asarray(start, Int), np.asarray(end, Int)
+    low, high = np.asarray(start, np.int64), np.asarray(end, np.int64)
     if (high <= low).any():
         kept = high > low
         low, high = low[kept], high[kept]
@@ -142,9 +141,7 @@ def time_of(ranges: Columns, rows: Flags) -> Intervals:
     return union(start, start + ranges["dur_ns"][rows])
 
 
-def union_by(
-    group: NDArray[Int], start: NDArray[Int], end: NDArray[Int]
-) -> tuple[NDArray[Int], NDArray[Int], NDArray[Int]]:
+def union_by(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Bring the intervals of each group (numbered from 0) into normal form at once: group, start, end, in order."""
     kept = np.flatnonzero(end > start)
     rows = kept[np.lexsort((start[kept], group[kept]))]
@@ -183,14 +180,14 @@ def at_least(sets: list[Intervals], count: int) -> Intervals:
     return _kept(points, begun - ended >= count)
 
 
-def _kept(points: NDArray[Int], kept: Flags) -> Intervals:
+def _kept(points: Ints, kept: Flags) -> Intervals:
     """Join neighbouring elementary intervals that are kept."""
     padded = np.concatenate([[False], kept, [False]])
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     return Intervals(points[edges[::2]], points[edges[1::2]])
 
 
-_NOTHING: NDArray[Any] = np.zeros(0, Int)
+_NOTHING: Ints = np.zeros(0, np.int64)
 _NOTHING.flags.writeable = False
 EMPTY = Intervals(_NOTHING, _NOTHING)
 
@@ -205,15 +202,15 @@ NOBODY = -1
 class Labels:
     """Disjoint, sorted segments, each with a label (an index of the caller's); gaps belong to nobody (-1)."""
 
-    start: NDArray[Int]
-    end: NDArray[Int]
-    label: NDArray[Int]
+    start: Ints
+    end: Ints
+    label: Ints
 
-    def at(self, points: ArrayLike) -> NDArray[Int]:
+    def at(self, points: ArrayLike) -> Ints:
         """Give the label at each point; -1 where nobody owns it."""
-        where = np.asarray(points, Int)
+        where = np.asarray(points, np.int64)
         if not len(self.start):
-            return np.full(where.shape, NOBODY, Int)
+            return np.full(where.shape, NOBODY, np.int64)
         index = np.searchsorted(self.start, where, side="right") - 1
         owned = (index >= 0) & (where < self.end[index])
         return np.where(owned, self.label[index], NOBODY)
@@ -223,10 +220,10 @@ class Labels:
         is_owned = self.label == label
         return union(self.start[is_owned], self.end[is_owned])
 
-    def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> NDArray[Int]:
+    def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> Ints:
         """Measure per window (rows) and label 0..labels-1 (columns) the time owned."""
         sums = [self.of(label).within(window_start, window_end) for label in range(labels)]
-        return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), Int)
+        return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), np.int64)
 
 
 UNOWNED = Labels(_NOTHING, _NOTHING, _NOTHING)
@@ -241,7 +238,7 @@ def by_priority(sets: Sequence[Intervals]) -> Labels:
         return UNOWNED
     # By elementary interval, from one point to the next: the set that owns it. The last set goes first, so that the
     # first set overwrites all others.
-    label = np.full(len(points) - 1, NOBODY, Int)
+    label = np.full(len(points) - 1, NOBODY, np.int64)
     for index in range(len(sets) - 1, -1, -1):
         borders = np.zeros(len(points), np.int8)
         borders[np.searchsorted(points, sets[index].start)] = 1
@@ -256,7 +253,7 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     At any moment the running interval that ends last has the largest end of all that began before, so a running
     maximum over intervals sorted by start finds it.
     """
-    low, high, tag = np.asarray(start, Int), np.asarray(end, Int), np.asarray(label, Int)
+    low, high, tag = np.asarray(start, np.int64), np.asarray(end, np.int64), np.asarray(label, np.int64)
     kept = high > low
     low, high, tag = low[kept], high[kept], tag[kept]
     if not len(low):
@@ -270,7 +267,7 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
 
 
-def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
+def _running_best(high: Ints, tag: Ints) -> Ints:
     """Give for each position the index of the best so far: largest end, then lowest tag."""
     ends = distinct(high)
     # One number that is larger for a larger end and, of equal ends, for a lower tag.
@@ -280,7 +277,7 @@ def _running_best(high: NDArray[Int], tag: NDArray[Int]) -> NDArray[Int]:
     return np.maximum.accumulate(np.where(new, np.arange(len(high)), 0))
 
 
-def _joined(points: NDArray[Int], label: NDArray[Int]) -> Labels:
+def _joined(points: Ints, label: Ints) -> Labels:
     """Drop what nobody owns and join neighbours of one owner; `label[i]` owns points i to i + 1."""
     first = np.flatnonzero(first_of_run(label))
     starts, tags = points[:-1][first], label[first]

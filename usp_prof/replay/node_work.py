@@ -103,7 +103,7 @@ WEIGHT_GRADIENT = PIPELINE_KINDS.index("W")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class NodeWork:
     """What each measured node does: one entry a node in each array; -1 where it is not known or does not apply."""
 
     phase: Ints
@@ -127,12 +127,12 @@ class Work:
         return lookup(np.asarray(values, np.float64), self.shape, missing=0.0)
 
 
-def work_of(tables: TableSet) -> Work:
+def work_of(tables: TableSet) -> NodeWork:
     """Look at every node of a run's graph, once."""
     return tables.memo("whatif work", lambda: _work(tables))
 
 
-def _work(tables: TableSet) -> Work:
+def _work(tables: TableSet) -> NodeWork:
     nodes = graph_of(tables).nodes
     # One entry a node of all ranks, filled rank by rank: first the host's calls, then the device's work.
     columns = {
@@ -167,7 +167,7 @@ def _work(tables: TableSet) -> Work:
         part = activities["collective"][row]
         for name in ("bytes", "element"):
             columns[name][work] = lookup(messages[rank][name], part, missing=-1)
-    return Work(phase, shapes=tuple(shapes), **columns)
+    return NodeWork(phase, shapes=tuple(shapes), **columns)
 
 
 def _issued_ns(launches: Columns, activities: Columns) -> Ints:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tiny import Trace, raw_trace
 from usp_prof.inputs.kineto import combinations
-from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, GrowingDeviceWork
+from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, GrowingLaunches
 from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_an_event_that_stands_twice_is_left_out_here_too() -> None:
 
 def test_too_many_combinations_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combinations, "_MANY", 3)
-    growing = GrowingDeviceWork()
+    growing = GrowingLaunches()
     for number in range(5):
         growing.add(np.array([True, False]), [(b"", b"", b"", b"", b"%d" % number, b"")])
     assert growing.whole() is None
@@ -91,7 +91,7 @@ def test_too_many_combinations_are_not_told_apart(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_trace_without_device_work_has_rows_that_say_nothing() -> None:
-    growing = GrowingDeviceWork()
+    growing = GrowingLaunches()
     growing.add(np.array([False, False]), ())
     growing.add(np.array([False, True]), [(b"1", b"", b"", b"", b"", b"")])
     growing.add(np.array([False]), ())

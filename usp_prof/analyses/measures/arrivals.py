@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
-    Int = Ints
 
 FROM_ONE_RANK = ("broadcast", "scatter")
 """Operations that carry what one rank alone has."""
@@ -39,19 +38,19 @@ FROM_ONE_RANK = ("broadcast", "scatter")
 class Arrivals:
     """One row for each complete call of a group of several ranks, in order of first arrival."""
 
-    step: Int
+    step: Ints
     axis: NDArray[np.object_]
     op: NDArray[np.object_]
     group: NDArray[np.object_]
-    late_rank: Int
+    late_rank: Ints
     """-1 when tied within what the clocks leave open."""
-    late_by_ns: Int
+    late_by_ns: Ints
     """Last less second-last arrival."""
-    own_ns: Int
+    own_ns: Ints
     """What of it is the late rank's own doing; 0 where the data comes from one rank."""
     is_from_one_rank: Flags
     """The others depend on what one rank alone has: nobody is late."""
-    members: tuple[Int, Int]
+    members: tuple[Ints, Ints]
     """Row of this table and rank, for each member."""
 
 
@@ -121,7 +120,7 @@ def _measure(tables: TableSet) -> Arrivals:
     )
 
 
-def _arrival_before(group: Int, start: Int, first: int) -> Int:
+def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
     """Give for each of a rank's parts its arrival at the group's call before; for the first the begin of all."""
     order = np.lexsort((start, group))
     before = np.full(len(start), first, np.int64)
@@ -130,14 +129,14 @@ def _arrival_before(group: Int, start: Int, first: int) -> Int:
     return before
 
 
-def _first_begin(tables: TableSet, ranks: Int) -> int:
+def _first_begin(tables: TableSet, ranks: Ints) -> int:
     """Give the begin of the first step over ranks, on the common clock; all ways are measured from it at first."""
     clocks = clock.of(tables)
     begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks.tolist()]
     return int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
 
 
-def _margins(row: Int, arrival: Int, own: Int, calls: int) -> tuple[Int, Int]:
+def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Ints]:
     """Give for each call by how much the last arrival is later, and its own way longer, than all others'."""
     order = np.lexsort((arrival, row))
     # By call: its member that arrives last.
@@ -153,11 +152,11 @@ def _margins(row: Int, arrival: Int, own: Int, calls: int) -> tuple[Int, Int]:
 class Waiting:
     """Per rank, step and axis the time of the parts of complete calls, until and after the last arrival."""
 
-    rank: Int
-    step: Int
+    rank: Ints
+    step: Ints
     axis: NDArray[np.object_]
-    wait_ns: Int
-    transfer_ns: Int
+    wait_ns: Ints
+    transfer_ns: Ints
 
 
 def waiting_of(tables: TableSet, selection: Selection) -> Waiting:

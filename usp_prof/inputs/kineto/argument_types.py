@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Ints
+
 
 class Links(msgspec.Struct, gc=False):
     """The arguments that tie events together; -1 where one is absent."""
@@ -98,7 +100,7 @@ class ArgumentDecoder:
         self._decoder = msgspec.json.Decoder(arguments)
         self._fields = msgspec.structs.fields(arguments)
 
-    def decode(self, joined: bytes | memoryview, sizes: NDArray[np.int64]) -> DecodedArguments:
+    def decode(self, joined: bytes | memoryview, sizes: Ints) -> DecodedArguments:
         """Decode texts that follow each other, each of its size; none of them is empty."""
         try:
             decoded = self._decoder.decode_lines(joined)  # values need no lines between them

@@ -19,7 +19,7 @@ from usp_prof.inputs.kineto.argument_types import (
     OpArguments,
     WorkArguments,
 )
-from usp_prof.inputs.kineto.combinations import GrowingDeviceWork, GrowingInputs
+from usp_prof.inputs.kineto.combinations import GrowingInputs, GrowingLaunches
 from usp_prof.inputs.kineto.events import ThreadNames
 from usp_prof.inputs.kineto.growing import (
     ArgumentTexts,
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     import msgspec
     from numpy.typing import NDArray
 
-    _Given = NDArray[np.int64] | None
+    from usp_prof.columns.arrays import Flags, Floats, Ints
+
+    _Given = Ints | None
     """By row; `None` where it is absent in all of them."""
     _Common = wire.Timed | wire.WholeTimed | wire.Metadata | wire.FlowBegin | wire.FlowStep | wire.FlowEnd
 
@@ -78,7 +80,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Columns:
+class EventColumns:
     """The columns of the events read so far, a list of pieces for each."""
 
     kinds: Kinds = field(default_factory=_kinds)
@@ -88,7 +90,7 @@ class Columns:
     links: dict[str, NarrowNumbers] = field(default_factory=lambda: {name: NarrowNumbers() for name in LINK_COLUMNS})
     args: ArgumentTexts = field(default_factory=ArgumentTexts)
     inputs: GrowingInputs = field(default_factory=GrowingInputs)
-    work: GrowingDeviceWork = field(default_factory=GrowingDeviceWork)
+    work: GrowingLaunches = field(default_factory=GrowingLaunches)
     thread_names: ThreadNames = field(default_factory=ThreadNames)
     counts: Counts = field(default_factory=Counts)
 
@@ -130,8 +132,8 @@ class Columns:
         self,
         codes: NDArray[np.int32],
         names: Sequence[str],
-        starts: NDArray[np.int64],
-        spans: NDArray[np.int64],
+        starts: Ints,
+        spans: Ints,
         args: Sequence[msgspec.Raw],
     ) -> None:
         """Append rows, all but those that cannot be placed."""
@@ -149,7 +151,7 @@ class Columns:
         self.names.add(names)
         self._add_args(args, codes)
 
-    def _wanted(self, codes: NDArray[np.int32], events: Sequence[wire.Event | wire.ExactEvent]) -> NDArray[np.bool_]:
+    def _wanted(self, codes: NDArray[np.int32], events: Sequence[wire.Event | wire.ExactEvent]) -> Flags:
         """Mark what becomes a row; names of threads are taken here, flows are counted."""
         passed = self.kinds.marked(_IS_PASSED_OVER, codes)
         metadata = np.flatnonzero(self.kinds.marked(_IS_METADATA, codes)).tolist() if passed.any() else []
@@ -157,7 +159,7 @@ class Columns:
         self.counts.flows += int(np.count_nonzero(passed)) - len(metadata)
         return ~passed
 
-    def _nanoseconds(self, times: Sequence[Any], durations: Sequence[Any]) -> tuple[NDArray[np.int64], ...]:
+    def _nanoseconds(self, times: Sequence[Any], durations: Sequence[Any]) -> tuple[Ints, ...]:
         if isinstance(durations[0], float):
             both = np.stack([_floats(times), _floats(durations)])
             out, finer = nanoseconds.from_floats(both)
@@ -189,15 +191,15 @@ class Columns:
         self,
         decoder: ArgumentDecoder,
         args: Sequence[msgspec.Raw],
-        sizes: NDArray[np.int64],
-        rows: NDArray[np.bool_],
+        sizes: Ints,
+        rows: Flags,
     ) -> DecodedArguments:
         """Decode the arguments of the marked rows."""
         if not rows.all():
             args, sizes = list(compress(args, rows.tobytes())), sizes[rows]
         return decoder.decode(b"".join(args), sizes)
 
-    def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, NDArray[np.bool_]]]) -> None:
+    def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, Flags]]) -> None:
         """Append one link: each part has the values of its own rows, the rows in no part are absent."""
         given = [(values, rows) for values, rows in parts if values is not None]
         row_count = len(parts[0][1])
@@ -254,5 +256,5 @@ def _link(decoded: DecodedArguments, column: str) -> _Given:
     return np.asarray(np.maximum(external, external_2021), np.int64)
 
 
-def _floats(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _floats(values: Sequence[float] | Floats) -> Floats:
     return values if isinstance(values, np.ndarray) else np.fromiter(values, np.float64, len(values))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 _BETWEEN = b"\0"
 
@@ -65,7 +67,7 @@ _MANY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeviceWork:
+class Launches:
     """What each piece of device work says of its launch, by event row."""
 
     code: NDArray[np.int32]
@@ -73,13 +75,13 @@ class DeviceWork:
     texts: pa.StringArray
     """Distinct combinations as JSON objects with the keys `LAUNCH_KEYS`, as written; the first says nothing."""
 
-    def kept(self, keep: NDArray[np.bool_]) -> DeviceWork:
+    def kept(self, keep: Flags) -> Launches:
         """Leave rows out."""
-        return DeviceWork(self.code[keep], self.texts)
+        return Launches(self.code[keep], self.texts)
 
 
 @dataclass(slots=True)
-class GrowingDeviceWork:
+class GrowingLaunches:
     """The device work of the events read so far."""
 
     _combinations: Combinations | None = field(default_factory=lambda: Combinations(LAUNCH_KEYS))
@@ -88,7 +90,7 @@ class GrowingDeviceWork:
     _silent: int = 0
     """Rows at the end of which none is device work: a trace without any keeps no code for them."""
 
-    def add(self, known: NDArray[np.bool_], texts: Iterable[Sequence[msgspec.Raw | bytes]]) -> None:
+    def add(self, known: Flags, texts: Iterable[Sequence[msgspec.Raw | bytes]]) -> None:
         """Append a piece: for the known rows what stands behind each of `LAUNCH_KEYS`."""
         count = np.count_nonzero(known)
         if not count or self._combinations is None:
@@ -99,12 +101,12 @@ class GrowingDeviceWork:
         if len(self._combinations) > _MANY:
             self._combinations, self._code = None, Numbers(np.int32)
 
-    def whole(self) -> DeviceWork | None:
+    def whole(self) -> Launches | None:
         """Give the columns; `None` when there were too many combinations. Nothing can be added afterwards."""
         if self._combinations is None:
             return None
         self._speak()
-        return DeviceWork(self._code.array(), self._combinations.texts())
+        return Launches(self._code.array(), self._combinations.texts())
 
     def _speak(self) -> None:
         self._code.add(np.zeros(self._silent, np.int32))
@@ -128,7 +130,7 @@ class Inputs:
     """Place in `texts`."""
     texts: pa.StringArray
     """Distinct combinations as JSON objects with the keys `INPUT_KEYS`, as written; the first says nothing."""
-    sequence: NDArray[np.int64] | NDArray[np.int32]
+    sequence: Ints | NDArray[np.int32]
     """Autograd's sequence number; -1 without one."""
 
     @classmethod
@@ -136,7 +138,7 @@ class Inputs:
         """Give the inputs of events that say nothing of any."""
         return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
 
-    def kept(self, keep: NDArray[np.bool_]) -> Inputs:
+    def kept(self, keep: Flags) -> Inputs:
         """Leave rows out."""
         return Inputs(self.code[keep], self.texts, self.sequence[keep])
 
@@ -151,9 +153,9 @@ class GrowingInputs:
 
     def add(
         self,
-        known: NDArray[np.bool_],
+        known: Flags,
         texts: Iterable[Sequence[msgspec.Raw | bytes]],
-        sequence: NDArray[np.int64] | None,
+        sequence: Ints | None,
     ) -> None:
         """Append a piece: for the known rows what stands behind each of `INPUT_KEYS`, and its sequence number."""
         self._code.add(spread(self._combinations.codes(texts, int(np.count_nonzero(known))), known, 0))

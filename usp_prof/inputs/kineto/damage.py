@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.inputs.kineto.columns import Counts
     from usp_prof.inputs.source import PackingFault
 
 
-def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_], int]:
+def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:
     """Turn each B that has its E into an X with a duration; say which rows stay, and how many had no partner."""
     keep = np.ones(rows, bool)
     phase: pa.DictionaryArray = columns["phase"]
@@ -53,7 +54,7 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[NDArray[np.bool_
     return keep, len(marks) - 2 * len(opened)
 
 
-def _pairs(lane: NDArray[np.int64], opens: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pairs(lane: Ints, opens: Flags) -> tuple[Ints, Ints]:
     """Pair within each lane like brackets: a begin and the next end at the same depth; gives places of both.
 
     B B E E has the depths 1 2 2 1: the second pairs with the third, the first with the fourth.
@@ -163,7 +164,7 @@ _TIMES = ("start_ns", "dur_ns")
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
+def repeated(columns: dict[str, Any], keep: Flags) -> tuple[Flags, int]:
     """Take repeats out of `keep`; the first of them stays. Gives the rows to keep and the number taken out."""
     key = _mixed(columns)
     ordered = np.sort(key)
@@ -176,7 +177,7 @@ def repeated(columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[NDArray[
     return keep, len(again)
 
 
-def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> Ints:
     """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
     rows = rows[np.lexsort((rows, key[rows]))]  # by key, and those of one key as they stand in the file
     leads = first_of_run(key[rows])
@@ -193,7 +194,7 @@ def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: NDArray[np.
     return np.sort(np.r_[row[same], _one_by_one(columns, row[~same])])
 
 
-def _one_by_one(columns: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
     """Give those of a few rows that repeat another of them."""
     if not len(rows):
         return rows

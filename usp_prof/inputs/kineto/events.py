@@ -17,7 +17,7 @@ from usp_prof.model.schema import DURATION, RANK, START, Column, Kind, Schema, i
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from usp_prof.inputs.kineto.combinations import DeviceWork, Inputs
+    from usp_prof.inputs.kineto.combinations import Inputs, Launches
     from usp_prof.model.health import HealthRow
 
 
@@ -68,7 +68,7 @@ class RawTrace:
     json_bytes: int
     """Size of the uncompressed JSON."""
 
-    work: DeviceWork | None = None
+    work: Launches | None = None
     """How the device work among the events was launched, read on the way; `None` where only the arguments tell."""
 
 

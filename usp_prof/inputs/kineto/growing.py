@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
+
 
 # Growing columns: numbers are appended in place, so that many small pieces leave no holes in memory behind them.
 
@@ -51,7 +53,7 @@ class NarrowNumbers:
     def __init__(self) -> None:
         self._kept: Numbers[np.int32] | Numbers[np.int64] = Numbers(np.int32)
 
-    def add(self, piece: NDArray[np.int64]) -> None:
+    def add(self, piece: Ints) -> None:
         """Append a piece."""
         if self._kept.kind is np.int32 and len(piece) and not -_HALF <= int(piece.min()) <= int(piece.max()) < _HALF:
             wide = Numbers(np.int64)
@@ -63,12 +65,12 @@ class NarrowNumbers:
         """Append -1 for so many rows."""
         self._kept.add(np.full(rows, -1, self._kept.kind))
 
-    def array(self) -> NDArray[np.int32] | NDArray[np.int64]:
+    def array(self) -> NDArray[np.int32] | Ints:
         """Give the column; nothing can be added afterwards."""
         return self._kept.array()
 
 
-def spread(values: NDArray[Any], rows: NDArray[np.bool_], absent: float = -1) -> NDArray[Any]:
+def spread(values: NDArray[Any], rows: Flags, absent: float = -1) -> NDArray[Any]:
     """Put values on the marked rows; the others are absent."""
     if len(values) == len(rows):
         return values
@@ -146,7 +148,7 @@ class Kinds:
             self._marks = np.append(self._marks, np.array(new, np.uint8))
         return self._marks[codes]
 
-    def marked(self, sign: int, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def marked(self, sign: int, codes: NDArray[np.int32]) -> Flags:
         """Say for rows whether a sign holds."""
         return has(self.marks(codes), sign)
 
@@ -168,7 +170,7 @@ class Kinds:
         return [_spelt(codes, [key[place] for key in keys], spell) for place, spell in enumerate(spellings)]
 
 
-def has(marks: NDArray[np.uint8], sign: int) -> NDArray[np.bool_]:
+def has(marks: NDArray[np.uint8], sign: int) -> Flags:
     """Say where a sign holds."""
     return np.asarray(marks & (1 << sign), bool)
 
@@ -215,7 +217,7 @@ class ArgumentTexts:
         self._sizes = Numbers(np.int32)
         self._done: list[pa.Array] = []
 
-    def add(self, joined: bytes, sizes: NDArray[np.int32] | NDArray[np.int64]) -> None:
+    def add(self, joined: bytes, sizes: NDArray[np.int32] | Ints) -> None:
         """Append a piece: its texts without anything between them, and the size of each."""
         self._text.add(joined)
         self._sizes.add(sizes)
@@ -243,7 +245,7 @@ class ArgumentTexts:
         self._text, self._sizes = LongText(), Numbers(np.int32)
 
 
-def kept(texts: pa.ChunkedArray, keep: NDArray[np.bool_]) -> pa.ChunkedArray:
+def kept(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
     """Leave texts out, part by part: no more than a part of them is ever copied in memory."""
     out, at = ArgumentTexts(), 0
     for chunk in texts.chunks:
@@ -255,7 +257,7 @@ def kept(texts: pa.ChunkedArray, keep: NDArray[np.bool_]) -> pa.ChunkedArray:
     return out.array()
 
 
-def alike(texts: pa.ChunkedArray, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+def alike(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
     """Compare texts row by row, part by part."""
     out = np.zeros(len(first), dtype=bool)
     for begin in range(0, len(first), _ROWS):
@@ -266,7 +268,7 @@ def alike(texts: pa.ChunkedArray, first: NDArray[np.int64], second: NDArray[np.i
     return out
 
 
-def taken(texts: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
+def taken(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:
     """Take rows chunk by chunk: Arrow's own way through many chunks is twenty times slower, joining them copies all."""
     if texts.num_chunks == 1:
         return texts.chunk(0).take(index_of(rows))

@@ -11,7 +11,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from usp_prof.columns.arrays import Floats, Ints
 
 FLOAT_IS_EXACT_BELOW = float(1 << 43)
 """Microseconds with three decimals survive a double up to here: half its spacing is 0.488 ns."""
@@ -23,7 +23,7 @@ _LIMIT_US = 9.2e15
 _LIMIT_WHOLE_US = np.iinfo(np.int64).max // 1000
 
 
-def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
+def from_floats(us: Floats) -> tuple[Ints, int]:
     """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
     size = np.abs(us)
     useless = ~(size < _LIMIT_US)
@@ -39,7 +39,7 @@ def from_floats(us: NDArray[np.float64]) -> tuple[NDArray[np.int64], int]:
     return ns, int(np.count_nonzero(finer))
 
 
-def from_whole(us: Sequence[int]) -> NDArray[np.int64]:
+def from_whole(us: Sequence[int]) -> Ints:
     """Give nanoseconds of whole microseconds; raises `OverflowError` where a number is beyond 64 bits."""
     whole = np.fromiter(us, np.int64, len(us))
     ns = whole * 1000
@@ -47,12 +47,12 @@ def from_whole(us: Sequence[int]) -> NDArray[np.int64]:
     return ns
 
 
-def too_large_for_floats(us: NDArray[np.float64]) -> bool:
+def too_large_for_floats(us: Floats) -> bool:
     """Say whether a float may have lost nanoseconds of one of these."""
     return bool((np.abs(us) >= FLOAT_IS_EXACT_BELOW).any())
 
 
-def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+def from_texts(values: Sequence[bytes]) -> tuple[Ints, int]:
     """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
     sizes = np.fromiter(map(len, values), np.int32, len(values))
     given = sizes > 0  # an empty text is a time that is missing
@@ -76,7 +76,7 @@ def from_texts(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
     return low, 0
 
 
-def _one_by_one(values: Sequence[bytes]) -> tuple[NDArray[np.int64], int]:
+def _one_by_one(values: Sequence[bytes]) -> tuple[Ints, int]:
     finer = 0
     out = np.full(len(values), ABSENT, np.int64)
     for row, value in enumerate(values):

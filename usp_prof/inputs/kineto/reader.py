@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from usp_prof import limits
 from usp_prof.columns.arrow import array_of, coded, numbers_of
 from usp_prof.inputs.kineto import nanoseconds, wire
-from usp_prof.inputs.kineto.columns import Columns, side_by_side, too_large, transposed
+from usp_prof.inputs.kineto.columns import EventColumns, side_by_side, too_large, transposed
 from usp_prof.inputs.kineto.damage import Damage, join_begin_end, repeated
 from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table
 from usp_prof.inputs.kineto.growing import kept
@@ -28,8 +28,8 @@ from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.inputs.remote import Location
 
 _CARRY_LIMIT = 4 << 20
@@ -51,7 +51,7 @@ class _Reading:
     def __init__(self, path: Location) -> None:
         self.source = Source(path)
         self.feed = Feed(self.source.blocks())
-        self.columns = Columns()
+        self.columns = EventColumns()
         self.damage = Damage()
         self.metadata: dict[str, Any] = {}
         self.exact = False
@@ -223,7 +223,7 @@ class _Reading:
             json_bytes=self.source.size,
         )
 
-    def _near(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _near(self, starts: Ints) -> Flags:
         """Say which events lie in the trace's window; the others move to its middle, so that sums stay in bounds."""
         near = np.ones(len(starts), bool)
         if len(starts) and float(starts.max()) - float(starts.min()) > limits.MAX_WINDOW_NS:
@@ -233,7 +233,7 @@ class _Reading:
             self.columns.counts.unplaced += int(np.count_nonzero(~near))
         return near
 
-    def _base(self, starts: NDArray[np.int64]) -> int:
+    def _base(self, starts: Ints) -> int:
         """Give what has to be added to the file's times; nothing where the sum would mean no time at all."""
         base = self.metadata.get("baseTimeNanoseconds")
         if not isinstance(base, int) or base <= 0:
@@ -281,7 +281,7 @@ def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> 
     return coded(codes, values)
 
 
-def _without(events: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
+def _without(events: pa.Table, keep: Flags) -> pa.Table:
     """Leave rows out and number the others anew."""
     args = kept(events.column("args"), keep)
     events = events.drop_columns(["args"]).filter(array_of(keep))

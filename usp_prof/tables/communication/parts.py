@@ -17,7 +17,7 @@ from usp_prof.columns.rows import distinct, lookup
 from usp_prof.tables.communication.arguments import arguments_of, texts
 from usp_prof.tables.communication.peers import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
-from usp_prof.tables.events.classification import KINDS, Work, operation
+from usp_prof.tables.events.classification import KINDS, WorkKind, operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
 from usp_prof.tables.events.links import streams
 
@@ -75,7 +75,7 @@ class Parts:
 
 def find_parts(frame: EventFrame, links: Links) -> Parts:
     """Find the parts of a trace."""
-    is_communication = links.kind == KINDS.index(Work.COMMUNICATION)
+    is_communication = links.kind == KINDS.index(WorkKind.COMMUNICATION)
     if is_communication.any():
         library = lookup(links.library.dictionary.to_pylist(), numbers_of(links.library.indices), missing="")
         return _from_kernels(frame, links, np.flatnonzero(is_communication), library[is_communication])

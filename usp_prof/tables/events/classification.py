@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.events.frame import EventFrame
 
 
-class Work(StrEnum):
+class WorkKind(StrEnum):
     """The kinds of device work."""
 
     COMPUTE = "compute"
@@ -42,7 +42,7 @@ class Rule:
     """One rule: a name in which the pattern is found is work of this kind, by this library."""
 
     pattern: re.Pattern[str]
-    kind: Work
+    kind: WorkKind
     library: str
     why: str
 
@@ -51,16 +51,18 @@ class Rule:
 def rules() -> tuple[Rule, ...]:
     """Give the rules in order; the first that matches decides."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-    return tuple(Rule(re.compile(r["pattern"]), Work(r["kind"]), r.get("library", ""), r["why"]) for r in data["rule"])
+    return tuple(
+        Rule(re.compile(r["pattern"]), WorkKind(r["kind"]), r.get("library", ""), r["why"]) for r in data["rule"]
+    )
 
 
 @cache
-def classify(name: str) -> tuple[Work, str]:
+def classify(name: str) -> tuple[WorkKind, str]:
     """Give the kind of a kernel and, of a communication kernel, its library."""
     for rule in rules():
         if rule.pattern.search(name):
             return rule.kind, rule.library
-    return Work.COMPUTE, ""
+    return WorkKind.COMPUTE, ""
 
 
 # Names of operations in kernels and in "Collective name", from the most telling part; the order matters.
@@ -95,14 +97,14 @@ def operation(text: str) -> str:
 _EXPERTS = re.compile(r"dispatch|combine", re.IGNORECASE)
 
 
-KINDS = [kind.value for kind in Work]
+KINDS = [kind.value for kind in WorkKind]
 
 
 def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
     """Say for device work which kind it is (place in `KINDS`) and whose library's."""
     category, names = frame.codes("category")
     named = frame.by_name(rows, lambda name: KINDS.index(classify(name)[0]), np.int64)
-    fixed = {"gpu_memcpy": KINDS.index(Work.MEMCPY), "gpu_memset": KINDS.index(Work.MEMSET)}
+    fixed = {"gpu_memcpy": KINDS.index(WorkKind.MEMCPY), "gpu_memset": KINDS.index(WorkKind.MEMSET)}
     by_category = lookup([fixed.get(name, -1) for name in names], category[rows], missing=-1)
     kind = np.where(by_category >= 0, by_category, named)
     whose = frame.by_name(rows, lambda name: classify(name)[1], object)

@@ -26,9 +26,8 @@ from usp_prof.tables.matching.least_squares import Observations
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.matching.least_squares import Fit
-    from usp_prof.tables.matching.same_calls import Parts
+    from usp_prof.tables.matching.same_calls import MatchedParts
 
-    Int = Ints
 
 _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500
@@ -44,16 +43,16 @@ _BETTER = 0.98  # drifts are fitted only where they bring the residual below thi
 class Ties:
     """Members of calls that have at least two: one entry a member in each array."""
 
-    call: Int
+    call: Ints
     """Number of its call, from 0."""
-    row: Int
+    row: Ints
     """Place of its rank among the ranks."""
-    start: Int
-    end: Int
+    start: Ints
+    end: Ints
     """Both on the rank's own clock."""
 
 
-def find_ties(parts: Parts, ranks: Int) -> Ties:
+def find_ties(parts: MatchedParts, ranks: Ints) -> Ties:
     """Take the calls whose members end together; where a group has none, its sends and receives."""
     is_matched = parts.call >= 0
     collectives = _members(parts, is_matched & parts.columns.matches("op", *_END_TOGETHER), ranks)
@@ -71,7 +70,7 @@ def find_ties(parts: Parts, ranks: Int) -> Ties:
     )
 
 
-def _members(parts: Parts, chosen: Flags, ranks: Int) -> Ties:
+def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
     """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
     rows = np.flatnonzero(chosen)
     members_of_call = np.bincount(parts.call[rows], minlength=parts.calls)
@@ -84,7 +83,7 @@ def _members(parts: Parts, chosen: Flags, ranks: Int) -> Ties:
     return Ties(call, np.searchsorted(ranks, parts.rank[rows]), parts.start[rows], parts.end[rows])
 
 
-def _thinned(parts: Parts, rows: Int) -> Flags:
+def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
     """Keep of each group a bounded number of calls, spread evenly over the window."""
     call = parts.call[rows]
     # One entry a call: its number, its group, and which of its group's calls it is.
@@ -100,19 +99,19 @@ def _thinned(parts: Parts, rows: Int) -> Flags:
 class Solution:
     """Clocks, numbered from 0 (a domain is what shares one), and what brings each to the common time."""
 
-    domain: Int
+    domain: Ints
     """By rank: its clock."""
-    component: Int
+    component: Ints
     """By rank: which set of connected clocks it belongs to."""
-    offset_ns: Int
+    offset_ns: Ints
     """By clock: what to add at the reference time."""
     drift_ppm: Floats
     """By clock: what to add beyond that for each millionth of the time since; NaN where it is not known."""
-    reference_ns: Int
+    reference_ns: Ints
     """By clock: the middle of its ties, on the clock itself."""
 
     @classmethod
-    def alone(cls, domain: Int, ties: Ties) -> Solution:
+    def alone(cls, domain: Ints, ties: Ties) -> Solution:
         """Leave the clocks as they are."""
         count = int(domain.max()) + 1 if len(domain) else 0
         reference = np.zeros(count, np.int64)
@@ -122,14 +121,14 @@ class Solution:
             reference[seen] = low + (per_code(inverse, ties.end, np.maximum, len(seen)) - low) // 2
         return cls(domain, _components(domain, ties), np.zeros(count, np.int64), np.full(count, np.nan), reference)
 
-    def align(self, ties: Ties, when: Int) -> Int:
+    def align(self, ties: Ties, when: Ints) -> Ints:
         """Bring times of the ties' members to the common clock."""
         domain = self.domain[ties.row]
         ppm = np.nan_to_num(self.drift_ppm)[domain]
         drifted = np.rint((when - self.reference_ns[domain]) * (ppm * 1e-6)).astype(np.int64)
         return np.asarray(when + self.offset_ns[domain] + drifted)
 
-    def disagreement(self, ties: Ties) -> Int:
+    def disagreement(self, ties: Ties) -> Ints:
         """Give for each member how far its end lies from the middle of its call's ends."""
         if not len(ties.call):
             return np.zeros(0, np.int64)
@@ -160,7 +159,7 @@ def solve(start: Solution, ties: Ties) -> Solution:
     return solved if np.median(solved.disagreement(tying)) < np.median(start.disagreement(tying)) else start
 
 
-def _across(domain: Int, ties: Ties) -> Ties:
+def _across(domain: Ints, ties: Ties) -> Ties:
     """Keep the calls with members on several clocks."""
     if not len(ties.call):
         return ties
@@ -170,7 +169,7 @@ def _across(domain: Int, ties: Ties) -> Ties:
     return Ties(group_codes(ties.call[kept]), ties.row[kept], ties.start[kept], ties.end[kept])
 
 
-def _pairs(domain: Int, ties: Ties) -> tuple[Int, Int, Int]:
+def _pairs(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
     """Set each member beside its call's first: the two clocks, and by how much the first's end is later."""
     order = np.lexsort((domain[ties.row], ties.call))
     call, clock, end = ties.call[order], domain[ties.row][order], ties.end[order]
@@ -178,7 +177,7 @@ def _pairs(domain: Int, ties: Ties) -> tuple[Int, Int, Int]:
     return clock[first_of_call], clock, end[first_of_call] - end
 
 
-def _rough(domain: Int, ties: Ties) -> Int:
+def _rough(domain: Ints, ties: Ties) -> Ints:
     """Walk from each component's first clock along the median differences; exact integers, however far apart."""
     one, other, difference = _pairs(domain, ties)
     # By clock: the clocks that it shares calls with, and by how much each one's offset is larger.
@@ -227,7 +226,7 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     return replace(rough, offset_ns=_whole_offset(rough, fit))
 
 
-def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, Flags]:
+def _drifting(seen: Observations, pinned: Ints) -> tuple[Fit, Flags]:
     """Fit with the drifts that are certain; says which these are.
 
     One that is not would be carried on to moments that no call saw. Without it others may be certain no more: a chain
@@ -242,14 +241,14 @@ def _drifting(seen: Observations, pinned: Int) -> tuple[Fit, Flags]:
         asked = certain
 
 
-def _whole_offset(rough: Solution, fit: Fit) -> Int:
+def _whole_offset(rough: Solution, fit: Fit) -> Ints:
     """Give each clock's rough and fitted offset together; one that noise alone would show is zero."""
     whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
     is_noise = (fit.drift == 0) & (np.abs(whole) <= _MIN_T_OF_OFFSET * fit.offset_error)
     return np.where(is_noise, 0, whole)
 
 
-def _components(domain: Int, ties: Ties) -> Int:
+def _components(domain: Ints, ties: Ties) -> Ints:
     """Give for each rank the number of the connected component of its clock, by its lowest clock."""
     count = int(domain.max()) + 1 if len(domain) else 0
     if not count:

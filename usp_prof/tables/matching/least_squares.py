@@ -28,8 +28,6 @@ from usp_prof.columns.statistics import robust_sigma
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
 
-    Float = Floats
-    Int = Ints
 
 _ROUNDS = 12
 _HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95 % efficient for a normal distribution
@@ -50,13 +48,13 @@ _DRAWS = 64
 class Observations:
     """One entry for each member of each call."""
 
-    call: Int
+    call: Ints
     """From 0."""
-    clock: Int
+    clock: Ints
     """From 0."""
-    end_ns: Float
+    end_ns: Floats
     """On the rough common time, counted from an origin of its call's own."""
-    time_s: Float
+    time_s: Floats
     """The same moment on the clock itself, counted from its reference."""
     clocks: int
 
@@ -65,17 +63,17 @@ class Observations:
         """Count the calls."""
         return int(self.call.max()) + 1
 
-    def shift(self, unknowns: Float) -> Float:
+    def shift(self, unknowns: Floats) -> Floats:
         """Apply J: give by how much offsets (and drifts: one row a clock) move each member's end."""
         offset = unknowns[:, 0].take(self.clock)
         return offset if unknowns.shape[1] == 1 else offset + unknowns[:, 1].take(self.clock) * self.time_s
 
-    def gathered(self, of_member: Float, width: int) -> Float:
+    def gathered(self, of_member: Floats, width: int) -> Floats:
         """Apply J': sum over each clock's members, for offsets and (with a width of 2) for drifts."""
         columns = [of_member, of_member * self.time_s][:width]
         return np.stack([np.bincount(self.clock, column, self.clocks) for column in columns], axis=1)
 
-    def centred(self, of_member: Float, weight: Float) -> Float:
+    def centred(self, of_member: Floats, weight: Floats) -> Floats:
         """Apply C: subtract from each member the weighted mean of its call."""
         mean = np.bincount(self.call, weight * of_member, self.calls) / np.bincount(self.call, weight, self.calls)
         return np.asarray(of_member - mean[self.call])
@@ -88,15 +86,15 @@ class Fit:
     Errors are standard errors by the whole graph: a clock tied through others is known less well.
     """
 
-    offset: Float
-    offset_error: Float
-    drift: Float
-    drift_error: Float
-    residual: Float
+    offset: Floats
+    offset_error: Floats
+    drift: Floats
+    drift_error: Floats
+    residual: Floats
     sigma: float
 
 
-def solve(seen: Observations, pinned: Int, drifting: Flags) -> Fit:
+def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
     """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named.
 
     Solved twelve times, each with the weights that the residuals of the time before give.
@@ -124,16 +122,16 @@ def solve(seen: Observations, pinned: Int, drifting: Flags) -> Fit:
 class Equations(Protocol):
     """The equations for one set of weights; unknowns that are not free are 0."""
 
-    def solution(self, guess: Float) -> Float:
+    def solution(self, guess: Floats) -> Floats:
         """Solve them: one row a clock, offset and drift."""
         ...
 
-    def spread(self) -> Float:
+    def spread(self) -> Floats:
         """Give the standard error of each unknown for members of weight 1 that are known to 1."""
         ...
 
 
-def equations(seen: Observations, weight: Float, free: Flags) -> Equations:
+def equations(seen: Observations, weight: Floats, free: Flags) -> Equations:
     """Set up the equations; `free` has a row a clock: is its offset, is its drift to be found?"""
     few = int(free.sum()) <= DENSE_AT_MOST
     return DenseEquations(seen, weight, free) if few else GraphEquations(seen, weight, free)
@@ -142,27 +140,27 @@ def equations(seen: Observations, weight: Float, free: Flags) -> Equations:
 class DenseEquations:
     """A as a matrix."""
 
-    def __init__(self, seen: Observations, weight: Float, free: Flags) -> None:
+    def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
         kept = free.ravel()
         matrix, right = _matrix(seen, weight, free.shape[1])
         self._free, self._matrix, self._right = free, matrix[np.ix_(kept, kept)], right[kept]
 
-    def solution(self, _: Float) -> Float:
+    def solution(self, _: Floats) -> Floats:
         """Solve them; what no call decides is 0."""
         found = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
         return self._spread_out(np.asarray(found, np.float64))
 
-    def spread(self) -> Float:
+    def spread(self) -> Floats:
         """Take the square roots of the diagonal of A's inverse."""
         return self._spread_out(np.sqrt(np.maximum(np.diag(np.linalg.pinv(self._matrix)), 0.0)))
 
-    def _spread_out(self, values: Float) -> Float:
+    def _spread_out(self, values: Floats) -> Floats:
         unknowns = np.zeros(self._free.shape)
         unknowns[self._free] = values
         return unknowns
 
 
-def _matrix(seen: Observations, weight: Float, width: int) -> tuple[Float, Float]:
+def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Floats]:
     size, calls = seen.clocks * width, seen.calls
     matrix, right = np.zeros((size, size)), np.zeros(size)
     basis = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
@@ -187,7 +185,7 @@ def _matrix(seen: Observations, weight: Float, width: int) -> tuple[Float, Float
 class GraphEquations:
     """A as sums over the members of calls: nothing is stored that grows faster than they do."""
 
-    def __init__(self, seen: Observations, weight: Float, free: Flags) -> None:
+    def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
         self._seen, self._weight, self._free = seen, weight, free
         self._total = np.bincount(seen.call, weight, seen.calls)
         # The diagonal of J' W J, which is near enough to that of A to scale each unknown by.
@@ -195,11 +193,11 @@ class GraphEquations:
         diagonal = np.stack([np.bincount(seen.clock, power, seen.clocks) for power in powers], axis=1)
         self._scale = np.divide(1.0, diagonal, out=np.zeros(free.shape), where=free & (diagonal > 0))
 
-    def solution(self, guess: Float) -> Float:
+    def solution(self, guess: Floats) -> Floats:
         """Solve them by conjugate gradients, from a guess."""
         return self._solved(self._gathered(-self._seen.end_ns), guess)
 
-    def spread(self) -> Float:
+    def spread(self) -> Floats:
         """Fit noise again and again: its solutions spread as the standard errors say, as A is their covariance."""
         random = np.random.default_rng(0)
         square, zero = np.zeros(self._free.shape), np.zeros(self._free.shape)
@@ -208,13 +206,13 @@ class GraphEquations:
             square += self._solved(self._gathered(noise), zero) ** 2
         return np.sqrt(square / _DRAWS)
 
-    def _gathered(self, of_member: Float) -> Float:
+    def _gathered(self, of_member: Floats) -> Floats:
         """Apply J' W C, for the free unknowns."""
         mean = np.bincount(self._seen.call, self._weight * of_member, len(self._total)) / self._total
         away = self._weight * (of_member - mean.take(self._seen.call))
         return self._seen.gathered(away, self._free.shape[1]) * self._free
 
-    def _solved(self, right: Float, guess: Float) -> Float:
+    def _solved(self, right: Floats, guess: Floats) -> Floats:
         """Solve A x = right by conjugate gradients, each unknown scaled by its diagonal."""
         found = guess * self._free
         left = right - self._gathered(self._seen.shift(found))

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.clock import Clock
-    from usp_prof.tables.matching.same_calls import Parts
+    from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.table_set import TableSet
-
-    Int = Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,21 +28,21 @@ class Members:
 
     columns: Columns
     """Columns of `collectives`."""
-    call: Int
+    call: Ints
     """Number of its call; calls are numbered by their first arrival."""
     count: int
     """How many calls there are."""
-    rank: Int
-    part: Int
+    rank: Ints
+    part: Ints
     """Row of its rank's `collectives`."""
-    start: Int
-    end: Int
+    start: Ints
+    end: Ints
     """Aligned times."""
     by: NDArray[np.int8]
     """How it was matched: its place in `MatchedBy`."""
 
 
-def members_of(matched: Parts, clocks: Clock) -> Members:
+def members_of(matched: MatchedParts, clocks: Clock) -> Members:
     """Sort the matched parts by call and rank; calls are numbered by first arrival on aligned clocks."""
     rows = np.flatnonzero(matched.call >= 0)  # -1: parts that no call was found for
     call = matched.call[rows]
@@ -68,7 +66,7 @@ def members_of(matched: Parts, clocks: Clock) -> Members:
     )
 
 
-def group_size(members: Members, head: Int) -> Int:
+def group_size(members: Members, head: Ints) -> Ints:
     """Give the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
     declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
     seen = np.bincount(members.call, minlength=members.count)
@@ -83,7 +81,7 @@ def on_one_clock(members: Members, clocks: Clock) -> Flags:
     return np.asarray(low == high)
 
 
-def late_ranks(members: Members, clocks: Clock) -> Int:
+def late_ranks(members: Members, clocks: Clock) -> Ints:
     """Name the last to arrive, unless the next before it is within what the clocks leave open."""
     by_arrival = np.lexsort((members.start, members.call))
     calls = np.arange(members.count)
@@ -108,7 +106,7 @@ def inter_node(tables: TableSet, members: Members) -> Flags:
     return np.asarray(low != high)
 
 
-def sequence_numbers(members: Members, head: Int) -> Int:
+def sequence_numbers(members: Members, head: Ints) -> Ints:
     """Take the recorded number, else count the group's calls of an operation by first arrival."""
     columns = members.columns
     # One code for each group with an operation; calls of a code are counted from 0 in the order of their numbers.
@@ -118,7 +116,7 @@ def sequence_numbers(members: Members, head: Int) -> Int:
     return np.where(is_recorded, columns["sequence"][head], counted)
 
 
-def delivered_ns(tables: TableSet, members: Members) -> Int:
+def delivered_ns(tables: TableSet, members: Members) -> Ints:
     """Measure how long the range of a posted send or receive goes on after the receiver had the data.
 
     gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's

@@ -57,7 +57,7 @@ class MatchedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class MatchedParts:
     """All ranks' parts below each other, rank by rank: one entry a part in each array."""
 
     columns: Columns
@@ -75,17 +75,17 @@ class Parts:
     calls: int
 
 
-def of(tables: TableSet) -> Parts:
+def of(tables: TableSet) -> MatchedParts:
     """Match the parts of a run, once; those of a predicted run as they were matched where they were recorded."""
     return tables.memo("matching", lambda: _matched(tables))
 
 
-def _matched(tables: TableSet) -> Parts:
+def _matched(tables: TableSet) -> MatchedParts:
     columns = tables.together("collectives", _COLUMNS)
     return _match(columns) if tables.recorded is None else _matched_as(of(tables.recorded), columns)
 
 
-def _matched_as(recorded: Parts, columns: Columns) -> Parts:
+def _matched_as(recorded: MatchedParts, columns: Columns) -> MatchedParts:
     """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
     rank, part = columns["rank"], columns["part"]
     # Ranks are in order and their parts numbered: a part lies `part` rows behind the first row of its rank.
@@ -93,10 +93,10 @@ def _matched_as(recorded: Parts, columns: Columns) -> Parts:
     call, start = recorded.call[row], columns["start_ns"]
     is_matched = call != UNMATCHED
     numbers, call[is_matched] = numbered(call[is_matched])
-    return Parts(columns, rank, part, start, start + columns["dur_ns"], call, recorded.by[row], len(numbers))
+    return MatchedParts(columns, rank, part, start, start + columns["dur_ns"], call, recorded.by[row], len(numbers))
 
 
-def _match(columns: Columns) -> Parts:
+def _match(columns: Columns) -> MatchedParts:
     rank, start = columns["rank"], columns["start_ns"]
     has_group = ~columns.matches("group", "") & (columns["group_size"] != 1)
     # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
@@ -121,7 +121,7 @@ def _match(columns: Columns) -> Parts:
         by[rows] = list(MatchedBy).index(how)
         call[rows] = calls + group_codes(*(key[is_sure] for key in keys))
         calls = int(call[rows].max(initial=calls - 1)) + 1
-    return Parts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
+    return MatchedParts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
 
 
 def _with_numbers(columns: Columns, rows: Flags) -> Flags:

@@ -47,7 +47,7 @@ _SPANS = "the group spans the job, whose axes have groups of their own"
 _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": Axis.TP, "loss": Axis.DP}
 
 
-def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[Layout, list[HealthRow]]:
+def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[AxisLayout, list[HealthRow]]:
     """Settle every group's axis from what all ranks say together.
 
     The first of these that says something decides:
@@ -89,7 +89,9 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[L
     health = axis_health(settled, traffic, parts, ungrouped if whole is None else Inferred())
     if no_mesh:
         health.append(HealthRow("mesh_unknown", Severity.INFO, detail=f"no mesh is shown: {no_mesh}"))
-    return Layout(topology, MappingProxyType(allowed), whole.key if whole else "", ungrouped.axis.value, world), health
+    return AxisLayout(
+        topology, MappingProxyType(allowed), whole.key if whole else "", ungrouped.axis.value, world
+    ), health
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
@@ -192,7 +194,7 @@ TRUSTED = (AxisSource.DESCRIPTION, AxisSource.MANIFEST, AxisSource.RANKS)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class AxisLayout:
     """The topology, and what each part's axis and group become by it."""
 
     topology: Topology
@@ -206,12 +208,12 @@ class Layout:
     """How many ranks the job has."""
 
 
-def apply(sources: Mapping[int, Source], layout: Layout) -> dict[int, Source]:
+def apply(sources: Mapping[int, Source], layout: AxisLayout) -> dict[int, Source]:
     """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
     return {rank: _resolved(source, layout) for rank, source in sources.items()}
 
 
-def _resolved(source: Source, layout: Layout) -> Source:
+def _resolved(source: Source, layout: AxisLayout) -> Source:
     """Give one rank's tables with the run's groups and axes in them."""
 
     @cache
@@ -231,7 +233,7 @@ def _resolved(source: Source, layout: Layout) -> Source:
     )
 
 
-def _groups(view: View, layout: Layout) -> View:
+def _groups(view: View, layout: AxisLayout) -> View:
     groups = {group.key: group for group in layout.topology.groups}
     group_of_row = [groups[key] for key in view.column("group").to_pylist()]
     return Replaced(
@@ -244,7 +246,7 @@ def _groups(view: View, layout: Layout) -> View:
     )
 
 
-def _collectives(view: View, layout: Layout) -> View:
+def _collectives(view: View, layout: AxisLayout) -> View:
     """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
     groups = {group.key: group for group in layout.topology.groups}
     columns = Columns(view)
@@ -279,7 +281,7 @@ def _collectives(view: View, layout: Layout) -> View:
 
 
 def _part_axis(
-    group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...], layout: Layout
+    group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...], layout: AxisLayout
 ) -> tuple[str, str]:
     """Settle one part: a trusted group decides, then a mark, then what the group is inferred to be."""
     marked = source == AxisSource.MARK

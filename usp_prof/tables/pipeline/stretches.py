@@ -18,7 +18,7 @@ from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.events import classification
+from usp_prof.tables.events.classification import WorkKind
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
@@ -49,7 +49,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class ActionWork:
     """Activities of actions in the order in which the host launched them; on a CPU both times are the same."""
 
     event: Ints
@@ -63,7 +63,7 @@ class Work:
 class Stretches:
     """Runs of work of one phase, in order: of `work` from `first` up to the next one's."""
 
-    work: Work
+    work: ActionWork
     first: Ints
     step: Ints
     kind: Ints
@@ -147,9 +147,9 @@ def stretches(source: Source, passed: Messages) -> Stretches:
     """Cut a rank's work at the messages, and where forward turns to backward or back."""
     activities = Columns(source.view("activities"))
     begun, ended = _host_times(source, activities)
-    compute = activities.matches("kind", str(classification.Work.COMPUTE)) & ~_allocating(activities)
+    compute = activities.matches("kind", str(WorkKind.COMPUTE)) & ~_allocating(activities)
     kind = _kinds(source, activities, compute)
-    inside = activities.matches("kind", str(classification.Work.COMMUNICATION)) & activities.matches("axis", *_INSIDE)
+    inside = activities.matches("kind", str(WorkKind.COMMUNICATION)) & activities.matches("axis", *_INSIDE)
     rows = np.flatnonzero((compute | inside) & (activities["step"] >= 0))
     rows = rows[np.lexsort((rows, begun[rows]))]
     kind = _filled(kind[rows], compute[rows])
@@ -165,7 +165,7 @@ def stretches(source: Source, passed: Messages) -> Stretches:
     start = activities["start_ns"][rows]
     end = start + activities["dur_ns"][rows]
     busy = np.add.reduceat(np.where(compute[rows], end - start, 0), first) if len(rows) else first
-    work = Work(activities["event"][rows], begun[rows], ended[rows], start, end)
+    work = ActionWork(activities["event"][rows], begun[rows], ended[rows], start, end)
     return Stretches(work, first, step[first], kind[first], busy)
 
 

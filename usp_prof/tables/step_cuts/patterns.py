@@ -32,7 +32,7 @@ _BACKWARD, _STEP = PHASES.index("backward"), PHASES.index("optimizer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Work:
+class _WorkInOrder:
     """What a rank works on, in the order in which its host began it."""
 
     codes: Ints
@@ -79,7 +79,7 @@ def by_work(frame: EventFrame, links: Links) -> Marks:
     return work.marks(found)
 
 
-def _work(frame: EventFrame, links: Links) -> _Work:
+def _work(frame: EventFrame, links: Links) -> _WorkInOrder:
     kernels = np.isin(links.work, frame.rows("kernel"))
     linked = kernels & (links.call >= 0)
     if len(links.work):
@@ -98,7 +98,7 @@ def _work(frame: EventFrame, links: Links) -> _Work:
     trains = bool(np.isin(phase, (_STEP, _BACKWARD)).any())
     latest = int(max(frame.end[begun].max(), frame.end[rows].max())) if len(rows) else 0
     codes, _ = frame.codes("name")
-    return _Work(codes[rows].astype(np.int64), frame.start[begun], phase, latest, 2 if trains else 3)
+    return _WorkInOrder(codes[rows].astype(np.int64), frame.start[begun], phase, latest, 2 if trains else 3)
 
 
 def _most(keys: Ints) -> Flags:

@@ -17,7 +17,7 @@ import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import OPTIMIZER, Family, Work, work_of
+from usp_prof.replay.node_work import OPTIMIZER, Family, NodeWork, work_of
 from usp_prof.whatif.edits.communication import with_transfer
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
@@ -135,7 +135,7 @@ def _less_sent(graph: Graph, request: Request, axes: tuple[str, ...], ratio: flo
 
 def _optimizing(graph: Graph, request: Request) -> Flags:
     """Mark the work of the optimizer."""
-    work: Work = work_of(request.tables)
+    work: NodeWork = work_of(request.tables)
     return graph.spread(work.phase == OPTIMIZER, missing=False)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.replay.graph import Graph
-    from usp_prof.replay.node_work import Work
+    from usp_prof.replay.node_work import NodeWork
     from usp_prof.tables.table_set import TableSet
 
 _REDUCES = ("all_reduce", "reduce_scatter")
@@ -122,7 +122,7 @@ def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
     return np.asarray(after_forward[phase[after_forward] == BACKWARD])
 
 
-def _completed_by(graph: Graph, tables: TableSet, work: Work, buckets: Ints, backward: Ints) -> Ints:
+def _completed_by(graph: Graph, tables: TableSet, work: NodeWork, buckets: Ints, backward: Ints) -> Ints:
     """Give for each bucket the compute that completes it: by accumulated gradients, else by backward's course."""
     is_known = buckets < len(work.bytes)  # what an edit put in has no bytes
     size = np.where(is_known, work.bytes[np.where(is_known, buckets, 0)], 0)

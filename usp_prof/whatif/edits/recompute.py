@@ -16,7 +16,7 @@ from usp_prof.columns.rows import group_codes, lookup
 from usp_prof.model.errors import UsageError
 from usp_prof.replay import backward
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family, Work, work_of
+from usp_prof.replay.node_work import BACKWARD, FORWARD, WEIGHT_GRADIENT, Family, NodeWork, work_of
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _without(graph: Graph, left_out: Flags) -> Graph:
     )
 
 
-def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
+def _repeats_by_flop(graph: Graph, work: NodeWork, present: Flags) -> float:
     """Tell from the FLOP of products how often forward runs again; 1, the least, where they do not tell.
 
     Each product has two of its size in backward: all else there is forward again.
@@ -74,7 +74,7 @@ def _repeats_by_flop(graph: Graph, work: Work, present: Flags) -> float:
     return max(1.0, float((in_backward - 2 * in_forward) / once)) if once else 1.0
 
 
-def _part(graph: Graph, work: Work, which: str, layout: Layout) -> Flags:
+def _part(graph: Graph, work: NodeWork, which: str, layout: Layout) -> Flags:
     """Mark the forward nodes that are run again."""
     forward = (graph.spread(work.phase, missing=0) == FORWARD) & _on_device(graph)
     forward &= ~_on_other_axes(graph)
@@ -94,7 +94,7 @@ def _on_other_axes(graph: Graph) -> Flags:
     return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~kept)
 
 
-def _with_backward(graph: Graph, work: Work, again: np.ndarray) -> Graph:
+def _with_backward(graph: Graph, work: NodeWork, again: np.ndarray) -> Graph:
     """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it).
 
     `again` holds for each node how often more it runs: 1 where it will be run again, -1 where it no longer is.
