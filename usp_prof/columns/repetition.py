@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_of_run
+from usp_prof.columns.rows import first_of_run, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,14 +31,19 @@ COVERED = 0.75
 """Share of the sequence that has to lie inside the repeats."""
 STEADY = 0.8
 """Share of the kinds of symbols that have to occur equally often in each repeat."""
+SHORTEST = 5
+"""Symbols that a repeat has at least."""
 FILLED = 0.03
 """Share of a period by which a sequence may be longer or shorter than a whole number of periods, to be one."""
 
 _ABOUT = 0.1
 """Difference of steadiness that a few symbols more or less can make."""
 _LONGEST_WINDOW = 64
+"""Symbols of the longest windows."""
 _CELLS = 20_000_000
+"""Segments times kinds of symbols beyond which a cut is not looked at: the table of counts would take 160 MB."""
 _TRIED = 24
+"""Cuts that are tried of each sort."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,22 +94,20 @@ def find_repetition(
     needed: Sequence[Flags] = (),
     *,
     recurring: Ints | None = None,
-    shortest: int = 5,
     least: int = 2,
 ) -> Repetition | None:
     """Find what repeats; `None` when nothing clearly does.
 
     `begin` says how readily a repeat may begin at each place (0 to 1); each of `needed` marks symbols of which every
-    repeat has to hold some, and of each symbol of `recurring` (`cycle.recurring`) every repeat has to hold one too.
-    A repeat has `shortest` symbols or more, and there are `least` of them or more.
+    repeat has to hold some, and of each symbol of `recurring` every repeat has to hold one too. There are `least`
+    repeats or more.
     """
-    if len(codes) < 2 * shortest:
+    if len(codes) < 2 * SHORTEST:
         return None
-    symbols, codes = np.unique(codes, return_inverse=True)
-    codes = codes.astype(np.int64)
+    symbols, codes = numbered(codes)
     kinds = np.zeros(0, np.int64) if recurring is None else np.searchsorted(symbols, recurring)
     rules = _Rules(needed, kinds, least)
-    cuts = _cuts(codes, begin, shortest)
+    cuts = _cuts(codes, begin)
     best = _steadiest(codes, cuts, rules)
     if best is None:
         return None
@@ -143,11 +146,10 @@ def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, le
     distinct = np.unique(places[(places >= 0) & (places < len(codes))])
     if len(distinct) < 2 or len(distinct) < len(places):
         return None
-    codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return _judged(codes, _Cut(distinct, 1.0, 1.0), _Rules(needed, np.zeros(0, np.int64), least)).repeats
+    return _judged(numbered(codes)[1], _Cut(distinct, 1.0, 1.0), _Rules(needed, np.zeros(0, np.int64), least)).repeats
 
 
-def _cuts(codes: Ints, begin: Floats, shortest: int) -> list[_Cut]:
+def _cuts(codes: Ints, begin: Floats) -> list[_Cut]:
     """List places before and behind windows at regular distances: the most regular, and the best beginnings.
 
     Example: in  a b c a b d a b c  the window  a b  begins at 0, 3 and 6, always 3 apart. It may begin repeats at these
@@ -167,7 +169,7 @@ def _cuts(codes: Ints, begin: Floats, shortest: int) -> list[_Cut]:
         longest = np.maximum.reduceat(gaps, first)
         gaps[last] = len(codes)
         least = np.minimum.reduceat(gaps, first)
-        regular = (count >= 2) & (least >= shortest) & (longest <= REGULAR * least)
+        regular = (count >= 2) & (least >= SHORTEST) & (longest <= REGULAR * least)
         # Nothing as long as a repeat lies behind the last window, and not too much before the first.
         regular &= len(codes) - order[last] <= REGULAR * longest
         regular &= order[first] <= (1 - COVERED) * len(codes) + longest

@@ -25,8 +25,11 @@ def robust_sigma(values: ArrayLike) -> float:
     return _SIGMA_OF_MAD * mad(values)
 
 
-def outliers(values: ArrayLike, *, sigmas: float = 5.0, floor_fraction: float = 0.05) -> Flags:
-    """Say which values stand out: more than `sigmas` and more than a fraction of the median away from it.
+_SIGMAS, _FLOOR_FRACTION = 5.0, 0.05
+
+
+def outliers(values: ArrayLike) -> Flags:
+    """Say which values stand out: more than five sigmas and more than 5 % of the median away from it.
 
     The floor keeps a sample that hardly varies from calling every small ripple odd. Fewer than three values have no
     typical one, so none stands out.
@@ -35,5 +38,5 @@ def outliers(values: ArrayLike, *, sigmas: float = 5.0, floor_fraction: float = 
     if len(sample) < 3:
         return np.zeros(len(sample), bool)
     middle = float(np.median(sample))
-    bound = max(sigmas * robust_sigma(sample), floor_fraction * abs(middle))
+    bound = max(_SIGMAS * robust_sigma(sample), _FLOOR_FRACTION * abs(middle))
     return np.asarray(np.abs(sample - middle) > bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -68,27 +69,25 @@ def parse_action(name: str) -> Action | None:
                             (_DEEPSPEED, "deepspeed")):  # fmt: skip
         match = pattern.match(name)
         if match:
-            found = match.groupdict()
-            stage, micro_batch = (
-                _within(found.get("stage"), limits.STAGE),
-                _within(found.get("mb"), limits.MICRO_BATCHES),
-            )
-            return Action(found["kind"][0].upper(), stage, micro_batch, source)
+            words = match.groupdict()
+            stage = _within(words.get("stage"), limits.STAGE)
+            micro_batch = _within(words.get("mb"), limits.MICRO_BATCHES)
+            return Action(words["kind"][0].upper(), stage, micro_batch, source)
     return None
 
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
     """Build the table: one row for each action, in order of start; of two grammars the one that tells more counts."""
     rows = frame.rows(*MARKS)
-    said = frame.by_name(rows, parse_action, object)
-    known = np.array([action is not None for action in said.tolist()], bool)
-    rows, said = rows[known], said[known]
+    action_of_row = frame.by_name(rows, parse_action, object)
+    is_action = np.array([action is not None for action in action_of_row.tolist()], bool)
+    rows, action_of_row = rows[is_action], action_of_row[is_action]
     order = np.lexsort((rows, frame.start[rows]))
-    rows, actions = rows[order], said[order].tolist()
+    rows, actions = rows[order], action_of_row[order].tolist()
     sources = {action.source for action in actions}
-    best = next((s for s in ("mark", "torch", "megatron", "deepspeed") if s in sources), "")
-    kept = np.array([action.source == best for action in actions], dtype=bool)
-    rows, actions = rows[kept], [action for action in actions if action.source == best]
+    best = next((source for source in ("mark", "torch", "megatron", "deepspeed") if source in sources), "")
+    is_best = np.array([action.source == best for action in actions], dtype=bool)
+    rows, actions = rows[is_best], [action for action in actions if action.source == best]
     first, last = _on_device(frame, links, rows)
     columns = {
         "rank": frame.rank,
@@ -112,12 +111,12 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
     if (given >= 0).all():
         return given
     step = steps.of_host(frame.start[rows]).tolist()
-    seen: dict[tuple[int, str, int], int] = {}
+    seen: Counter[tuple[int, str, int]] = Counter()
     counted = []
     for number, action in zip(step, actions, strict=True):
         key = (number, action.kind, action.stage)
-        counted.append(seen.get(key, 0))
-        seen[key] = counted[-1] + 1
+        counted.append(seen[key])
+        seen[key] += 1
     return np.where(given >= 0, given, np.array(counted, np.int64))
 
 
@@ -137,8 +136,8 @@ def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.nd
     last = np.full(len(rows), np.iinfo(np.int64).min)
     np.minimum.at(first, action_of_work, frame.start[work])
     np.maximum.at(last, action_of_work, frame.end[work])
-    has = last > np.iinfo(np.int64).min
-    return np.where(has, first, start), np.where(has, last, end)
+    has_work = last > np.iinfo(np.int64).min
+    return np.where(has_work, first, start), np.where(has_work, last, end)
 
 
 def _within(text: str | None, wanted: limits.Range) -> int:

@@ -117,7 +117,10 @@ def computing(frame: EventFrame) -> Ints:
     """Find the host events that are the computation.
 
     An op that spends at least half of its time outside inner ops stands for itself, and the ops inside are part of
-    it, as they are of a paced wait; an op that only encloses others is left to them.
+    it, as they are of a paced wait; an op that only encloses others is left to them:
+
+        aten::linear 10 us, inside it aten::mm 9 us    -> aten::mm
+        aten::dropout 10 us, inside it aten::empty 2 us    -> aten::dropout
     """
     ops = frame.rows(*HOST_OPS)
     ops = ops[~frame.by_name(ops, lambda name: _NO_WORK.match(name) is not None or "::" not in name)]
@@ -125,15 +128,17 @@ def computing(frame: EventFrame) -> Ints:
     marks = marks[frame.by_name(marks, _is_paced)]
     row = np.concatenate([ops, marks])
     tracks = nest(frame.track[row], frame.start[row], frame.duration[row])
-    inner = np.zeros(len(row) + 1, np.int64)
-    np.add.at(inner, tracks.parent, frame.duration[row])
-    whole = (2 * inner[:-1] <= frame.duration[row]) | (np.arange(len(row)) >= len(ops))
-    covered = np.zeros(len(row) + 1, dtype=bool)
+    # By row: the time of what lies directly inside. Parent -1, of rows at the top, adds to the last entry.
+    inner_ns = np.zeros(len(row) + 1, np.int64)
+    np.add.at(inner_ns, tracks.parent, frame.duration[row])
+    is_whole = (2 * inner_ns[:-1] <= frame.duration[row]) | (np.arange(len(row)) >= len(ops))
+    # Level by level from the outside: whether a range around it stands for itself.
+    is_covered = np.zeros(len(row), dtype=bool)
     for depth in range(1, int(tracks.depth.max(initial=0)) + 1):
         level = np.flatnonzero(tracks.depth == depth)
         parent = tracks.parent[level]
-        covered[level] = covered[parent] | whole[parent]
-    return np.asarray(row[whole & ~covered[:-1]], np.int64)
+        is_covered[level] = is_covered[parent] | is_whole[parent]
+    return np.asarray(row[is_whole & ~is_covered], np.int64)
 
 
 def _is_paced(name: str) -> bool:
@@ -146,12 +151,12 @@ def _host_lanes(
 ) -> tuple[Ints, list[str]]:
     """Name the busiest computing thread cpu, others by their number; parts lie on their own lanes."""
     codes, threads = frame.codes("thread")
-    own = codes[row]
-    count = np.bincount(own[collective < 0], minlength=len(threads))
-    used = sorted(np.flatnonzero(count).tolist(), key=lambda code: (-count[code], threads[code]))
-    listed = ["cpu" if place == 0 else f"cpu {threads[code]}" for place, code in enumerate(used)]
-    places = np.zeros(len(threads) + 1, np.int64)
-    places[used] = np.arange(len(used))
+    thread = codes[row]
+    count = np.bincount(thread[collective < 0], minlength=len(threads))
+    busiest_first = sorted(np.flatnonzero(count).tolist(), key=lambda code: (-count[code], threads[code]))
+    names = ["cpu" if place == 0 else f"cpu {threads[code]}" for place, code in enumerate(busiest_first)]
+    lane_of_thread = np.zeros(len(threads) + 1, np.int64)
+    lane_of_thread[busiest_first] = np.arange(len(names))
     lanes, names_of_parts = of_parts
-    lane_of_part = lookup(lanes, collective, missing=0) + len(listed)
-    return np.where(collective >= 0, lane_of_part, places[own]), [*listed, *names_of_parts]
+    lane_of_part = lookup(lanes, collective, missing=0) + len(names)
+    return np.where(collective >= 0, lane_of_part, lane_of_thread[thread]), [*names, *names_of_parts]

@@ -97,25 +97,23 @@ class Stretches:
         return np.asarray(sends)
 
     def pieces(self, rows: list[int], count: int) -> list[tuple[int, int]]:
-        """Cut some stretches into so many ranges of work: at messages, else at the pause next to each equal share."""
+        """Cut some stretches into so many ranges of work: at messages, else at the pause next to each equal share.
+
+        Two stretches of 3 and 1 pieces of work, all equally long, that hold 3 actions: the message between them comes
+        when 2.25 of 3 shares are done and is cut 2; cut 1 is the longest pause near where 1 share is done.
+        """
         bounds = [*self.first.tolist(), len(self.work.start)]
         places = np.concatenate([np.arange(bounds[row], bounds[row + 1]) for row in rows])
         done = np.cumsum(self.work.end[places] - self.work.start[places])
         # Between two neighbours of `places`: how many of the `count` equal shares are done, and the pause there.
         share = done[:-1] * count / max(1, int(done[-1]))
         pause = self.work.start[places[1:]] - np.maximum.accumulate(self.work.end[places])[:-1]
-        chosen = _at_messages(share, np.flatnonzero(np.isin(places[1:], self.first[rows])), count)
-        for number in (number for number in range(1, count) if number not in chosen):
-            low = max((place for other, place in chosen.items() if other < number), default=-1) + 1
-            high = min((place for other, place in chosen.items() if other > number), default=len(share))
-            if low < high:
-                away = np.abs(share[low:high] - number)
-                near = away <= _NEAR
-                chosen[number] = low + int(
-                    np.argmax(np.where(near, pause[low:high], -1)) if near.any() else away.argmin()
-                )
-        cuts = [0, *(place + 1 for place in sorted(chosen.values())), len(places)]
-        return [(int(places[a]), int(places[b - 1]) + 1) for a, b in pairwise(cuts)]
+        cuts = _at_messages(share, np.flatnonzero(np.isin(places[1:], self.first[rows])), count)
+        for number in range(1, count):
+            if number not in cuts:
+                _cut_at_pause(cuts, number, share, pause)
+        edges = [0, *(place + 1 for place in sorted(cuts.values())), len(places)]
+        return [(int(places[begin]), int(places[end - 1]) + 1) for begin, end in pairwise(edges)]
 
     def after_receiving(self, low: int, high: int, arrived: Ints) -> int:
         """Give where a range of work begins that waited for a receive: what ran before it arrived prepared it."""
@@ -144,7 +142,13 @@ def messages(source: Source) -> Messages:
 
 
 def stretches(source: Source, passed: Messages) -> Stretches:
-    """Cut a rank's work at the messages, and where forward turns to backward or back."""
+    """Cut a rank's work at the messages, and where forward turns to backward or back.
+
+    1. Take compute inside steps, and communication of axes that lie inside actions, in the order of the host.
+    2. Each is forward or backward work by its op or pace; communication as the work before it, unknown work between
+       backward work as a hook's, what else is unknown as forward.
+    3. Leave out what cannot act: all before a step's first receive, and behind its last message what has no phase.
+    """
     activities = Columns(source.view("activities"))
     begun, ended = _host_times(source, activities)
     compute = activities.matches("kind", str(WorkKind.COMPUTE)) & ~_allocating(activities)
@@ -156,11 +160,11 @@ def stretches(source: Source, passed: Messages) -> Stretches:
     step = activities["step"][rows]
     cut = np.searchsorted(passed.posted, begun[rows], side="right")
     kind = _within_backward(kind, group_codes(step, cut))
-    unsure = (kind == _UNKNOWN) | ~compute[rows]
+    is_unsure = (kind == _UNKNOWN) | ~compute[rows]
     last = _last_of_step(passed, step, begun[rows], (kind == BACKWARD) & compute[rows])
-    kept = (kind >= 0) & ~(unsure & (begun[rows] >= last))
-    kept &= begun[rows] >= _first_of_step(passed, step)
-    rows, kind, step, cut = rows[kept], np.where(kind[kept] == _UNKNOWN, FORWARD, kind[kept]), step[kept], cut[kept]
+    acts = (kind >= 0) & ~(is_unsure & (begun[rows] >= last)) & (begun[rows] >= _first_of_step(passed, step))
+    rows, kind, step, cut = rows[acts], kind[acts], step[acts], cut[acts]
+    kind = np.where(kind == _UNKNOWN, FORWARD, kind)
     first = np.flatnonzero(first_of_run(cut, kind, step))
     start = activities["start_ns"][rows]
     end = start + activities["dur_ns"][rows]
@@ -250,10 +254,22 @@ def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) ->
 
 
 def _at_messages(share: Floats, bounds: Ints, count: int) -> dict[int, int]:
-    """Give the messages between actions their numbers: each the one next to the share of work done before it."""
-    chosen: dict[int, int] = {}
-    for bound in bounds.tolist():
+    """Give the cuts that lie at messages, by number: of several messages that are next to one share, the nearest."""
+    cuts: dict[int, int] = {}
+    for bound in bounds.tolist() if count > 1 else ():
         number = max(1, min(count - 1, round(float(share[bound]))))
-        if count > 1 and (number not in chosen or abs(share[bound] - number) < abs(share[chosen[number]] - number)):
-            chosen[number] = bound
-    return chosen
+        if number not in cuts or abs(share[bound] - number) < abs(share[cuts[number]] - number):
+            cuts[number] = bound
+    return cuts
+
+
+def _cut_at_pause(cuts: dict[int, int], number: int, share: Floats, pause: Ints) -> None:
+    """Add the cut of a number between those beside it: at the longest pause near its share, else next to its share."""
+    low = max((place for other, place in cuts.items() if other < number), default=-1) + 1
+    high = min((place for other, place in cuts.items() if other > number), default=len(share))
+    if low >= high:
+        return
+    away = np.abs(share[low:high] - number)
+    is_near = away <= _NEAR
+    nearest = np.argmax(np.where(is_near, pause[low:high], -1)) if is_near.any() else away.argmin()
+    cuts[number] = low + int(nearest)
