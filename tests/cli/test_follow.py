@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 import tiny
 
 from usp_prof.cli.app import Exit, main
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +78,18 @@ def test_ranks_are_drawn_as_they_arrive_and_a_half_written_one_waits(tmp_path: P
     report = (tmp_path / "report.txt").read_text()
     assert report.count("1 of 2 ranks have no trace") == 1
     assert DAMAGE not in report
+
+
+def test_a_trace_that_ends_after_the_manifest_that_the_recorder_wrote_into_it_waits(tmp_path: Path) -> None:
+    write(Declaration.from_dict({"mesh": {"dp": RANKS}, "work": {"steps": 2}}), tmp_path / "made", compress=False)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("run.json", "rank0.pt.trace.json"):
+        shutil.copy(tmp_path / "made" / name, folder)
+    whole = (tmp_path / "made" / "rank1.pt.trace.json").read_bytes()
+    (folder / "rank1.pt.trace.json").write_bytes(whole[: whole.index(b'"traceEvents"')])
+    with following(folder, patience=3600) as process:
+        wait_for("ranks 0 of run, 1 file is still written", process)
 
 
 def test_it_ends_with_the_job_and_says_what_stayed_half_written(tmp_path: Path, traces: list[bytes]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -178,6 +180,36 @@ class TestExecutors:
             loaded, lost = load.load(run_of(tmp_path / "run"), None, Lagging(tmp_path / "cache"), executor=threads)
         assert sorted(ops(loaded)) == [0, 1, 2]
         assert lost == []
+
+    def test_a_job_is_small_however_many_ranks_there_are(self, tmp_path: Path) -> None:
+        class Pickling(ThreadPoolExecutor):
+            def submit(self, run: Callable[..., Any], *args: Any) -> Future[Any]:
+                sizes.append(len(pickle.dumps(args)))
+                return super().submit(run, *args)
+
+        sizes: list[int] = []
+        manifest = Manifest(
+            coordinates={str(rank): {"dp": rank} for rank in range(5_000)},
+            hosts={str(rank): f"node{rank}" for rank in range(5_000)},
+        )
+        with Pickling(1) as workers:
+            loaded, _ = load.load(run_of(tmp_path / "run"), manifest, Cache(tmp_path / "cache"), executor=workers)
+        assert max(sizes) < 3_000
+        hosts = [one.source.table("ranks")["host"].to_pylist() for one in loaded.values()]
+        assert hosts == [["node0"], ["node1"], ["node2"]]
+
+    @pytest.mark.parametrize(
+        ("hosts", "coordinates", "source"),
+        [({}, {}, "name"), ({}, {"0": {}}, "manifest"), ({"0": "a"}, {}, "manifest"), ({"1": "a"}, {"0": {}}, "name")],
+    )
+    def test_where_a_rank_is_known_from_is_the_same_of_its_part_of_the_manifest(
+        self, hosts: dict[str, str], coordinates: dict[str, dict[str, int]], source: str, tmp_path: Path
+    ) -> None:
+        trace = tiny.Trace(0, 1).op("aten::mm", 10, 5).to_dict()
+        del trace["distributedInfo"]
+        (tmp_path / "rank0.json").write_text(json.dumps(trace))
+        tables, _ = rank_jobs.build(tmp_path / "rank0.json", 0, Manifest(hosts=hosts, coordinates=coordinates))
+        assert tables["ranks"]["rank_source"].to_pylist() == [source]
 
     def test_no_more_workers_than_memory_holds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         jobs = self.jobs(tmp_path)

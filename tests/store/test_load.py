@@ -14,8 +14,8 @@ from usp_prof.model.errors import InputError
 from usp_prof.store import load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
 from usp_prof.store.rank_jobs import (
+    digest_of_manifest,
     key_of_rank,
-    text_of_manifest,
 )
 from usp_prof.tables.table_set import MemorySource
 
@@ -89,7 +89,7 @@ def test_rows_know_their_rank(tmp_path: Path) -> None:
 
 def test_the_key_tells_content_rank_and_manifest_apart(tmp_path: Path) -> None:
     one, other, _ = run_of(tmp_path / "run")
-    unnamed, named = text_of_manifest(None), text_of_manifest(Manifest(name="x"))
+    unnamed, named = digest_of_manifest(None), digest_of_manifest(Manifest(name="x"))
     keys = {key_of_rank(one, unnamed), key_of_rank(other, unnamed), key_of_rank(one, named)}
     assert len(keys) == 3
     assert key_of_rank(one, unnamed) in keys

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, open_from
 from usp_prof.contract import MANIFEST_NAME
-from usp_prof.inputs.discovery import Discovery, discover, listed
+from usp_prof.inputs.discovery import Discovery, Skipped, discover, listed
 from usp_prof.inputs.peek import FileKind
 from usp_prof.inputs.remote import Location, RemotePath, location
 from usp_prof.model.errors import InputError, UspProfError
@@ -34,8 +34,8 @@ _LOOKS_SECONDS = 0.5
 _OBJECT_STORE_LOOKS_SECONDS = 5.0
 """Each look lists the folder; object stores charge for that."""
 _UNFINISHED_CODES = frozenset({"truncated", "corrupt_packing", "rank_unreadable"})
-_UNFINISHED_KINDS = frozenset({FileKind.EMPTY, FileKind.JSON, FileKind.OTHER})
-"""What the beginning of a trace may be taken for."""
+_UNFINISHED_KINDS = frozenset({FileKind.EMPTY, FileKind.JSON, FileKind.OTHER, FileKind.MANIFEST})
+"""What the beginning of a trace may be taken for; our recorder writes a manifest into it before the events."""
 
 
 class Arrivals:
@@ -122,11 +122,7 @@ class _Tries:
         self._run, self.has_all_ranks = None, False
         try:
             found = discover(self._args.path, without=waiting)
-            unfinished = {
-                skipped.path
-                for skipped in found.skipped
-                if skipped.reason in _UNFINISHED_KINDS or skipped.reason not in set(FileKind)
-            }
+            unfinished = {skipped.path for skipped in found.skipped if _may_be_unfinished(skipped)}
             self._run = open_from(argparse.Namespace(**{**vars(self._args), "path": found, "ranks": None}))
         except UspProfError as error:
             self._say(f"waiting: {error.message}")
@@ -146,13 +142,20 @@ class _Tries:
         except UspProfError as error:  # such as a rank that was asked for and is not there yet
             self._say(f"waiting: {error.message}")
             return
-        rest = f", {len(waiting)} files are still written" if waiting else ""
+        still = "1 file is" if len(waiting) == 1 else f"{len(waiting)} files are"
+        rest = f", {still} still written" if waiting else ""
         self._say(f"ranks {spans(self._run.ranks)} of {self._run.name}{rest}; Ctrl-C ends")
 
     def _say(self, text: str) -> None:
         if text != self._said:
             note(self._args, text)
             self._said = text
+
+
+def _may_be_unfinished(skipped: Skipped) -> bool:
+    """Say whether a file that is passed over may be a trace once it is whole; a reason in words is damage."""
+    is_damaged = skipped.reason not in set(FileKind)
+    return is_damaged or (skipped.reason in _UNFINISHED_KINDS and skipped.path.name != MANIFEST_NAME)
 
 
 def _world_size(run: Run, found: Discovery) -> int:

@@ -25,11 +25,11 @@ from usp_prof.store.rank_jobs import (
     RankJob,
     build,
     build_job,
+    digest_of_manifest,
     key_of_rank,
     made_by,
     run_jobs,
     stamp_of,
-    text_of_manifest,
 )
 from usp_prof.tables.table_set import MemorySource
 
@@ -143,10 +143,10 @@ class _Loading:
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
         """Take what is in the cache; gives what is not as jobs."""
         jobs = []
-        manifest_text = text_of_manifest(self._manifest)  # once: it names every rank
+        manifest_digest = digest_of_manifest(self._manifest)
         stamps = [stamp_of(file.path) for file in files]
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-            keys = list(threads.map(lambda file: key_of_rank(file, manifest_text), files))
+            keys = list(threads.map(lambda file: key_of_rank(file, manifest_digest), files))
             entries = threads.map(self._opened, keys)
             for file, key, stamp, stored in zip(files, keys, stamps, entries, strict=True):
                 job = RankJob(file.path, file.rank, key, stamp, made_by())
@@ -220,7 +220,7 @@ class _Loading:
     def _anew(self, job: RankJob, why: str) -> tuple[Source, list[HealthRow]]:
         """Read a rank again whose stored tables turned out to be damaged, and put them right in the store."""
         tables, note = build(job.path, job.rank, self._manifest)
-        if key_of_rank(self._files[job.rank], text_of_manifest(self._manifest)) != job.key:
+        if key_of_rank(self._files[job.rank], digest_of_manifest(self._manifest)) != job.key:
             raise InputError(f"{job.path} was changed since the run was opened", hint="open the run again")
         source, rows = self._stored(job, tables, note)
         return source, [_damaged(job.rank, why), *rows]

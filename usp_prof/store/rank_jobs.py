@@ -48,9 +48,9 @@ _BLOCK = 1 << 18
 """Bytes of a file that are read at once."""
 
 
-def key_of_rank(file: TraceFile, manifest_text: str) -> str:
-    """Make the key of a rank's tables; the manifest as text, since it names every rank and is the same for all."""
-    return content_key(file.path, file.path.name, file.rank, manifest_text, *made_by())
+def key_of_rank(file: TraceFile, manifest_digest: str) -> str:
+    """Make the key of a rank's tables; of the manifest, which names every rank, its digest serves for all."""
+    return content_key(file.path, file.path.name, file.rank, manifest_digest, *made_by())
 
 
 def made_by() -> tuple[str, str]:
@@ -58,9 +58,10 @@ def made_by() -> tuple[str, str]:
     return __version__, fingerprint(*ROOMS)
 
 
-def text_of_manifest(manifest: Manifest | None) -> str:
-    """Write a manifest as the text that goes into keys."""
-    return msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted").decode()
+def digest_of_manifest(manifest: Manifest | None) -> str:
+    """Give a short text that goes into keys and changes with the manifest."""
+    text = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
+    return hashlib.blake2b(text, digest_size=20).hexdigest()
 
 
 def content_key(path: Location, *parts: object) -> str:
@@ -144,13 +145,27 @@ def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[st
             manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], readable(path.name))
         health = tuple(replace(row, rank=rank, file=readable(path.name)) for row in raw.health)
         raw = replace(raw, health=health, file=readable(path.name))
-        tables = build_rank(raw, rank, manifest)
+        tables = build_rank(raw, rank, manifest_of_rank(manifest, rank))
     note = {
         "metadata": dict(raw.metadata),
         "health": [*map(asdict, health), *_worse_than_info(tables["health"], {row.code for row in health})],
         "json_bytes": raw.json_bytes,
     }
     return tables, note
+
+
+def manifest_of_rank(manifest: Manifest | None, rank: int) -> Manifest | None:
+    """Give what a rank's own tables are made of: nothing that grows with the ranks of the job, so that jobs are small.
+
+    Of a manifest that names hosts, these tell which ranks it knows; else the coordinates do.
+    """
+    if manifest is None:
+        return None
+    name = str(rank)
+    hosts = {name: manifest.hosts[name]} if name in manifest.hosts else {}
+    is_known_by_place = not manifest.hosts and name in manifest.coordinates
+    coordinates = {name: manifest.coordinates[name]} if is_known_by_place else {}
+    return replace(manifest, hosts=hosts, coordinates=coordinates, groups=[], stages={}, join_rate={}, notes=[])
 
 
 def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, Any]]:
@@ -221,7 +236,7 @@ def _run_once(
     futures = {}
     try:
         for job in jobs:
-            futures[executor.submit(run_job, job, manifest, cache.place)] = job
+            futures[executor.submit(run_job, job, manifest_of_rank(manifest, job.rank), cache.place)] = job
     except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
         pass
     except Exception as error:  # whatever an executor of somebody else's raises, such as one that was shut down
