@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*words: object, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"USP_PROF_CACHE": str(cwd / "cache")}
+    variables = {name: str(options.pop(name)) for name in [*options] if name.isupper()}
+    environment = os.environ | {"USP_PROF_CACHE": str(cwd / "cache")} | variables
     return subprocess.run(
         [sys.executable, "-m", "usp_prof.cli.app", *map(str, words)],
         text=True,
@@ -110,6 +112,28 @@ def test_names_that_are_no_utf_8_are_read(tmp_path: Path, words: tuple[str, ...]
     written.rename(folder / os.fsdecode(b"\xferank0.json"))
     done = command(*words[0].split(), folder, *words[1:], cwd=tmp_path, stdout=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("info",), "gr\\u00f6\\u00dfe \\u5e73\\u5747"),
+        (("analyze",), "gr??e ?? ?"),
+        (("info", "--format", "json"), "größe 平均 🙂"),
+        (("analyze", "--format", "json"), "größe 平均 🙂"),
+        (("query", "--format", "json", "SELECT 'größe 平均 🙂' AS name"), "größe 平均 🙂"),
+    ],
+)
+def test_letters_that_the_output_has_not_are_escaped(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    """As in a locale without UTF-8, which ended with an internal error; JSON still says the same."""
+    folder = tmp_path / "größe 平均 🙂"
+    tiny.write({0: tiny.Trace(0, 1).step(1, at=0, dur=900).op("aten::mm", 10, 50)}, folder)
+    typed = (*words[:-1], folder, words[-1]) if words[0] == "query" else (words[0], folder, *words[1:])
+    done = command(*typed, cwd=tmp_path, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    shown = json.dumps(json.loads(done.stdout), ensure_ascii=False) if "json" in words else done.stdout
+    assert name in shown
 
 
 @pytest.mark.parametrize("words", [("info",), ("explain",), ("--help",)])

@@ -7,7 +7,10 @@ Exit codes are a contract: 0 clean, 1 a verdict, 2 unusable input, 3 our own fai
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
+import io
+import json
 import os
 import sys
 import tempfile
@@ -156,6 +159,20 @@ def _open_closed_streams() -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write letters that an encoding has not as JSON escapes them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _escape_unknown_letters() -> None:
+    """Let standard output take every letter, also where its encoding is not UTF-8; what a user has chosen stays."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
+        codecs.register_error("usp-prof", _escaped)
+        sys.stdout.reconfigure(errors="usp-prof")
+
+
 # The command line: its commands, and the parser that fills in the options of the one that is asked for.
 
 COMMANDS: tuple[tuple[str, str], ...] = (
@@ -269,6 +286,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     _open_closed_streams()
+    _escape_unknown_letters()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # while the command's modules were still being imported
