@@ -27,4 +27,6 @@ html_theme_options = {
 }
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_extra_path = ["report.schema.json"]
