@@ -230,7 +230,7 @@ def _round(page: PlainPage, look: float) -> None:
     page.click(900, 400)
     time.sleep(1.5)  # a click on a page's name in the same moment would be lost
     page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
-    for name, path in [*tour(), ("Timeline", "timeline")]:
+    for name, path in [HOME, *tour(), ("Timeline", "timeline")]:  # the timeline links to rooms alone
         page.evaluate(SWITCH, {"name": name, "path": path})
         time.sleep(look)
     page.until(SHARP)

@@ -32,7 +32,7 @@ from ..timeline.rows import CATEGORIES
 from ..work import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..engine import Document, Key
     from ..timeline.store import TimelineStore
@@ -84,7 +84,7 @@ def draw() -> None:
     picked = (before or {}).get("picked") or linked
     around = neighbours(store, data.open_numbered(view.run).tables, picked)
     found = picked_slice.chosen_member(picked, around.members) or found
-    focus = {"rank": found.rank, "row": found.row} if found else _focus(store, document)
+    focus = {"rank": found.rank, "row": found.row} if found else opened_at(linked, before) or _focus(store, document)
     asked = about(store, view)
     place = st.container()
     if len(store.ranks) >= WALLED:
@@ -122,6 +122,13 @@ def framed(found: Place) -> list[int]:
     """Give the range that shows a slice with a little room."""
     margin = max(int(found.dur_ns) // 2, 2000)
     return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
+
+
+def opened_at(linked: Mapping[str, float] | None, before: object) -> dict[str, int] | None:
+    """Give the row of the slice that a link names, to scroll to as it opens; a later pick moves nothing."""
+    if linked is None or before is not None:
+        return None
+    return {"rank": int(linked["rank"]), "row": int(linked["index"])}
 
 
 def _focus(store: TimelineStore, document: Document) -> dict[str, int] | None:

@@ -20,7 +20,7 @@ from dashboard import data, report, state
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
 from dashboard.components.slice import named
-from dashboard.pages import PAGES, overview, query, sections
+from dashboard.pages import PAGES, overview, query, sections, timeline
 from dashboard.state import Page
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
@@ -379,3 +379,10 @@ def test_the_sentence_of_an_answer_names_the_first_row() -> None:
     frame = pd.DataFrame({"name": ["k" * 90, "b"], "ms": [1234.567, 2.0]})
     assert query.told(query.OWN, frame) == f"Your question: 2 rows; the first is name {'k' * 59}…, ms 1,235."
     assert query.told("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
+
+
+def test_a_link_to_a_slice_opens_at_its_row_and_a_later_pick_moves_nothing() -> None:
+    linked = {"rank": 13, "event": 6, "index": 4, "start_ns": 10, "dur_ns": 5}
+    assert timeline.opened_at(linked, None) == {"rank": 13, "row": 4}
+    assert timeline.opened_at(linked, {"picked": {"rank": 13}}) is None
+    assert timeline.opened_at(None, None) is None
