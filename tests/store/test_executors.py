@@ -8,7 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from usp_prof.store.rank_jobs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from usp_prof.inputs.runs import TraceFile
@@ -75,6 +75,26 @@ class TestExecutors:
         loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))
         assert ops(loaded) == {0: ["aten::op0"], 1: ["aten::op1"]}
         assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 2)]
+
+    def test_stopping_ends_the_processes_without_a_word(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupted(futures: list[Future[Any]]) -> Iterator[Future[Any]]:
+            """Wait as the standard one does until Ctrl-C comes, while most jobs wait for a worker."""
+            yield next(as_completed(futures))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(load, "_LITTLE", 0)
+        monkeypatch.setattr(rank_jobs, "as_completed", interrupted)
+        trace = tiny.Trace()
+        for number in range(5_000):
+            trace.op("aten::mm", number * 10, 5)
+        files = run_of(tmp_path / "run", 24)
+        for file in files:
+            trace.write(file.path)
+        with pytest.raises(KeyboardInterrupt):
+            load.load(files, None, Cache(tmp_path / "cache"))
+        assert capfd.readouterr().err == ""
 
     def test_any_executor_will_do(self, tmp_path: Path) -> None:
         files = run_of(tmp_path / "run")
@@ -139,6 +159,16 @@ class TestExecutors:
         loaded, lost = load.load(files, None, Cache(tmp_path / "cache"), executor=Jobs())  # type: ignore[arg-type]
         assert sorted(loaded) == [0, 2]
         assert [row.rank for row in lost] == [1]
+
+    def test_what_is_no_future_is_refused(self, tmp_path: Path) -> None:
+        class References:
+            """As Ray's: what `submit` gives is resolved by somebody else."""
+
+            def submit(self, *_: object) -> object:
+                return object()
+
+        with pytest.raises(UsageError, match="gives object, which has no `done`"):
+            load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=References())  # type: ignore[arg-type]
 
     def test_workers_of_another_version_store_nothing(self, tmp_path: Path) -> None:
         class Other(ThreadPoolExecutor):

@@ -113,7 +113,7 @@ def load(
         jobs = loading.by_executor(jobs, executor)
     elif len(jobs) > 1 and sum(_size(job.path) for job in jobs) > _LITTLE:
         with local_executor(jobs) as workers:
-            jobs = loading.by_executor(jobs, workers)
+            jobs = loading.by_executor(jobs, workers, goes_on=False)
     for job in jobs:
         loading.here(job)
     if unread:
@@ -159,10 +159,10 @@ class _Loading:
                 self.lost.append(_damaged(file.rank, self._cache.damaged[key]))
         return jobs
 
-    def by_executor(self, jobs: Sequence[RankJob], executor: Executor) -> list[RankJob]:
+    def by_executor(self, jobs: Sequence[RankJob], executor: Executor, *, goes_on: bool = True) -> list[RankJob]:
         """Have workers read; gives the jobs that are not done."""
         left, unseen = [], []
-        for job, result in run_jobs(jobs, self._manifest, self._cache, executor):
+        for job, result in run_jobs(jobs, self._manifest, self._cache, executor, goes_on=goes_on):
             if result.error:
                 self._lose(job, result.error)
             elif not result.stored:

@@ -208,9 +208,11 @@ ATTEMPTS = 3
 
 
 def run_jobs(
-    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
+    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool = True
 ) -> Iterator[tuple[RankJob, JobResult]]:
     """Run the jobs, the largest files first; gives each as it ends.
+
+    An executor that goes on afterwards is told which jobs nobody waits for; one that is killed takes them along.
 
     A job whose worker fails is given again, `ATTEMPTS` times in all; then it is an error. What an executor that is
     broken has left is not done.
@@ -218,7 +220,7 @@ def run_jobs(
     left = sorted(jobs, key=_largest_first)
     for _ in range(ATTEMPTS):
         failed = []
-        for job, result in _run_once(left, manifest, cache, executor):
+        for job, result in _run_once(left, manifest, cache, executor, goes_on=goes_on):
             if isinstance(result, JobResult):
                 yield job, result
             else:
@@ -230,7 +232,7 @@ def run_jobs(
 
 
 def _run_once(
-    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
+    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
     """Run each job once; gives the exception of those whose worker failed."""
     futures = {}
@@ -243,6 +245,7 @@ def _run_once(
         raise UsageError(
             f"the executor takes no jobs: {type(error).__name__}: {error}", hint="give one that is open"
         ) from error
+    _refuse_without_answers(futures)
     try:
         for future in _as_completed(futures):
             try:
@@ -258,10 +261,20 @@ def _run_once(
                 yield futures[future], error
     finally:
         for future in futures:  # whoever stops asking wants nothing more read
-            if not future.done():
+            if goes_on and not future.done():
                 future.cancel()
     submitted = set(futures.values())
     yield from ((job, NOT_DONE) for job in jobs if job not in submitted)
+
+
+def _refuse_without_answers(futures: Iterable[object]) -> None:
+    """Refuse what an executor gives in place of futures, such as a reference that somebody else resolves."""
+    for future in futures:
+        if not (hasattr(future, "done") and hasattr(future, "result")):
+            raise UsageError(
+                f"the executor's `submit` gives {type(future).__name__}, which has no `done` and `result`",
+                hint="give an executor whose `submit` gives futures, as those of concurrent.futures do",
+            )
 
 
 def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobResult]]:

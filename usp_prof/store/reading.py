@@ -105,7 +105,8 @@ def read_ranks(
 ) -> RanksRead:
     """Read every `shard[1]`-th rank of a run into the store, beginning with the `shard[0]`-th.
 
-    Shares are disjoint and cover the run, whoever reads them and when. `open_run` finds their tables afterwards.
+    Shares are disjoint and cover the ranks that are there; of a run that grows meanwhile, read them once more.
+    `open_run` finds their tables afterwards.
     """
     found = _chosen(discover(path), run)
     index, count = shard
