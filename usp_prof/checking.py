@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from usp_prof.findings.engine import found_in
 from usp_prof.gate import measured as baselines
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import measure, seen
-from usp_prof.gate.policy import Judge, Policy, load_policy
+from usp_prof.gate.policy import Judge, Policy, load_policy, pattern_of
 from usp_prof.gate.series import SHARES
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.errors import UsageError, unknown_name
@@ -22,6 +21,7 @@ from usp_prof.model.finding import JOB_SLOWDOWN
 from usp_prof.report.answers.check import as_annotations, as_json, as_junit, as_markdown, as_terminal
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
 
     from usp_prof.gate.measured import Baseline, Measured
@@ -160,7 +160,7 @@ def check_names(policy: Policy) -> None:
 
 
 def _pattern(word: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, word.partition("[")[0].split("*"))))
+    return pattern_of(word.partition("[")[0], ".")
 
 
 def _declares(analysis: str, pattern: re.Pattern[str]) -> bool:

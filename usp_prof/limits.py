@@ -32,6 +32,8 @@ RANK = Range(0, MAX_RANKS - 1)
 WORLD_SIZE = Range(1, MAX_RANKS)
 DEGREE = Range(1, MAX_RANKS)
 STAGE = Range(0, 1 << 14)
+LOCAL_DEVICE = Range(0, (1 << 10) - 1)
+"""A process's own number of a device, in memory snapshots."""
 CHUNKS = Range(1, 1 << 10)
 """Virtual stages of a pipeline rank."""
 MICRO_BATCHES = Range(0, 1 << 20)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,7 +9,7 @@ from gate_runs import series
 from usp_prof.checking import check_names
 from usp_prof.gate.facts import FactKind
 from usp_prof.gate.judgement import Scale
-from usp_prof.gate.policy import Policy, load_policy, parse_pairs, policy_from
+from usp_prof.gate.policy import Policy, fits, load_policy, parse_pairs, policy_from
 from usp_prof.gate.sample import PRIORS, Machine, Prior
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.finding import Level
@@ -83,6 +84,27 @@ def test_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("= 1")
     with pytest.raises(InputError, match="no TOML"):
         load_policy(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize("match", ["*" * 60 + "x", "*a" * 60 + "*x", "exposed[axis=" + "*" * 60 + "x]"])
+def test_many_stars_take_no_time(match: str) -> None:
+    """Each of them doubled it: a check with such a rule never ended."""
+    begun = time.process_time()
+    assert not fits(match, "exposed[axis=" + "a" * 300 + "]")
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    ("match", "key", "expected"),
+    [
+        ("*", "mfu", True), ("*", "", True), ("**", "mfu", True), ("m*u", "mfu", True), ("m**u", "mu", True),
+        ("a[x=*]", "a[x=b]", True), ("a[x=*,y=*]", "a[x=b,y=c]", True), ("a[x=*]", "a[x=b,y=c]", False),
+        ("a[*=b]", "a[x=b]", True), ("*ab*ab", "abab", True), ("*ab*ab", "aab", False), ("mfu", "mfux", False),
+        ("*b*", "abc", True), ("a*a", "a", False), ("a.c", "abc", False),
+    ],
+)  # fmt: skip
+def test_a_star_stands_for_one_value(match: str, key: str, expected: bool) -> None:
+    assert fits(match, key) is expected
 
 
 def test_pairs_of_the_command_line() -> None:

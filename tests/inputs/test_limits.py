@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,40 @@ def test_a_snapshot_that_notes_something_under_a_huge_number_is_refused(tmp_path
     (tmp_path / "bomb.pickle").write_bytes(bomb)
     with pytest.raises(InputError, match="notes something under number 2147483647"):
         read_memory_snapshot(tmp_path / "bomb.pickle")
+
+
+BLOCK = {"size": 1, "state": "active_allocated", "address": 1, "frames": [{"filename": "a"}] * 3000}
+EVENT = {"action": "alloc", "size": 1, "time_us": 1}
+SHARED_LISTS = {
+    # One list of thousands, named thousands of times: a few kilobytes that would be walked for hours.
+    "blocks": {"segments": [{"device": 0, "total_size": 1, "allocated_size": 1, "blocks": [BLOCK] * 9000}] * 9000},
+    "events": {"segments": [], "device_traces": [[EVENT] * 9000] * 900},
+    "devices": {"segments": [], "device_traces": [[EVENT]] * 9000},
+}
+
+
+@pytest.mark.parametrize("lists", SHARED_LISTS)
+def test_a_snapshot_that_names_its_lists_again_and_again_is_refused(tmp_path: Path, lists: str) -> None:
+    (tmp_path / "bomb.pickle").write_bytes(pickle.dumps(SHARED_LISTS[lists]))
+    with pytest.raises(InputError, match=r"bytes name [0-9]+ blocks and events"):
+        read_memory_snapshot(tmp_path / "bomb.pickle")
+
+
+def test_a_stack_that_blocks_share_is_looked_at_once(tmp_path: Path) -> None:
+    segment = {"device": 0, "total_size": 1, "allocated_size": 1, "blocks": [BLOCK] * 9000}
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    begun = time.process_time()
+    (found,) = read_memory_snapshot(tmp_path / "s.pickle")
+    assert (found.sites[0].blocks, found.sites[0].bytes) == (9000, 9000)
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize("device", [-1, 1024, 2**40])
+def test_a_snapshot_of_no_device_is_refused(tmp_path: Path, device: int) -> None:
+    segment = {"device": device, "total_size": 1, "allocated_size": 1}
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    with pytest.raises(InputError, match=f"device={device} is no whole number within 0 to 1023"):
+        read_memory_snapshot(tmp_path / "s.pickle")
 
 
 @pytest.mark.parametrize("size", [float("inf"), float("nan"), 2**70, True, "many", None])

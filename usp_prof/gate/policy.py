@@ -68,7 +68,18 @@ class Rule:
 
 def fits(match: str, key: str) -> bool:
     """Say whether a rule's `match` is about a key; each `*` stands for one value."""
-    return re.fullmatch("[^,]*".join(re.escape(part) for part in match.split("*")), key) is not None
+    return pattern_of(match, "[^,]").fullmatch(key) is not None
+
+
+def pattern_of(match: str, letter: str) -> re.Pattern[str]:
+    """Compile words with stars, each for any number of such letters; as many stars as there may be, it is quick.
+
+    Between two stars the first place that fits is taken for good: a later one leaves less behind it.
+    """
+    first, *others = (re.escape(part) for part in re.split(r"\*+", match))
+    between = "".join(f"(?>{letter}*?{part})" for part in others[:-1])
+    last = f"{letter}*{others[-1]}" if others else ""
+    return re.compile(f"{first}{between}{last}")
 
 
 def _rule(match: str, allowed: str, resolve: str = "", between: str = "", family: str = "") -> Rule:

@@ -39,12 +39,16 @@ class _Plain(pickle.Unpickler):
 def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     """Read a snapshot; one entry for each device that holds memory or has a history."""
     try:
-        data = _Plain(io.BytesIO(_checked(path))).load()
+        text = _checked(path)
+        data = _Plain(io.BytesIO(text)).load()
         segments, traces = data["segments"], data.get("device_traces", [])
-        with_memory = {_number(segment, "device") for segment in segments}
-        with_history = {device for device, trace in enumerate(traces) if trace}
-        devices = sorted(with_memory | with_history)
-        return tuple(_of_device(device, segments, traces) for device in devices)
+        _check_lengths(len(text), segments, traces)
+        segments_of: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for segment in segments:
+            segments_of[_number(segment, "device", limits.LOCAL_DEVICE)].append(segment)
+        history_of = {device: trace for device, trace in enumerate(traces) if trace}
+        devices = sorted({*segments_of, *history_of})
+        return tuple(_of_device(each, segments_of.get(each, []), history_of.get(each, [])) for each in devices)
     except (
         OSError,
         pickle.UnpicklingError,
@@ -77,19 +81,27 @@ def _checked(path: Path) -> bytes:
     return text
 
 
-def _number(entry: dict[str, Any], key: str) -> int:
+def _check_lengths(size: int, segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> None:
+    """Refuse lists that hold more than the file has bytes: a pickle may name one list of thousands thousands of times.
+
+    Every block and every event of a snapshot that was recorded takes several bytes.
+    """
+    held = sum(len(segment.get("blocks", [])) for segment in segments) + sum(map(len, traces))
+    if held > size or len(traces) > limits.LOCAL_DEVICE.high + 1:
+        raise ValueError(f"its {size} bytes name {held} blocks and events of {len(traces)} devices")
+
+
+def _number(entry: dict[str, Any], key: str, within: limits.Range = limits.CHANGE) -> int:
     """Give a whole number of an entry; raises `ValueError` where it is outside of its range."""
     value = entry[key]
-    if not limits.CHANGE.holds(value):
-        raise ValueError(f"{key}={str(value)[:24]} is no whole number within {limits.CHANGE}")
+    if not within.holds(value):
+        raise ValueError(f"{key}={str(value)[:24]} is no whole number within {within}")
     return value
 
 
-def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> MemorySnapshot:
-    own = [segment for segment in segments if _number(segment, "device") == device]
+def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, Any]]) -> MemorySnapshot:
     blocks = [block for segment in own for block in segment.get("blocks", [])]
     free = [_number(block, "size") for block in blocks if str(block["state"]) == "inactive"]
-    history = traces[device] if device < len(traces) else []
     # What takes or gives memory back; other events (snapshots, out of memory) change no size.
     known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
@@ -109,10 +121,14 @@ def _of_device(device: int, segments: list[dict[str, Any]], traces: list[list[di
 def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
     """Add up the blocks in use by the line that took them, largest first; none where no stacks were recorded."""
     found: dict[str, list[int]] = defaultdict(list)
+    # By the identity of a stack: blocks that one line took share it.
+    lines: dict[int, str] = {}
     for segment in segments:
         for block in segment.get("blocks", []):
             if str(block["state"]) == "active_allocated" and block.get("frames"):
-                found[_line(block["frames"])].append(_number(block, "size"))
+                stack = id(block["frames"])
+                lines[stack] = lines.get(stack) or _line(block["frames"])
+                found[lines[stack]].append(_number(block, "size"))
     sites = [Site(where, sum(sizes), len(sizes)) for where, sizes in found.items()]
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))[:_SITES]
 
