@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from usp_prof.findings.causes import SHOWN, causes_of, with_causes
-from usp_prof.findings.search import _finding, _in_order
+from usp_prof.findings.search import Judged, _finding, _in_order
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis, Finding, Level
 from usp_prof.report.words import cause_lines, left_out
@@ -18,12 +18,13 @@ def finding(code: str, gain: float, together: float, error: float = 0.02, **wher
     return Finding(code, code, where, {}, gain_fraction=gain, cumulative_gain_fraction=together, error_fraction=error)
 
 
-def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Any:
-    draft = SimpleNamespace(
+def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Judged:
+    draft: Any = SimpleNamespace(
         title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, is_choice=False,
         covers=(), basis=None, settings={}, rows="",
     )  # fmt: skip
-    return SimpleNamespace(CODE=code), draft, Gain(gain, Basis.REPLAYED, error)
+    rule: Any = SimpleNamespace(CODE=code)
+    return Judged(rule, draft, Gain(gain, Basis.REPLAYED, error))
 
 
 def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
@@ -33,11 +34,11 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
         judged("sure", 0.09, 0.02),
         judged("unsure", 0.20, 0.15),
     ]
-    order = [each.CODE for each, _, _ in _in_order(items)]
+    order = [each.rule.CODE for each in _in_order(items)]
     assert order == ["sure", "unsure", "choice", "noisy"]
-    levels = {item[0].CODE: _finding(*item, 0.0).level for item in items}
+    levels = {item.rule.CODE: _finding(item, 0.0).level for item in items}
     assert levels == {"choice": Level.NOTE, "noisy": Level.NOTE, "sure": Level.WARNING, "unsure": Level.WARNING}
-    assert _finding(*judged("critical", 0.3, 0.1), 0.0).level is Level.CRITICAL
+    assert _finding(judged("critical", 0.3, 0.1), 0.0).level is Level.CRITICAL
 
 
 def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:

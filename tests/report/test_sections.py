@@ -161,7 +161,7 @@ def test_clocks_and_memory_leave_out_what_nobody_knows(document: Document) -> No
     assert "Copies" in tables(document, "memory")
 
 
-def test_too_many_ranks_are_the_strangest_and_the_mean_of_the_others() -> None:
+def test_too_many_ranks_are_the_outliers_and_the_mean_of_the_others() -> None:
     values = [10.0] * 512
     values[300] = 30.0
     rows = inputs.BreakdownRows(

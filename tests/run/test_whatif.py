@@ -14,5 +14,5 @@ def test_a_run_predicts_itself_with_edits() -> None:
     assert 0.1 < predicted.gain_fraction < 0.3
     assert predicted.after_ns < predicted.before_ns
     assert run.whatif("rank_as_peers=1", "comm_faster=2,axis=dp").gain_fraction >= predicted.gain_fraction
-    with pytest.raises(UsageError, match="no edit"):
+    with pytest.raises(UsageError, match="not an edit"):
         run.whatif("rank as peers")

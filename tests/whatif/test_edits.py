@@ -101,7 +101,7 @@ def test_says_what_is_wrong_with_an_edit(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "=3", "a b=2"])
 def test_refuses_what_is_no_edit(text: str) -> None:
-    with pytest.raises(UsageError, match="no edit"):
+    with pytest.raises(UsageError, match="not an edit"):
         parse_edit(text)
 
 

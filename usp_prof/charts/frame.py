@@ -86,8 +86,8 @@ def dress(plot: Figure, theme: Theme) -> None:
         grid.grid_line_color = theme.grid
 
 
-def legend(plot: Figure, theme: Theme, place: str = "above") -> None:
-    """Dress the legend and move it out of the plot; a click hides a part."""
+def legend(plot: Figure, theme: Theme) -> None:
+    """Dress the legend and move it above the plot; a click hides a part."""
     for box in plot.legend:
         box.orientation = "horizontal"
         box.background_fill_color = None
@@ -101,8 +101,7 @@ def legend(plot: Figure, theme: Theme, place: str = "above") -> None:
         box.spacing = 14
         rows = -(-len(box.items) // _MOST_A_ROW) or 1
         box.ncols = -(-len(box.items) // rows) or 1
-        if place:
-            plot.add_layout(box, place)
+        plot.add_layout(box, "above")
 
 
 def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None = None) -> None:

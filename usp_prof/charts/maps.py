@@ -56,9 +56,8 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     plot.y_range.flipped = True
     plot.grid.grid_line_color = None
     label_ranks(plot.xaxis, data.steps, "step", 24)
-    label_ranks(
-        plot.yaxis, data.ranks, "rank" if (each == each[:, :1]).all() else "from rank, the strangest of each", 48
-    )
+    title = "rank" if (each == each[:, :1]).all() else "from rank; each row shows the outlier of its ranks"
+    label_ranks(plot.yaxis, data.ranks, title, 48)
     color_bar(plot, theme, mapper, f"{data.what} vs median")
     hover(
         plot,
@@ -125,10 +124,14 @@ def label_ranks(axis: object, names: tuple[int, ...], title: str, most: int) -> 
     axis[0].axis_label = title  # type: ignore[index]
 
 
-def diverging(theme: Theme, half: int = 32) -> list[str]:
+_SHADES = 32
+"""Shades on either side of the ground colour."""
+
+
+def diverging(theme: Theme) -> list[str]:
     """Mix from the fast colour over the ground to the slow one; the middle is the ground, so that nothing glares."""
-    cool = [mix(theme.panel, theme.fast, i / half) for i in range(half, 0, -1)]
-    warm = [mix(theme.panel, theme.slow, i / half) for i in range(1, half + 1)]
+    cool = [mix(theme.panel, theme.fast, i / _SHADES) for i in range(_SHADES, 0, -1)]
+    warm = [mix(theme.panel, theme.slow, i / _SHADES) for i in range(1, _SHADES + 1)]
     return [*cool, theme.panel, *warm]
 
 

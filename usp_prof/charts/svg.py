@@ -78,9 +78,9 @@ def line(x0: float, y0: float, x1: float, y1: float, color: str) -> str:
     return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{color}"/>'
 
 
-def ticks(end: float, about: int = 6) -> list[float]:
-    """Give round numbers from 0 to the end, about so many."""
-    rough = end / about
+def ticks(end: float) -> list[float]:
+    """Give about six round numbers from 0 to the end: of 47 these are 0, 10, 20, 30 and 40."""
+    rough = end / 6
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     return [step * place for place in range(floor(end / step) + 1)]
@@ -349,10 +349,14 @@ def _memory(data: inputs.MemoryLines, theme: Theme = LIGHT) -> str:
     return framed(parts, _TOP + height + _BOTTOM, theme)
 
 
-def _thinned(time: np.ndarray, size: np.ndarray, most: int = 2000) -> list[tuple[int, int]]:
-    """Keep at most so many points, of each stretch the highest: peaks are what one looks for."""
-    if len(time) <= most:
+_MOST_POINTS = 2000
+"""Points of a line."""
+
+
+def _thinned(time: np.ndarray, size: np.ndarray) -> list[tuple[int, int]]:
+    """Keep `_MOST_POINTS` points at most, of each stretch the highest: peaks are what one looks for."""
+    if len(time) <= _MOST_POINTS:
         return list(zip(time.tolist(), size.tolist(), strict=True))
-    cuts = np.linspace(0, len(time), most + 1).astype(int).tolist()
+    cuts = np.linspace(0, len(time), _MOST_POINTS + 1).astype(int).tolist()
     kept = [first + int(np.argmax(size[first:last])) for first, last in pairwise(cuts)]
     return list(zip(time[kept].tolist(), size[kept].tolist(), strict=True))

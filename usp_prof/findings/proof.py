@@ -12,8 +12,6 @@ import numpy as np
 from usp_prof.model.finding import EMPTY, PlainMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.replay.graph import Graph
 
@@ -81,14 +79,11 @@ def largest(table: str, where: str, by: str) -> str:
     return f"SELECT * FROM {table} WHERE {where} ORDER BY {by} DESC LIMIT {MOST}"
 
 
-def compute_by_rank(ranks: Iterable[int] = ()) -> str:
-    """Select what each rank computes in each step, longest first; of some ranks or of all."""
-    listed = ", ".join(map(str, ranks))
-    only = f" AND rank IN ({listed})" if listed else ""
-    return (
-        "SELECT rank, step, sum(dur_ns) AS compute_ns FROM activities "
-        f"WHERE kind = 'compute' AND step >= 0{only} GROUP BY rank, step ORDER BY compute_ns DESC, rank, step"
-    )
+COMPUTE_BY_RANK = (
+    "SELECT rank, step, sum(dur_ns) AS compute_ns FROM activities "
+    "WHERE kind = 'compute' AND step >= 0 GROUP BY rank, step ORDER BY compute_ns DESC, rank, step"
+)
+"""What each rank computes in each step, longest first."""
 
 
 def equals(column: str, value: str) -> str:

@@ -18,7 +18,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
-from usp_prof.whatif.predict import Gain, as_recorded, gain_of, gains
+from usp_prof.whatif.predict import Gain, as_recorded, gain_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,62 +62,94 @@ CRITICAL_GAIN = 0.1
 """What must be certain of a gain, in fractions of the step, for a finding to be critical."""
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A draft of a rule, and what its change gains."""
+
+    rule: Rule
+    draft: Draft
+    gain: Gain
+
+    @property
+    def certain(self) -> float:
+        """What is certain of the gain: less its error. Not above 0: within the noise."""
+        return self.gain.gain_fraction - self.gain.error_fraction
+
+
 def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0.0) -> Found:
     """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out.
 
+    1. Each rule drafts what it sees. One whose input is damaged, or that cannot look, is skipped with the reason.
+    2. Each draft's edit is replayed alone; drafts below their least gain are dropped.
+    3. What is left is put in order, and replayed together: the first, the first two, and so on.
+    4. Drafts that add next to nothing to an earlier one of the same place become part of it (`causes.py`).
+
     `doubt` is the share of the step by which every gain may be further off than its prediction says.
     """
-    drafts: list[tuple[Rule, Draft]] = []
-    failed: dict[str, str] = {}
-    for each in all_rules():
-        if reason := damage(tables, getattr(each, "NEEDS", ())):
-            failed[each.CODE] = reason
-            continue
-        try:
-            for draft in each.look(tables):
-                drafts.append((each, draft))  # noqa: PERF401 - those before an error count
-        except UspProfError as error:
-            failed[each.CODE] = error.message
-    judged: list[tuple[Rule, Draft, Gain]] = []
-    refused: set[str] = set()
-    edits, least = [draft.edit for _, draft in drafts], [draft.least_gain for _, draft in drafts]
-    for (each, draft), gain in zip(drafts, gains(tables, edits, least), strict=True):
-        if each.CODE in refused:
-            continue
-        if isinstance(gain, UspProfError):
-            refused.add(each.CODE)
-            failed[each.CODE] = gain.message
-        elif _counts(draft, gain, selection):
-            judged.append((each, draft, _as_known(draft, gain, doubt)))
-    judged = _in_order(judged)
-    edits = [draft.edit for _, draft, _ in judged]
-    joined = together(tables, edits, judged[0][2].gain_fraction if judged else 0.0)
-    findings = with_causes([_finding(*item, gain) for item, gain in zip(judged, joined.gains, strict=True)])
-    skipped = skipped_rules(failed)
-    skipped += [_apart(judged[place][0].CODE, reason) for place, reason in joined.left_out.items()]
+    skipped: dict[str, str] = {}
+    drafts = _drafts(tables, skipped)
+    judged = _in_order(_judged(tables, drafts, selection, doubt, skipped))
+    joined = together(tables, [each.draft.edit for each in judged], judged[0].gain.gain_fraction if judged else 0.0)
+    findings = with_causes([_finding(each, gain) for each, gain in zip(judged, joined.gains, strict=True)])
+    notes = skipped_rules(skipped)
+    notes += [_apart(judged[place].rule.CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
-    return Found(tuple(findings), tuple(sorted(skipped)), ideal)
+    return Found(tuple(findings), tuple(sorted(notes)), ideal)
 
 
-def _in_order(judged: Sequence[tuple[Rule, Draft, Gain]]) -> list[tuple[Rule, Draft, Gain]]:
+def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft]]:
+    """Ask every rule; why one could not look is added to `skipped`, by its code."""
+    drafts: list[tuple[Rule, Draft]] = []
+    for rule in all_rules():
+        if reason := damage(tables, getattr(rule, "NEEDS", ())):
+            skipped[rule.CODE] = reason
+            continue
+        try:
+            for draft in rule.look(tables):
+                drafts.append((rule, draft))  # noqa: PERF401 - those before an error count
+        except UspProfError as error:
+            skipped[rule.CODE] = error.message
+    return drafts
+
+
+def _judged(
+    tables: TableSet, drafts: Sequence[tuple[Rule, Draft]], selection: Selection, doubt: float, skipped: dict[str, str]
+) -> list[Judged]:
+    """Replay each draft's edit alone; a rule whose edit cannot be made is added to `skipped` and asked no further."""
+    judged: list[Judged] = []
+    refused: set[str] = set()
+    for rule, draft in drafts:
+        if rule.CODE in refused:
+            continue
+        try:
+            gain = gain_of(tables, as_recorded(tables).then(tables, draft.edit), draft.least_gain)
+        except UspProfError as error:
+            refused.add(rule.CODE)
+            skipped[rule.CODE] = error.message
+            continue
+        if gain.gain_fraction >= draft.least_gain and _is_selected(draft, selection):
+            judged.append(Judged(rule, draft, _as_known(draft, gain, doubt)))
+    return judged
+
+
+def _in_order(judged: Sequence[Judged]) -> list[Judged]:
     """Put what is wrong before what could be chosen otherwise, and what is within the noise last.
 
-    Among these, findings come by what is certain of their gain: the gain less its error. One that covers others comes
-    by what it adds to those of the same place.
+    Among these, findings come by what is certain of their gain. One that covers others comes by what it adds to those
+    of the same place.
     """
 
-    def weight(item: tuple[Rule, Draft, Gain]) -> float:
-        place, codes = item[1].where, item[1].covers
+    def adds(one: Judged) -> float:
+        place, codes = one.draft.where, one.draft.covers
         covered = [
-            _certain(gain) for each, draft, gain in judged if each.CODE in codes and same_place(place, draft.where)
+            other.certain for other in judged if other.rule.CODE in codes and same_place(place, other.draft.where)
         ]
-        return _certain(item[2]) - max([0.0, *covered])
+        return one.certain - max([0.0, *covered])
 
-    def key(item: tuple[Rule, Draft, Gain]) -> tuple[bool, bool, float, str, str]:
-        each, draft, gain = item
-        return _certain(gain) <= 0, draft.opportunity, -weight(item), each.CODE, str(draft.edit)
+    def key(one: Judged) -> tuple[bool, bool, float, str, str]:
+        return one.certain <= 0, one.draft.opportunity, -adds(one), one.rule.CODE, str(one.draft.edit)
 
     return sorted(judged, key=key)
 
@@ -131,18 +163,16 @@ def _as_known(draft: Draft, gain: Gain, doubt: float) -> Gain:
     return replace(gain, basis=draft.basis, error_fraction=max(gain.error_fraction, modelled))
 
 
-def _certain(gain: Gain) -> float:
-    return gain.gain_fraction - gain.error_fraction
+def _is_selected(draft: Draft, selection: Selection) -> bool:
+    rank = draft.where.get("rank")
+    return selection.ranks is None or not isinstance(rank, int) or rank in selection.ranks
 
 
-def _counts(draft: Draft, gain: Gain, selection: Selection) -> bool:
-    return gain.gain_fraction >= draft.least_gain and _selected(draft, selection)
-
-
-def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding:
-    level = Level.CRITICAL if _certain(gain) >= CRITICAL_GAIN else Level.WARNING
+def _finding(judged: Judged, cumulative: float) -> Finding:
+    draft, gain = judged.draft, judged.gain
+    level = Level.CRITICAL if judged.certain >= CRITICAL_GAIN else Level.WARNING
     return Finding(
-        code=each.CODE,
+        code=judged.rule.CODE,
         title=draft.title,
         where=draft.where,
         evidence=draft.evidence,
@@ -151,7 +181,7 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
         cumulative_gain_fraction=cumulative,
         basis=gain.basis,
         error_fraction=gain.error_fraction,
-        level=Level.NOTE if draft.opportunity or _certain(gain) <= 0 else level,
+        level=Level.NOTE if draft.opportunity or judged.certain <= 0 else level,
         advice=draft.advice,
         settings=draft.settings,
         rows=draft.rows,
@@ -162,8 +192,3 @@ def _finding(each: Rule, draft: Draft, gain: Gain, cumulative: float) -> Finding
 def _apart(code: str, reason: str) -> HealthRow:
     detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)
-
-
-def _selected(draft: Draft, selection: Selection) -> bool:
-    rank = draft.where.get("rank")
-    return selection.ranks is None or not isinstance(rank, int) or rank in selection.ranks

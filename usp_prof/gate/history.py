@@ -26,7 +26,7 @@ from usp_prof.model.metric import Better, Unit
 from usp_prof.whole_files import one_writer, whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from usp_prof.gate.measured import Measured
@@ -135,12 +135,12 @@ def read(path: str | Path) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(name, pa.array([value] * len(table), pa.string()))
     if not set(SCHEMA.names) <= set(table.column_names):
-        raise InputError(f"{path} is no history of runs", hint=hint)
+        raise InputError(f"{path} is not a history of runs", hint=hint)
     try:
         table = table.select(SCHEMA.names).cast(SCHEMA)
         _check(table)
     except (pa.ArrowException, *ERRORS) as error:
-        raise InputError(f"{path} is no history of runs: {error}", hint=hint) from error
+        raise InputError(f"{path} is not a history of runs: {error}", hint=hint) from error
     return table
 
 
@@ -153,7 +153,7 @@ def _check(table: pa.Table) -> None:
         if not limits.COUNT.holds(number) or number < 0:
             raise ValueError(f"run is {number}, which counts no run")
     if not np.isfinite(table.column("value").to_numpy()).all():
-        raise ValueError("value is no finite number in a row")
+        raise ValueError("value is not a finite number in a row")
     for unit in table.column("unit").unique().to_pylist():
         Unit(unit)
     for better in table.column("better").unique().to_pylist():
@@ -162,13 +162,11 @@ def _check(table: pa.Table) -> None:
         _facts(text)
 
 
-def trends(table: pa.Table, keys: Iterable[str] = ()) -> tuple[MetricTrend, ...]:
-    """Give the trend of each metric (of those named, if any), in the order of their names."""
-    wanted = set(keys)
+def trends(table: pa.Table) -> tuple[MetricTrend, ...]:
+    """Give the trend of each metric, in the order of their names."""
     rows: dict[str, list[_Row]] = {}
     for row in table.sort_by([("key", "ascending"), ("run", "ascending")]).to_pylist():
-        if not wanted or row["key"] in wanted:
-            rows.setdefault(row["key"], []).append(row)
+        rows.setdefault(row["key"], []).append(row)
     facts = {text: _facts(text) for text in set(table.column("facts").to_pylist())}
     return tuple(_trend(key, listed, facts) for key, listed in rows.items())
 

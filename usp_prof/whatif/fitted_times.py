@@ -88,7 +88,7 @@ def _fit_products(tables: TableSet) -> KernelTimes:
     return KernelTimes(constant, 1 / slope, shortest)
 
 
-# Times of communication under other conditions: latency and bandwidth fitted to the run's own calls.
+# Times of communication: latency and bandwidth fitted to the run's own calls.
 #
 # A call of an axis and an operation takes a latency and its bytes at a bandwidth: t = a + bytes / b, a line through
 # the calls of that kind whose messages differ enough in size. Where all are alike, nothing tells the two apart: then
@@ -152,17 +152,27 @@ class Network:
     guessed: Flags
     """Nothing in the run tells these calls' latency from their bandwidth."""
 
+    def runs(self, graph: Graph, *ops: str) -> Flags:
+        """Mark the nodes whose call is one of these operations."""
+        is_op = [op in ops for op in self.op]
+        return np.asarray(self.spread(graph, np.array(is_op, bool)[self.op_code], 0.0) > 0)
+
     def latency(self, graph: Graph) -> Floats:
         """Give each node's latency: of its call, and no more than it takes; 0 for what is no call of the run."""
         return np.asarray(np.minimum(self.spread(graph, self.latency_ns, 0.0), np.maximum(graph.transfer, 0)))
 
     def spread(self, graph: Graph, values: Sequence[float] | Floats | Flags, other: float) -> Floats:
         """Give each node the figure of its call; `other` to what is no call of the run."""
-        return lookup(
-            np.asarray(values, np.float64),
-            np.where(graph.nodes.call < len(self.size), graph.nodes.call, -1),
-            missing=other,
-        )
+        call = np.where(graph.nodes.call < len(self.size), graph.nodes.call, -1)  # edits put in calls beyond the run's
+        return lookup(np.asarray(values, np.float64), call, missing=other)
+
+
+def resized(graph: Graph, latency: Floats, *, hops: Floats | float = 1.0, volume: Floats | float = 1.0) -> Floats:
+    """Give transfers with so many times the hops and so many times the bytes.
+
+    A transfer of 30 us of which 10 are latency takes 10 + 2 x 20 = 50 us with twice the bytes.
+    """
+    return np.asarray(latency * hops + (graph.transfer - latency) * volume)
 
 
 def over_gloo(tables: TableSet) -> bool:
@@ -220,17 +230,17 @@ def _intercept(size: Ints, time: Floats) -> float | None:
     return float(np.clip(median[0] - slope * sizes[0], 0.0, median.min()))
 
 
-def talk(graph: Graph, request: Request) -> Flags:
+def communication_of(graph: Graph, request: Request) -> Flags:
     """Mark the communication that an edit's keys `axis` and `op` name; all of it without them."""
     axis, op = request.edit.place("axis"), request.edit.place("op")
     rows = on_axis(graph, request, axis)
     if not op:
         return rows
-    found = network_of(request.tables)
-    if op not in found.op:
-        there = ", ".join(sorted(found.op)) or "none whose members are known"
+    network = network_of(request.tables)
+    if op not in network.op:
+        there = ", ".join(sorted(network.op)) or "none whose members are known"
         raise UsageError(f"edit {request.edit}: the run has no {op}", hint=f"it has: {there}")
-    return np.asarray(rows & (found.spread(graph, found.op_code == found.op.index(op), 0.0) > 0))
+    return np.asarray(rows & network.runs(graph, op))
 
 
 def on_axis(graph: Graph, request: Request, axis: str) -> Flags:

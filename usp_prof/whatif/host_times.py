@@ -57,13 +57,17 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
     for group in peer_groups(tables, graph):
         if wanted.isdisjoint(group):
             continue
-        for steps in _compared(hosts, group):
-            each, pieces = list(steps.values()), _pieces(list(steps.values()))
-            number = 1 + max(int(piece[-1]) for piece in pieces)
-            totals = np.array([np.bincount(piece, s.own_ns, number) for s, piece in zip(each, pieces, strict=True)])
-            places = np.flatnonzero([rank in wanted for rank in steps])
-            for place, should in zip(places.tolist(), usual(totals, places), strict=True):
-                target[each[place].rows] = _shared_out(each[place].own_ns, pieces[place], should)
+        for host_step_of_rank in _compared(hosts, group):
+            peers = list(host_step_of_rank.values())
+            pieces = _pieces(peers)
+            count = 1 + max(int(piece[-1]) for piece in pieces)
+            # Peers by pieces: what each took.
+            taken = np.array(
+                [np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)]
+            )
+            places = np.flatnonzero([rank in wanted for rank in host_step_of_rank])
+            for place, should_take in zip(places.tolist(), usual(taken, places), strict=True):
+                target[peers[place].rows] = _shared_out(peers[place].own_ns, pieces[place], should_take)
     return _with_own_times(graph, own, target)
 
 

@@ -169,15 +169,11 @@ def in_flight(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
     return tuple(peaks)
 
 
-def footprints(model: ModelEntry, configuration: Configuration, *, gradient_bytes: int = 0) -> tuple[Footprint, ...]:
+def footprints(model: ModelEntry, configuration: Configuration) -> tuple[Footprint, ...]:
     """Give what each pipeline rank needs."""
-    return tuple(
-        footprint(model, configuration, stage, gradient_bytes=gradient_bytes)
-        for stage in stages_of(model, configuration)
-    )
+    return tuple(footprint(model, configuration, stage) for stage in stages_of(model, configuration))
 
 
-def worst(model: ModelEntry, configuration: Configuration, *, gradient_bytes: int = 0) -> Footprint:
+def worst(model: ModelEntry, configuration: Configuration) -> Footprint:
     """Give what the fullest pipeline rank needs."""
-    found = footprints(model, configuration, gradient_bytes=gradient_bytes)
-    return max(found, key=lambda one: one.total_bytes)
+    return max(footprints(model, configuration), key=lambda need: need.total_bytes)

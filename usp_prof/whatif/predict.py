@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from usp_prof.model.edit import Edit
     from usp_prof.replay.graph import Graph, Timeline
@@ -29,28 +30,14 @@ _REORDERED = 0.1
 """Of what another order of actions changes, so much may not come about."""
 
 
-class Later:
-    """A graph that is made when it is asked for, once."""
-
-    def __init__(self, make: Callable[[], Graph]) -> None:
-        self._make = make
-        self._made: Graph | None = None
-
-    def __call__(self) -> Graph:
-        """Give the graph."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
     """What edits make of the graph, before it is replayed."""
 
     edits: tuple[Edit, ...]
     graph: Graph
-    cautious: Later | None
-    """The same by cautious models, where a model is in it: only who wants to know the error asks for it."""
+    cautious: Callable[[], Graph] | None
+    """Makes the same by cautious models, once, where a model is in it: only who wants to know the error calls it."""
     layout: Layout
     reordered: tuple[Edit, ...]
     """The edits of the pipeline's order, which are no changes of the graph."""
@@ -81,8 +68,8 @@ class Edited:
 def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
     kind, cautious = kind_of(edit), made.cautious
     if cautious is not None or kind.modelled:
-        before = cautious or Later(lambda: made.graph)
-        cautious = Later(lambda: apply(before(), Request(edit, tables, made.layout, Lean.CAUTIOUS)))
+        before = cautious or (lambda: made.graph)
+        cautious = cache(lambda: apply(before(), Request(edit, tables, made.layout, Lean.CAUTIOUS)))
     return replace(
         made,
         graph=apply(made.graph, Request(edit, tables, made.layout)),
@@ -155,7 +142,9 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
     """Put the replay and the pipeline's order together; `moved` gives the tables as the replay moves them."""
     before = unedited(tables)
     if not len(before.step):
-        raise UspProfError("there is no step with device work to replay", hint="record steps: usp-prof info tells")
+        raise UspProfError(
+            "there is no step with device work to replay", hint="record steps: usp-prof info shows which there are"
+        )
     after_ns, now, other = replayed_ns, made.layout, None
     if made.reordered:
         other = reschedule(moved() if made.is_moved else tables, made.reordered, made.layout)
@@ -197,15 +186,6 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
         cautious = made.cautious()
         cautious_ns = step_times(tables, cautious, timeline_of(tables, cautious)).mean_replayed_ns
     return Gain(found.gain_fraction, found.basis, found.error_fraction(cautious_ns))
-
-
-def gains(tables: TableSet, edits: Sequence[Edit], least: Sequence[float]) -> Iterator[Gain | UspProfError]:
-    """Give the gain of each edit alone, or why it cannot be made; `least` is the gain that is wanted of each."""
-    for edit, wanted in zip(edits, least, strict=True):
-        try:
-            yield gain_of(tables, as_recorded(tables).then(tables, edit), wanted)
-        except UspProfError as error:
-            yield error
 
 
 # Predictions: replays before and after a change, and the error of their difference.

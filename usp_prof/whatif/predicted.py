@@ -59,7 +59,7 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
         moved = rearranged(moved, prediction.rescheduled)
     manifest = _manifest(tables.manifest, before, after)
     sources = {rank: MemorySource(_tables_of(moved, rank, before, after)) for rank in moved.ranks}
-    health = [*moved.health, *_told(tables, prediction)]
+    health = [*moved.health, *_health_of(tables, prediction)]
     topology = _topology(tables.topology, before, after)
     found = TableSet(sources, manifest=manifest, health=health, topology=topology)
     given = tables.assumptions
@@ -111,7 +111,7 @@ def _topology(topology: Topology, before: Layout, after: Layout) -> Topology:
     return replace(topology, axes={axis: size for axis, size in sizes.items() if size > 1})
 
 
-def _told(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
+def _health_of(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
     """Say that this never ran, and which of its ranks are shown."""
     edits = ", ".join(str(edit) for edit in prediction.edits)
     rows = [
@@ -171,7 +171,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
         sources[rank] = MemorySource({**made, "ranks": ranks})
     detail = (
         "inside the pipeline each action is one piece of compute, and time between two of them is bubble (here "
-        "`idle: other`): kernels and collectives are not told apart in another order; what ran outside is only time"
+        "`idle: other`): another order does not separate kernels from collectives; what ran outside is only time"
     )
     health = [*tables.health, HealthRow("rearranged", Severity.INFO, detail=detail)]
     return assemble(sources, manifest=tables.manifest, health=health)

@@ -147,25 +147,23 @@ def _overhead(found: _Actions) -> int:
 
 
 def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
-    """Measure each action without its waits for pipeline transfers: what of it overlaps other activities."""
+    """Measure each action without its waits for pipeline transfers: from its first other activity to its last.
+
+    An action from 0 to 10 whose receive waits until 4, with compute from 4 to 6 and from 7 to 9, is busy for 5: in the
+    pause the host thinks, which belongs to the action.
+    """
     work = tables.columns("activities", rank)
-    rows = ~(work.matches("kind", "communication") & work.matches("axis", "pp"))
-    start = work["start_ns"][rows]
-    order_ = np.argsort(start, kind="stable")
-    start = start[order_]
-    reach = np.maximum.accumulate((work["start_ns"] + work["dur_ns"])[rows][order_]) if len(start) else start
-    head = np.ones(len(start), dtype=bool)
-    head[1:] = start[1:] > reach[:-1] if len(start) else False
-    last = np.append(np.flatnonzero(head)[1:] - 1, len(start) - 1).astype(np.int64)
-    low, high = start[head], reach[last] if len(start) else start
-    if not len(low):
+    rows = np.flatnonzero(~(work.matches("kind", "communication") & work.matches("axis", "pp")))
+    rows = rows[np.argsort(work["start_ns"][rows], kind="stable")]
+    if not len(rows):
         return end - begin
-    # Between the activities of one action the host thinks: that belongs to it, a receive's wait before it does not.
-    first = np.searchsorted(high, begin, side="right")
-    after = np.searchsorted(low, end, side="left") - 1
-    inside = (first < len(low)) & (after >= first)
-    first, after = np.minimum(first, len(low) - 1), np.maximum(after, 0)
-    return np.where(inside, np.minimum(high[after], end) - np.maximum(low[first], begin), end - begin)
+    start = work["start_ns"][rows]
+    latest_end = np.maximum.accumulate(start + work["dur_ns"][rows])  # of all activities so far
+    first = np.searchsorted(latest_end, begin, side="right")  # the first that ends after the action began
+    last = np.searchsorted(start, end, side="left") - 1  # the last that begins before the action ends
+    opens = np.maximum(start[np.minimum(first, len(start) - 1)], begin)
+    closes = np.minimum(latest_end[np.maximum(last, 0)], end)
+    return np.where(first <= last, closes - opens, end - begin)
 
 
 def _own_order(found: _Actions) -> Order:

@@ -100,7 +100,7 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
 def _value_waits(graph: Graph, rows: Flags) -> Draft:
     waits = _per_step(graph, rows)
     return Draft(
-        f"the host reads a value of all ranks {waits:.0f} times a step, beside the last",
+        f"the host waits for a reduced value {waits:.0f} times a step, besides the last one",
         {},
         {"waits_per_step": waits, **longest(graph, rows, graph.duration)},
         Edit("no_blocking"),
@@ -161,7 +161,7 @@ class BlockingCopies:
         waits = blocks(graph, tables, copies_only=True)
         if copies.any():
             yield Draft(
-                f"{int(copies.sum())} copies of pageable memory hold up the host",
+                f"{int(copies.sum())} copies from or to pageable memory block the host",
                 {},
                 {
                     "copies": int(copies.sum()),
@@ -223,7 +223,7 @@ class MemoryPressure:
         full = {peak.rank: 1 - found.headroom(peak) for peak in found.peaks}.get(worst, float("nan"))
         first, last = (int(clock.of(tables).align(worst, when)) for when in place[worst])
         yield Draft(
-            f"the allocator takes device memory within the step, most on rank {worst}",
+            f"device memory is allocated within the step, most on rank {worst}",
             {"rank": worst},
             {
                 "calls_per_step": found.allocator_calls.get(worst, 0.0),
@@ -234,7 +234,7 @@ class MemoryPressure:
                 "end_ns": last,
             },
             Edit("no_allocator_calls"),
-            "leave memory free, and let segments expand",
+            "leave memory free; set expandable_segments:True",
             least_gain=0.01,
             rows=proof.largest(
                 "launches", f"rank = {worst} AND regexp_matches(name, '{TAKES_MEMORY.pattern}')", "dur_ns"

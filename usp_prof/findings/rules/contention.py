@@ -76,7 +76,7 @@ class SharedCores:
         if uneven < UNEVEN:
             return
         yield Draft(
-            f"{manifest.processes_per_device} ranks share the cores of a host: the same op takes unevenly long",
+            f"{manifest.processes_per_device} ranks share the cores of a host: times of the same op vary widely",
             {},
             {
                 "processes_per_host": manifest.processes_per_device,
@@ -84,7 +84,7 @@ class SharedCores:
                 **longest(graph, beyond_ns > 0, beyond_ns),
             },
             Edit("ideal"),
-            "give each rank cores of its own: fewer ranks a host, fewer threads, pinning",
+            "give each rank its own cores: fewer ranks a host, fewer threads, pinning",
             covers=EFFECTS,
             rows=proof.heaviest(graph, beyond_ns > 0, beyond_ns),
         )
@@ -158,7 +158,7 @@ class SlowedCompute:
                 {"kernels": int(rows.sum()), "kinds_compared": found.kinds, "ratio": slowed}
                 | dict(longest(graph, rows, np.asarray(duration))),
                 Edit("no_interference"),
-                "give communication fewer multiprocessors",
+                "give communication kernels fewer SMs",
                 basis=Basis.BOUND,
                 rows=proof.heaviest(graph, rows),
                 settings={"NCCL": "NCCL_MAX_CTAS", "Megatron-LM": "--nccl-ub"},

@@ -63,12 +63,12 @@ class ExposedGradientSync:
             if not _reductions(tables, str(axis)):
                 continue
             yield Draft(
-                f"gradients are synchronised on {axis} while nothing else runs",
+                f"gradient synchronisation on {axis} is exposed: no compute runs beside it",
                 {"axis": str(axis)},
                 {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
                 | dict(longest(graph, rows, graph.transfer)),
                 Edit("sync_overlapped", places=(("axis", str(axis)),)),
-                "overlap the gradients' synchronisation with the backward",
+                "overlap gradient synchronisation with backward",
                 least_gain=0.04,
                 covers=("slow-link",),
                 rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op IN {REDUCES}", "dur_ns"),
@@ -129,7 +129,7 @@ class ExposedGathers:
         graph = graph_of(tables)
         steps = max(len(tables.columns("steps", rank)) for rank in tables.ranks)
         yield Draft(
-            f"weights are gathered on {axis} while nothing else runs",
+            f"weight gathers on {axis} are exposed: no compute runs beside them",
             {"axis": str(axis)},
             {
                 "gathers_per_rank_and_step": gathers[axis] / steps / len(tables.ranks),
@@ -190,7 +190,7 @@ class ExposedTensorParallel:
         rows = graph.on_axis(Axis.TP)
         if rows.any():
             yield Draft(
-                "tensor-parallel communication runs while nothing else does",
+                "tensor-parallel communication is exposed: no compute runs beside it",
                 {"axis": str(Axis.TP)},
                 {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
                 | dict(longest(graph, rows, graph.transfer)),

@@ -63,7 +63,7 @@ class HostBound:
                 {},
                 {"launches": launches},
                 Edit("no_launch_gaps"),
-                "CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
+                "use CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
                 least_gain=0.05,
                 # Work that begins as soon as it is launched: the device had nothing else to do.
                 rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
@@ -78,7 +78,7 @@ HOST_RANGES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "
 HELD = 0.8
 """Share of the pause that a range must hold."""
 COLLECT = "collect garbage at one moment on all ranks"
-UNTOLD = "nothing in the trace tells what ran: record with stacks (with_stack=True)"
+UNTOLD = "the trace does not show what ran: record with stacks (with_stack=True)"
 SETTINGS = {"torchtitan": "training.gc_freq", "Megatron-LM": "--manual-gc --manual-gc-interval"}
 
 
@@ -137,7 +137,7 @@ class HostPause:
                 **spot(graph, node, end - length, end),
             },
             Edit("no_pauses"),
-            COLLECT if collects else f"look at what {ran} does there" if ran else UNTOLD,
+            COLLECT if collects else f"check what {ran} does there" if ran else UNTOLD,
             settings=SETTINGS if collects else {},
             rows=proof.heaviest(graph, paused, think_times(graph)),
         )

@@ -78,7 +78,7 @@ class SlowOp:
                     **longest(graph, of_op(graph, tables, op.name, word)),
                 },
                 Edit("op_faster", f"{REACHABLE_EFFICIENCY / op.efficiency:.3g}", (("dims", word), ("op", op.name))),
-                "another kernel, another dtype, or a larger micro-batch",
+                "try another kernel, another dtype, or a larger micro-batch",
                 least_gain=0.03,
                 rows=proof.largest(
                     "ops", f"{proof.equals('name', op.name)} AND {proof.equals('input_dims', op.dims)}", "dur_ns"
@@ -232,7 +232,7 @@ class UnfusedOptimizer:
                 }
                 | dict(slowest_step(graph, is_update)),
                 Edit("fused_optimizer"),
-                "fuse the optimizer",
+                "use the optimizer's fused implementation",
                 basis=Basis.MODELLED,
                 rows=proof.heaviest(graph, is_update),
                 settings={

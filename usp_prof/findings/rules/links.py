@@ -70,12 +70,13 @@ class SlowLink:
         for each in link_slowness(tables):
             if each.ratio >= SLOW_LINK:
                 members = each.group.partition("@")[2] or each.group
+                slower = f"{each.ratio:.1f} times as long as in the other groups"
                 yield Draft(
-                    f"{each.axis} group {members} transfers {each.ratio:.1f} times as long as its peers",
+                    f"transfers among ranks {members} ({each.axis}) take {slower}",
                     {"axis": each.axis, "group": each.group},
                     {"ratio": each.ratio, "calls": each.calls, "extra_ns": each.extra_ns},
                     Edit("link_as_peers", group_word(each.group)),
-                    "test the group's links and the placement of its ranks",
+                    "run nccl-tests among these ranks; check their placement",
                     least_gain=0.01,
                     # Its calls beside those of its peers, of the same operation and size.
                     rows='SELECT "group", op, bytes, count(*) AS calls, median(transfer_ns) AS transfer_ns FROM calls '
@@ -206,11 +207,11 @@ class SmallMessages:
             if number < FEWEST_SMALL:
                 continue
             yield Draft(
-                f"{number:.0f} small {axis} collectives in a step",
+                f"{number:.0f} small {axis} collectives a step pay for latency",
                 {"axis": str(axis)},
                 {"calls_per_step": number, "bytes": int(found["bytes"][rows].sum())},
                 Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
-                "put them into buckets",
+                "put them into larger buckets",
                 covers=("slow-link",),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
@@ -269,7 +270,7 @@ class WideTensorParallel:
         if faster > 1:
             graph = graph_of(tables)
             yield Draft(
-                "tp groups lie on several hosts",
+                "tensor parallelism spans hosts: tp groups leave the fast links",
                 {"axis": str(Axis.TP)},
                 {"calls": int(rows.sum()), "bus_bytes_per_second": measured, "link_bytes_per_second": found.link_peak}
                 | dict(longest(graph, graph.on_axis(Axis.TP), graph.transfer)),

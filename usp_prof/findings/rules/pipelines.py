@@ -66,7 +66,7 @@ class FewMicroBatches:
         if layout.pp < 2 or not 0 < layout.micro_batches < ENOUGH * layout.pp or named(layout.schedule) is None:
             return
         yield Draft(
-            f"{layout.micro_batches} micro-batches are few for {layout.pp} pipeline ranks",
+            f"{layout.micro_batches} micro-batches are too few for {layout.pp} pipeline ranks",
             {"axis": "pp"},
             {
                 "micro_batches": layout.micro_batches,

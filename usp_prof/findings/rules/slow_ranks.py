@@ -90,9 +90,9 @@ class SlowRank:
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
             | dict(slowest_step(graph, mine)),
             Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
-            "check its clocks, temperature and neighbours; take the machine out",
+            "check its clocks, temperature and other processes; drain the machine",
             least_gain=0.01,
-            rows=proof.compute_by_rank(),
+            rows=proof.COMPUTE_BY_RANK,
         )
 
 
@@ -154,7 +154,7 @@ class SlowHost:
                     {"ratio": ratio, "launches": int(mine.sum())}
                     | dict(longest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration)),
                     Edit("host_as_peers", str(rank)),
-                    "look at the host's cores, clocks and memory placement",
+                    "check the host's cores, clocks and memory placement",
                     settings={"DeepSpeed": "--bind_cores_to_rank"},
                     rows=proof.heaviest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration),
                 )
@@ -176,11 +176,11 @@ CAUSES = {
     Why.UNKNOWN: "the trace does not show why",
 }
 ADVICE = {
-    Why.SLOW_COMPUTE: "look at its clocks, power, temperature and neighbours",
-    Why.MORE_WORK: "look at how layers, experts or tokens are shared out",
-    Why.HOST: "look at that host's CPU load, pinning and clocks, and at what its Python does before the late launches",
-    Why.LATE_INPUT: "more loader workers, prefetching, or faster storage on that host",
-    Why.SLOW_LINK: "look at that link's errors, its width and the placement",
+    Why.SLOW_COMPUTE: "check its clocks, power, temperature and other processes",
+    Why.MORE_WORK: "check how layers, experts or tokens are shared out",
+    Why.HOST: "check that host's CPU load, pinning and clocks, and what its Python does before the late launches",
+    Why.LATE_INPUT: "use more loader workers, prefetching, or faster storage on that host",
+    Why.SLOW_LINK: "check that link's errors, its width and the placement",
     Why.COPIES: "pin memory and copy ahead",
     Why.UNKNOWN: "record with shapes and stacks on that rank",
 }
@@ -190,9 +190,9 @@ class LateRank:
     """One rank keeps the others waiting.
 
     What it finds
-        A rank that arrives last in its collectives by its own doing: what it takes longer than every other member since
-        the group's call before, waiting for others left out, is at least 2 % of its step. Nobody is blamed for a
-        broadcast or scatter, for whose data the others depend on one rank.
+        A rank that makes its collectives late itself: since the group's previous call it took longer than every other
+        member, waits for others not counted, by at least 2 % of its step. No rank is blamed for a broadcast or scatter,
+        in which the others depend on one rank's data.
 
     Why it costs time
         All members of a collective wait for the last. Their wait shows as long communication on the *others*.

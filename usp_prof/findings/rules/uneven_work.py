@@ -74,9 +74,9 @@ class UnevenExperts:
             {"axis": str(Axis.EP), "rank": worst.rank},
             {"ratio": worst.ratio, "tokens_per_step": loads.get(worst.rank, -1.0), **worst.spot},
             Edit("even_work", str(Axis.EP)),
-            "balance the router",
+            "balance the router, or cap the tokens of an expert",
             least_gain=0.03,
-            rows=proof.compute_by_rank(),
+            rows=proof.COMPUTE_BY_RANK,
             settings={
                 "torchtitan": "load_balance_coeff",
                 "Megatron-LM": "--moe-router-load-balancing-type",
@@ -129,7 +129,7 @@ class UnevenSequence:
                 Edit("even_work", str(Axis.CP)),
                 "give each rank an early and a late piece of the sequence",
                 least_gain=0.03,
-                rows=proof.compute_by_rank(),
+                rows=proof.COMPUTE_BY_RANK,
                 settings={"our trainer": "--cp-layout zigzag"},
             )
 
@@ -183,7 +183,7 @@ class UnequalLengths:
             begin, end = int(graph.nodes.start[longest]), int(graph.nodes.end[longest])
             variation = float(passes.forward.std())
             yield Draft(
-                "forward and backward of micro-batches vary together",
+                "micro-batches differ in length: their forward and backward vary together",
                 {"axis": str(axis)},
                 {"correlation": passes.together, "variation": variation, "micro_batches": len(passes.rank)}
                 | dict(spot(graph, longest, begin, end)),

@@ -100,7 +100,7 @@ def signed(value: float, found: Judgement) -> str:
     return ("+" if value >= 0 else "-") + figure(abs(value), found.unit)
 
 
-# What do the gate's tables look like on a terminal? No lines, and close together where it is narrow.
+# Tables of the gate on a terminal: no lines, and close together where it is narrow.
 
 
 _ROOMY = 100
@@ -112,15 +112,13 @@ def metric_cell(key: str, width: int) -> Text:
     return Text(key if width >= _ROOMY else key.replace("[", "\n["))
 
 
-def bare_table(width: int, title: str = "") -> Table:
+def bare_table(width: int) -> Table:
     """Give an empty table without lines for a terminal of this width."""
     return Table(
         box=None,
         pad_edge=False,
         collapse_padding=width < _ROOMY,
         header_style="bold",
-        title=title or None,
-        title_justify="left",
     )
 
 

@@ -85,7 +85,7 @@ def without_blanks(table: DataTable) -> DataTable:
     return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in known) for row in table.rows))
 
 
-def rows_table(rows: Sequence[Any], title: str, most: int = ROWS) -> DataTable:
+def rows_table(rows: Sequence[Any], title: str) -> DataTable:
     """Take the first of dataclass rows; their plain fields become columns."""
     names = [name for name in rows[0].__dataclass_fields__ if _is_plain(getattr(rows[0], name))]
     units = [unit_of(name) for name in names]
@@ -94,9 +94,9 @@ def rows_table(rows: Sequence[Any], title: str, most: int = ROWS) -> DataTable:
         tuple(TableColumn(head.replace("_", " "), unit) for head, unit in units),
         tuple(
             tuple(_cell(getattr(row, name), unit) for name, (_, unit) in zip(names, units, strict=True))
-            for row in rows[:most]
+            for row in rows[:ROWS]
         ),
-        more=max(0, len(rows) - most),
+        more=max(0, len(rows) - ROWS),
     )
 
 
@@ -117,7 +117,7 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is 
     return str(value)
 
 
-# What do sections show alike? An analysis' whole figures, and what it could not know.
+# Shown by every section: an analysis' figures over everything, and what it could not know.
 
 _MOST_FIGURES = 10
 

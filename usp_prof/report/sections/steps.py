@@ -86,7 +86,7 @@ def heat_map(figures: Figures) -> HeatMap | None:
     return HeatMap("compute", tuple(ranks), tuple(steps), values)
 
 
-# Where does each rank's step go? The partition by rank, as bars and as a table.
+# Breakdown: the parts of each rank's step, as bars and as a table.
 
 _RANKS = 64
 _BARS = 40
@@ -108,7 +108,7 @@ def build_breakdown(context: Context, title: str) -> Section | None:
 
 
 def by_rank(figures: Figures) -> BreakdownRows | None:
-    """Give the partition of each rank; a part that a rank does not have is nought."""
+    """Give the partition of each rank; a part that a rank does not have is 0."""
     ranks = [int(rank) for rank in figures.along("compute_time", "rank")]
     if not ranks:
         return None
@@ -125,14 +125,14 @@ def by_rank(figures: Figures) -> BreakdownRows | None:
     )
 
 
-def readable(rows: BreakdownRows, most: int = _BARS) -> BreakdownRows:
+def readable(rows: BreakdownRows) -> BreakdownRows:
     """Keep the rows that are least like the median row where there are too many, and the mean of all others."""
-    if len(rows.labels) <= most:
+    if len(rows.labels) <= _BARS:
         return rows
     values = np.array([part.values_ns for part in rows.parts])  # parts by ranks
     # How far each rank's parts are from the median rank's, added up over parts.
     deviation = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
-    kept = np.sort(np.argsort(-deviation, kind="stable")[: most - 1])
+    kept = np.sort(np.argsort(-deviation, kind="stable")[: _BARS - 1])
     others = np.setdiff1d(np.arange(len(rows.labels)), kept)
     return BreakdownRows(
         (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),
@@ -151,7 +151,7 @@ def _table(rows: BreakdownRows) -> DataTable:
     return DataTable("By rank", columns, tuple(cells[:_RANKS]), more=max(0, len(cells) - _RANKS))
 
 
-# Whom do the others wait for, what does it cost the job, and why is it late?
+# Stragglers: the ranks that the others wait for, what that costs the job, and why they are late.
 
 _LATENESS = {
     "rank": "",
@@ -159,7 +159,7 @@ _LATENESS = {
     "calls": "",
     "late": "arrives last",
     "late_by_ns": "late by",
-    "own_ns": "its own doing",
+    "own_ns": "own delay",
     "slowdown": "",
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind
@@ -38,21 +38,15 @@ UNEVEN_NOW = 1.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """One group's compute in one step: `work[member, piece]` in ns, pieces lying between the group's calls."""
+    """One group's compute in one step, cut into pieces by the group's calls."""
 
     ranks: tuple[int, ...]
-    step: int
     work: Floats
+    """Time in ns, members by pieces."""
     rows: tuple[Ints, ...]
     """Each member's compute nodes, by begin."""
     piece: tuple[Ints, ...]
     """The piece of each of these nodes."""
-
-    @property
-    def ratio(self) -> float:
-        """Work of the member with the most over the mean."""
-        sums = self.work.sum(axis=1)
-        return float(sums.max() / sums.mean()) if sums.any() else 1.0
 
 
 def even_work(graph: Graph, request: Request) -> Graph:
@@ -60,27 +54,38 @@ def even_work(graph: Graph, request: Request) -> Graph:
 
     Of `pp`: let the micro-batches of a step do equal work in each stage, those of its replicas included.
     """
-    if request.edit.value == Axis.PP:
+    axis = request.edit.value
+    if axis == Axis.PP:
         return _even_micro_batches(graph, request)
-    axis, duration = request.edit.value, graph.duration.copy()
     if not axis:
         raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, ep, dp or pp")
-    found = shares(graph, axis)
-    each_step = request.edit.place("per") == "step"
-    least = UNEVEN_NOW if each_step else UNEVEN
-    for same in _together(found, each_step=each_step):
-        usual = np.median([each.work for each in same], axis=0)
+    is_by_step = request.edit.place("per") == "step"
+    least = UNEVEN_NOW if is_by_step else UNEVEN
+    duration = graph.duration.copy()
+    for steps in _compared_steps(shares(graph, axis), is_by_step=is_by_step):
+        # Members by pieces: what each takes in the median step, and what all of them should take.
+        usual = np.median([step.work for step in steps], axis=0)
         mean = usual.mean(axis=0)
-        uneven = usual.max(axis=0) > least * mean
-        factor = np.where(uneven & (usual > mean), mean / np.maximum(usual, 1), 1.0)
-        more = np.where(uneven, np.maximum(mean - usual, 0), 0.0)  # added, since next to nothing cannot be scaled
+        is_uneven = usual.max(axis=0) > least * mean
+        factor = np.where(is_uneven & (usual > mean), mean / np.maximum(usual, 1), 1.0)
+        added = np.where(is_uneven, np.maximum(mean - usual, 0), 0.0)  # next to nothing cannot be scaled
         if request.cautious:
-            factor, more = (1 + 9 * factor) / 10, more * 0.9
-        for each in same:
-            for place, (rows, piece) in enumerate(zip(each.rows, each.piece, strict=True)):
-                duration[rows] = np.rint(graph.duration[rows] * factor[place][piece]).astype(np.int64)
-                _add(duration, rows, piece, more[place])
+            factor, added = (1 + 9 * factor) / 10, added * 0.9
+        for step in steps:
+            for member, (rows, piece) in enumerate(zip(step.rows, step.piece, strict=True)):
+                duration[rows] = np.rint(graph.duration[rows] * factor[member][piece]).astype(np.int64)
+                _add(duration, rows, piece, added[member])
     return graph.with_changes(duration=duration)
+
+
+def _compared_steps(found: list[Shares], *, is_by_step: bool) -> list[list[Shares]]:
+    """Gather the steps in which a group made as many calls; each step by itself where they are not to be compared."""
+    if is_by_step:
+        return [[step] for step in found]
+    steps: dict[tuple[tuple[int, ...], int], list[Shares]] = {}
+    for step in found:
+        steps.setdefault((step.ranks, step.work.shape[1]), []).append(step)
+    return list(steps.values())
 
 
 def _even_micro_batches(graph: Graph, request: Request) -> Graph:
@@ -89,16 +94,18 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.micro_batch >= 0))
     if not len(rows):
         return graph
-    replicas = _replicas(graph)[nodes.rank[rows]]
-    alike = group_codes(replicas, work.stage[rows], work.kind[rows], nodes.step[rows])
+    is_replicated = np.any([graph.on_axis(axis) for axis in REPLICATED], axis=0)
+    pipeline = _first_connected(graph, np.flatnonzero(is_replicated & (nodes.call >= 0)))[nodes.rank[rows]]
+    # Actions that should take the same time: one kind of one stage and step, whatever replica and micro-batch.
+    alike = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
     action = group_codes(alike, nodes.rank[rows], work.micro_batch[rows])
     taken = np.bincount(action, graph.duration[rows])
     alike_of_action = alike[first_rows(action)]
     mean = np.bincount(alike_of_action, taken) / np.bincount(alike_of_action)
     longest = np.zeros(len(mean))
     np.maximum.at(longest, alike_of_action, taken)
-    uneven = (longest > UNEVEN_NOW * mean)[alike_of_action]
-    factor = np.where(uneven, mean[alike_of_action] / np.maximum(taken, 1), 1.0)
+    is_uneven = (longest > UNEVEN_NOW * mean)[alike_of_action]
+    factor = np.where(is_uneven, mean[alike_of_action] / np.maximum(taken, 1), 1.0)
     if request.cautious:
         factor = (1 + 9 * factor) / 10
     duration = graph.duration.copy()
@@ -106,81 +113,58 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
     return graph.with_changes(duration=duration)
 
 
-def _replicas(graph: Graph) -> Ints:
-    """Give each rank (as index) the first rank of its data-parallel replicas; itself where it has none."""
-    first = np.arange(int(graph.nodes.rank.max(initial=-1)) + 1)
-    for axis in REPLICATED:
-        parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
-        for ranks in _homes(graph.nodes.rank[parts], graph.nodes.call[parts]):
-            first[np.isin(first, first[list(ranks)])] = first[ranks[0]]
-    return first
-
-
 def shares(graph: Graph, axis: str) -> list[Shares]:
     """Give the work of each group of an axis and each step, where all members make as many calls."""
     parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
-    if not len(parts):
-        return []
-    homes = _homes(graph.nodes.rank[parts], graph.nodes.call[parts])
     found = []
-    for ranks in homes:
-        mine = parts[np.isin(graph.nodes.rank[parts], ranks)]
-        for step in np.unique(graph.nodes.step[mine]).tolist():
+    for members in rows_by_code(_first_connected(graph, parts)).values():
+        if len(members) < 2:
+            continue
+        calls = parts[np.isin(graph.nodes.rank[parts], members)]
+        for step in np.unique(graph.nodes.step[calls]).tolist():
             if step >= 0:
-                found += _of_step(graph, ranks, mine, step)
+                found += _of_step(graph, tuple(members.tolist()), calls, step)
     return found
 
 
-def _homes(rank: Ints, call: Ints) -> list[tuple[int, ...]]:
-    """Give the sets of ranks that calls bring together, directly or through others (a ring's neighbours)."""
-    home = {each: each for each in np.unique(rank).tolist()}
-    order = np.argsort(call, kind="stable")
-    same = call[order][1:] == call[order][:-1]
-    pairs = np.unique(np.stack([rank[order][:-1][same], rank[order][1:][same]]), axis=1)
-    for one, other in pairs.T.tolist():
-        kept, gone = sorted((home[one], home[other]))
-        home = {each: kept if own == gone else own for each, own in home.items()}
-    sets: dict[int, list[int]] = {}
-    for each, own in home.items():
-        sets.setdefault(own, []).append(each)
-    return [tuple(sorted(ranks)) for _, ranks in sorted(sets.items()) if len(ranks) > 1]
+def _first_connected(graph: Graph, parts: Ints) -> Ints:
+    """Give each rank (as index) the first of those that calls connect it with, directly or through others (a ring).
+
+    Calls of ranks 0 and 2, and of 2 and 3, give 0, 1, 0, 0: rank 1 is with nobody.
+    """
+    order = np.argsort(graph.nodes.call[parts], kind="stable")
+    call, rank = graph.nodes.call[parts][order], graph.nodes.rank[parts][order]
+    same_call = call[1:] == call[:-1]
+    ranks = np.arange(int(graph.nodes.rank.max(initial=-1)) + 1)
+    return lowest_reached(rank[:-1][same_call], rank[1:][same_call], ranks)
 
 
-def _of_step(graph: Graph, ranks: tuple[int, ...], parts: Ints, step: int) -> list[Shares]:
+def _of_step(graph: Graph, ranks: tuple[int, ...], calls: Ints, step: int) -> list[Shares]:
     nodes = graph.nodes
-    borders = [np.sort(nodes.start[parts[(nodes.rank[parts] == rank) & (nodes.step[parts] == step)]]) for rank in ranks]
+    in_step = calls[nodes.step[calls] == step]
+    borders = [np.sort(nodes.start[in_step[nodes.rank[in_step] == rank]]) for rank in ranks]
     if len({len(border) for border in borders}) > 1:
         return []
     computes = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step == step))
     computes = computes[np.argsort(nodes.start[computes], kind="stable")]
-    rows = tuple(computes[nodes.rank[computes] == rank] for rank in ranks)
-    piece = tuple(
-        np.searchsorted(border, nodes.start[mine], side="right") for border, mine in zip(borders, rows, strict=True)
-    )
-    work = np.array(
-        [np.bincount(place, graph.duration[mine], len(borders[0]) + 1) for place, mine in zip(piece, rows, strict=True)]
-    )
-    return [Shares(ranks, step, work, rows, piece)]
+    pieces = len(borders[0]) + 1
+    rows, piece, work = [], [], []
+    for rank, border in zip(ranks, borders, strict=True):
+        of_rank = computes[nodes.rank[computes] == rank]
+        rows.append(of_rank)
+        piece.append(np.searchsorted(border, nodes.start[of_rank], side="right"))
+        work.append(np.bincount(piece[-1], graph.duration[of_rank], pieces))
+    return [Shares(ranks, np.array(work), tuple(rows), tuple(piece))]
 
 
-def _together(found: list[Shares], *, each_step: bool) -> list[list[Shares]]:
-    """Gather the steps of a group that made as many calls; each by itself where they are not to be compared."""
-    if each_step:
-        return [[each] for each in found]
-    same: dict[tuple[tuple[int, ...], int], list[Shares]] = {}
-    for each in found:
-        same.setdefault((each.ranks, each.work.shape[1]), []).append(each)
-    return list(same.values())
-
-
-def _add(duration: Ints, rows: Ints, piece: Ints, more: Floats) -> None:
+def _add(duration: Ints, rows: Ints, piece: Ints, added: Floats) -> None:
     """Give a member more work in some pieces: the last compute of each takes longer; the next one where it has none."""
-    wanted = np.flatnonzero(more)
+    wanted = np.flatnonzero(added)  # pieces
     if len(rows):
         after = np.searchsorted(piece, wanted, side="right")
         inside = (after > 0) & (piece[np.maximum(after, 1) - 1] == wanted)
         node = np.where(inside, after - 1, np.minimum(after, len(rows) - 1))
-        np.add.at(duration, rows[node], np.rint(more[wanted]).astype(np.int64))
+        np.add.at(duration, rows[node], np.rint(added[wanted]).astype(np.int64))
 
 
 EDITS = (EditKind("even_work", "even_work=ep", ("per",), even_work, modelled=True),)
@@ -197,13 +181,13 @@ KINDS = ("F", "B", "I", "W")
 def ideal(graph: Graph, request: Request) -> Graph:
     """Bring compute to its peers' mean, hosts and transfers to the median of theirs; keys: rank, stage, axis, kind."""
     edit = request.edit
-    compute, talks = _chosen(graph, request)
-    if not compute.any() and not talks.any():
+    compute, transfers = _chosen(graph, request)
+    if not compute.any() and not transfers.any():
         raise UsageError(
             f"edit {edit}: nothing in the run is meant by it", hint="ideal, or ideal,rank=3 or ideal,axis=dp"
         )
     duration = np.where(compute, _mean_of_peers(graph, request), graph.duration)
-    transfer = np.where(talks, _median_transfer(graph, request), graph.transfer)
+    transfer = np.where(transfers, _median_transfer(graph, request), graph.transfer)
     return with_usual_hosts(
         graph.with_changes(duration=duration, transfer=transfer), request.tables, _hosts(graph, request), of_all
     )
@@ -228,12 +212,12 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
     edit, work = request.edit, work_of(request.tables)
     measured = graph.measured
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.nodes.step >= 0) & measured
-    talks = graph.tied & measured & (graph.nodes.kind == NodeKind.COMMUNICATION)
+    transfers = graph.tied & measured & (graph.nodes.kind == NodeKind.COMMUNICATION)
     stage, kind = (graph.spread(each, missing=-1) for each in (work.stage, work.kind))
     if edit.place("axis"):
-        return np.zeros_like(compute), np.asarray(talks & on_axis(graph, request, edit.place("axis")))
+        return np.zeros_like(compute), np.asarray(transfers & on_axis(graph, request, edit.place("axis")))
     if not edit.places:
-        return compute, np.asarray(talks)
+        return compute, np.asarray(transfers)
     if edit.place("rank"):
         compute &= graph.nodes.rank == int(edit.number("rank"))
     if edit.place("stage"):
@@ -242,7 +226,7 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
         if edit.place("kind") not in KINDS:
             raise UsageError(f"edit {edit}: kinds of actions are {', '.join(KINDS)}", hint="ideal,kind=B")
         compute &= kind == KINDS.index(edit.place("kind"))
-    return compute, np.zeros_like(talks)
+    return compute, np.zeros_like(transfers)
 
 
 def _mean_of_peers(graph: Graph, request: Request) -> Ints:
@@ -251,36 +235,37 @@ def _mean_of_peers(graph: Graph, request: Request) -> Ints:
     peers = np.full(max(request.tables.ranks, default=0) + 1, -1, np.int64)  # a rank may have no nodes
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
         peers[list(ranks)] = place
-    stage, kind, shape, number = (
+    stage, kind, shape, micro_batch = (
         graph.spread(each, missing=-1) for each in (work.stage, work.kind, work.shape, work.micro_batch)
     )
-    same = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)
-    cell = group_codes(same, nodes.rank, nodes.step, number)
-    own = np.bincount(cell, graph.duration)
-    of_cell = np.zeros(len(own), np.int64)
-    of_cell[cell] = same
-    mean = np.bincount(of_cell, own) / np.maximum(np.bincount(of_cell), 1)
-    factor = (mean[of_cell] / np.maximum(own, 1))[cell]
-    return np.asarray(np.rint(graph.duration * factor), np.int64)
+    # An op of one stage, kind of action and shape; a run of it is all that one rank does of it in one micro-batch.
+    op = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)
+    run = group_codes(op, nodes.rank, nodes.step, micro_batch)
+    run_ns = np.bincount(run, graph.duration)
+    op_of_run = np.zeros(len(run_ns), np.int64)
+    op_of_run[run] = op
+    mean_ns = np.bincount(op_of_run, run_ns) / np.maximum(np.bincount(op_of_run), 1)
+    factor = mean_ns[op_of_run] / np.maximum(run_ns, 1)
+    return np.asarray(np.rint(graph.duration * factor[run]), np.int64)
 
 
 def _median_transfer(graph: Graph, request: Request) -> Ints:
     """Give transfers as long as those of their axis, operation and size take in the median."""
-    found, tied = network_of(request.tables), graph.tied
-    op = found.spread(graph, found.op_code.astype(np.float64), -1.0).astype(np.int64)
-    size = found.spread(graph, found.bytes.astype(np.float64), -1.0).astype(np.int64)
+    network = network_of(request.tables)
+    op = network.spread(graph, network.op_code.astype(np.float64), -1.0).astype(np.int64)
+    size = network.spread(graph, network.bytes.astype(np.float64), -1.0).astype(np.int64)
     kind = group_codes(graph.nodes.axis, op, size)
-    order = np.lexsort((graph.transfer, kind))
-    order = order[tied[order]]
-    if not len(order):
+    by_length = np.lexsort((graph.transfer, kind))  # of each kind in turn, the shortest first
+    by_length = by_length[graph.tied[by_length]]
+    if not len(by_length):
         return graph.transfer
-    first = np.append(True, kind[order][1:] != kind[order][:-1])
-    begin = np.flatnonzero(first)
-    count = np.diff(np.append(begin, len(order)))
-    middle = (graph.transfer[order[begin + (count - 1) // 2]] + graph.transfer[order[begin + count // 2]]) // 2
+    begin = np.flatnonzero(np.append(True, np.diff(kind[by_length]) != 0))
+    count = np.diff(np.append(begin, len(by_length)))
+    # Of an even number, the mean of the two in the middle.
+    lower, upper = by_length[begin + (count - 1) // 2], by_length[begin + count // 2]
     median = np.zeros(int(kind.max()) + 1, np.int64)
-    median[kind[order[begin]]] = middle
-    return np.where(tied, median[kind], graph.transfer)
+    median[kind[by_length[begin]]] = (graph.transfer[lower] + graph.transfer[upper]) // 2
+    return np.where(graph.tied, median[kind], graph.transfer)
 
 
 IDEAL_EDITS = (EditKind("ideal", "ideal,rank=3", ("rank", "stage", "axis", "kind"), ideal),)

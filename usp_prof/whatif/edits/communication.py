@@ -14,8 +14,16 @@ from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import OPTIMIZER, work_of
 from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
-from usp_prof.whatif.edits.kind import Again, EditKind, Request
-from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, talk, volume
+from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
+from usp_prof.whatif.fitted_times import (
+    Algorithm,
+    communication_of,
+    hops,
+    network_of,
+    over_gloo,
+    resized,
+    volume,
+)
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats
@@ -30,7 +38,7 @@ SHORT = 4
 
 def comm_faster(graph: Graph, request: Request) -> Graph:
     """Let transfers take 1/value of their time; keys: axis, op. Waiting for late members stays."""
-    rows, factor = talk(graph, request), request.positive()
+    rows, factor = communication_of(graph, request), request.positive()
     return graph.with_changes(
         duration=scaled(graph.duration, rows & ~graph.tied, factor),
         transfer=scaled(graph.transfer, rows & graph.tied, factor),
@@ -44,7 +52,7 @@ def link_as_peers(graph: Graph, request: Request) -> Graph:
 
 def comm_hidden(graph: Graph, request: Request) -> Graph:
     """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
-    rows, edges = talk(graph, request), graph.edges
+    rows, edges = communication_of(graph, request), graph.edges
     of_optimizer = graph.spread(work_of(request.tables).phase == OPTIMIZER, missing=False)
     gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
     return graph.with_changes(edges=edges.take(~gone))
@@ -52,7 +60,7 @@ def comm_hidden(graph: Graph, request: Request) -> Graph:
 
 def comm_removed(graph: Graph, request: Request) -> Graph:
     """Take communication out: no transfer, no waiting for each other; keys: axis, op."""
-    rows = talk(graph, request)
+    rows = communication_of(graph, request)
     return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
 
 
@@ -62,7 +70,7 @@ def bucketed(graph: Graph, request: Request) -> Graph:
     They then move at the bandwidth that the run's large ones reach; where it has none, a bucket takes what one message
     takes, if messages of different sizes show that they take alike.
     """
-    rows = talk(graph, request) & graph.tied
+    rows = communication_of(graph, request) & graph.tied
     network = network_of(request.tables)
     size = network.spread(graph, network.bytes.astype(np.float64), -1.0)  # bytes of each node's call; -1: not known
     limit = request.edit.number(default=1e6)
@@ -106,13 +114,12 @@ def _in_few_messages(graph: Graph, request: Request, small: Flags, size: Floats,
     return graph.with_changes(transfer=transfer)
 
 
-_WHERE = ("axis", "op")
 EDITS = (
     EditKind("link_as_peers", "link_as_peers=all", (), link_as_peers),
-    EditKind("comm_faster", "comm_faster=2,axis=dp", _WHERE, comm_faster, again=Again.MULTIPLIES),
-    EditKind("comm_hidden", "comm_hidden,axis=dp", _WHERE, comm_hidden),
-    EditKind("comm_removed", "comm_removed,axis=tp", _WHERE, comm_removed),
-    EditKind("bucketed", "bucketed=1e6,axis=dp", _WHERE, bucketed, modelled=True),
+    EditKind("comm_faster", "comm_faster=2,axis=dp", WHERE, comm_faster, again=Again.MULTIPLIES),
+    EditKind("comm_hidden", "comm_hidden,axis=dp", WHERE, comm_hidden),
+    EditKind("comm_removed", "comm_removed,axis=tp", WHERE, comm_removed),
+    EditKind("bucketed", "bucketed=1e6,axis=dp", WHERE, bucketed, modelled=True),
 )
 
 
@@ -129,7 +136,7 @@ def bandwidth(graph: Graph, request: Request) -> Graph:
     factor = request.positive()
     latency = _latency(graph, request) if factor >= 1 else _least_latency(graph, request)
     changed = latency + (graph.transfer - latency) / factor
-    return with_transfer(graph, request, talk(graph, request), changed)
+    return with_transfer(graph, request, communication_of(graph, request), changed)
 
 
 def latency(graph: Graph, request: Request) -> Graph:
@@ -139,7 +146,9 @@ def latency(graph: Graph, request: Request) -> Graph:
     if request.cautious:
         is_guessed = network.spread(graph, network.guessed, 0.0) > 0
         own = np.minimum(own * np.where(is_guessed, GUESSED, DOUBT), graph.transfer)
-    return with_transfer(graph, request, talk(graph, request), graph.transfer - own + own / request.positive())
+    return with_transfer(
+        graph, request, communication_of(graph, request), graph.transfer - own + own / request.positive()
+    )
 
 
 def algorithm(graph: Graph, request: Request) -> Graph:
@@ -152,10 +161,9 @@ def algorithm(graph: Graph, request: Request) -> Graph:
         op, has_peers = network.op[code], size > 1
         hop_ratios.append(hops(op, size, wanted) / hops(op, size, now) if has_peers else 1.0)
         byte_ratios.append(volume(op, size, wanted) / volume(op, size, now) if has_peers else 1.0)
-    own = _latency(graph, request)
-    changed = own * network.spread(graph, hop_ratios, 1.0)
-    changed += (graph.transfer - own) * network.spread(graph, byte_ratios, 1.0)
-    return with_transfer(graph, request, talk(graph, request), changed)
+    hop_ratio, byte_ratio = (network.spread(graph, each, 1.0) for each in (hop_ratios, byte_ratios))
+    changed = resized(graph, _latency(graph, request), hops=hop_ratio, volume=byte_ratio)
+    return with_transfer(graph, request, communication_of(graph, request), changed)
 
 
 def _named(word: str) -> Algorithm:
@@ -193,14 +201,8 @@ def with_transfer(graph: Graph, request: Request, rows: Flags, transfer: Floats)
     longer = rows & (transfer > graph.transfer)
     changed = np.where(rows, np.rint(transfer), graph.transfer).astype(np.int64)
     if request.cautious and longer.any():
-        graph = _awaited(graph, longer & _gathering(graph, request))
+        graph = _awaited(graph, longer & network_of(request.tables).runs(graph, "all_gather"))
     return graph.with_changes(transfer=changed)
-
-
-def _gathering(graph: Graph, request: Request) -> Flags:
-    found = network_of(request.tables)
-    named = np.array([op == "all_gather" for op in found.op], bool)[found.op_code]
-    return np.asarray(found.spread(graph, named, 0.0) > 0)
 
 
 def _awaited(graph: Graph, gathers: Flags) -> Graph:
@@ -224,9 +226,8 @@ def _awaited(graph: Graph, gathers: Flags) -> Graph:
     return replace(graph, edges=edges, rewired=True)
 
 
-_KEYS = ("axis", "op")
 LINK_EDITS = (
-    EditKind("bandwidth", "bandwidth=2,axis=dp", _KEYS, bandwidth, modelled=True, again=Again.MULTIPLIES),
-    EditKind("latency", "latency=4,axis=tp", _KEYS, latency, modelled=True, again=Again.MULTIPLIES, turn=1),
-    EditKind("algorithm", "algorithm=tree,axis=dp", (*_KEYS, "now"), algorithm, modelled=True, again=Again.REPLACES),
+    EditKind("bandwidth", "bandwidth=2,axis=dp", WHERE, bandwidth, modelled=True, again=Again.MULTIPLIES),
+    EditKind("latency", "latency=4,axis=tp", WHERE, latency, modelled=True, again=Again.MULTIPLIES, turn=1),
+    EditKind("algorithm", "algorithm=tree,axis=dp", (*WHERE, "now"), algorithm, modelled=True, again=Again.REPLACES),
 )

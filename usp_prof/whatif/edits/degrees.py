@@ -20,7 +20,7 @@ from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, NodeWork, work_of
 from usp_prof.whatif.edits.communication import with_transfer
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
-from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, volume
+from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, resized, volume
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags
@@ -38,7 +38,7 @@ OTHERWISE = 1.05
 def data_parallel(graph: Graph, request: Request) -> Graph:
     """Use another number of replicas; keys: scaling (weak, as without: a bigger batch; strong: fewer micro-batches)."""
     _check_scaling(request)
-    graph = _communicating(graph, request, "dp", bytes_ratio=1.0)
+    graph = _communicating(graph, request, "dp")
     if request.layout.zero < 1:
         return graph
     return _computing(graph, request, _optimizing(graph, request), request.layout.dp / request.whole())
@@ -47,7 +47,7 @@ def data_parallel(graph: Graph, request: Request) -> Graph:
 def tensor_parallel(graph: Graph, request: Request) -> Graph:
     """Use another number of tensor-parallel ranks: products, attention and what else is split get smaller or larger."""
     ratio, work = request.layout.tp / request.whole(), work_of(request.tables)
-    graph = _communicating(graph, request, "tp", bytes_ratio=1.0)
+    graph = _communicating(graph, request, "tp")
     is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
     rows = graph.spread(work.of_shapes(is_split) > 0, missing=False) | _optimizing(graph, request)
     graph = _computing(graph, request, rows, ratio)
@@ -57,7 +57,7 @@ def tensor_parallel(graph: Graph, request: Request) -> Graph:
 def context_parallel(graph: Graph, request: Request) -> Graph:
     """Use another number of context-parallel ranks: each has a smaller or larger part of every sequence."""
     ratio = request.layout.cp / request.whole()
-    graph = _communicating(graph, request, "cp", bytes_ratio=1.0)
+    graph = _communicating(graph, request, "cp")
     rows = (graph.nodes.kind == NodeKind.COMPUTE) & ~_optimizing(graph, request)
     graph = _computing(graph, request, rows, ratio)
     return _less_sent(graph, request, ("tp", "pp", "ep"), ratio)
@@ -65,17 +65,17 @@ def context_parallel(graph: Graph, request: Request) -> Graph:
 
 def expert_parallel(graph: Graph, request: Request) -> Graph:
     """Use another number of expert-parallel ranks: as many tokens for each, over larger or smaller groups."""
-    return _communicating(graph, request, "ep", bytes_ratio=1.0)
+    return _communicating(graph, request, "ep")
 
 
-def _communicating(graph: Graph, request: Request, axis: str, *, bytes_ratio: float) -> Graph:
+def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
     """Give the axis' calls another number of members; with one there are none."""
     size, now = request.whole(), request.layout.degree(axis)
     if size == now:
         return graph
     if now < 2:
         raise UsageError(
-            f"edit {request.edit}: the run has no {axis}, so that nothing tells what its collectives take",
+            f"edit {request.edit}: the run has no {axis}, so the time of its collectives is not known",
             hint=f"record a run with {axis} of at least 2",
         )
     rows, network = on_axis(graph, request, axis), network_of(request.tables)
@@ -97,11 +97,10 @@ def _communicating(graph: Graph, request: Request, axis: str, *, bytes_ratio: fl
             byte_ratios.append(1.0)
         else:
             hop_ratios.append(hops(op, after, how) / hops(op, members, how))
-            byte_ratios.append(volume(op, after) / volume(op, members) * bytes_ratio * crossing)
-    latency = network.latency(graph)
-    resized = latency * network.spread(graph, hop_ratios, 1.0)
-    resized += (graph.transfer - latency) * network.spread(graph, byte_ratios, 1.0)
-    return with_transfer(graph, request, rows, resized)
+            byte_ratios.append(volume(op, after) / volume(op, members) * crossing)
+    hop_ratio, byte_ratio = (network.spread(graph, each, 1.0) for each in (hop_ratios, byte_ratios))
+    changed = resized(graph, network.latency(graph), hops=hop_ratio, volume=byte_ratio)
+    return with_transfer(graph, request, rows, changed)
 
 
 def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
@@ -129,7 +128,7 @@ def _less_sent(graph: Graph, request: Request, axes: tuple[str, ...], ratio: flo
         if axis in graph.axes:
             on_axes |= graph.on_axis(axis)
     rows = on_axes & graph.tied & (graph.transfer > 0)
-    transfer = np.where(rows, np.rint(latency + (graph.transfer - latency) * ratio), graph.transfer)
+    transfer = np.where(rows, np.rint(resized(graph, latency, volume=ratio)), graph.transfer)
     return graph.with_changes(transfer=transfer.astype(np.int64))
 
 

@@ -11,8 +11,8 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.hardware import DEVICES, Precision, element_bytes, find, precision
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import Family, work_of
-from usp_prof.whatif.edits.kind import Again, EditKind, Request
-from usp_prof.whatif.fitted_times import kernel_times, network_of, talk
+from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
+from usp_prof.whatif.fitted_times import communication_of, kernel_times, network_of, resized
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
@@ -30,8 +30,10 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
     """Let collectives carry elements of another type (fp8, bf16, fp16, fp32); keys: axis, op."""
     wanted = element_bytes(request.edit.value) or (1 if request.edit.value.startswith("fp8") else 0)
     if not wanted:
-        raise UsageError(f"edit {request.edit}: {request.edit.value!r} is no number type", hint="fp8, bf16, fp16, fp32")
-    rows, work = talk(graph, request), work_of(request.tables)
+        raise UsageError(
+            f"edit {request.edit}: {request.edit.value!r} is not a number type", hint="fp8, bf16, fp16, fp32"
+        )
+    rows, work = communication_of(graph, request), work_of(request.tables)
     element = graph.spread(work.element, missing=-1)
     known = rows & (element > 0)
     if not known.any():
@@ -39,7 +41,7 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
     factor = np.where(known, wanted / np.maximum(element, 1), 1.0)
     latency = network_of(request.tables).latency(graph) * (2.0 if request.cautious else 1.0)
     latency = np.minimum(latency, graph.transfer)
-    transfer = np.where(known & graph.tied, latency + (graph.transfer - latency) * factor, graph.transfer)
+    transfer = np.where(known & graph.tied, resized(graph, latency, volume=factor), graph.transfer)
     untied = known & ~graph.tied
     return graph.with_changes(
         transfer=np.rint(transfer).astype(np.int64),
@@ -51,7 +53,9 @@ def matmul_dtype(graph: Graph, request: Request) -> Graph:
     """Let matrix products run in another number type (fp8, bf16, fp16, tf32), by the device's peaks."""
     wanted, device = precision(request.edit.value), device_of(request)
     if wanted is None:
-        raise UsageError(f"edit {request.edit}: {request.edit.value!r} is no number type", hint="fp8, bf16, fp16, tf32")
+        raise UsageError(
+            f"edit {request.edit}: {request.edit.value!r} is not a number type", hint="fp8, bf16, fp16, tf32"
+        )
     work, peak = work_of(request.tables), device.peak(wanted)
     if not peak:
         raise UsageError(f"edit {request.edit}: no peak of {device.name} is known in {wanted}", hint="try bf16")
@@ -93,7 +97,7 @@ def _with_dtype(layout: Layout, edit: Edit) -> Layout:
 
 
 PRECISION_EDITS = (
-    EditKind("comm_dtype", "comm_dtype=fp8,axis=dp", ("axis", "op"), comm_dtype, modelled=True, again=Again.REPLACES),
+    EditKind("comm_dtype", "comm_dtype=fp8,axis=dp", WHERE, comm_dtype, modelled=True, again=Again.REPLACES),
     EditKind("matmul_dtype", "matmul_dtype=fp8", (), matmul_dtype, _with_dtype, modelled=True, again=Again.REPLACES),
 )
 
@@ -114,9 +118,9 @@ def device(graph: Graph, request: Request) -> Graph:
     ratio = np.where(ratio > 0, ratio, memory)
     compute = graph.nodes.kind == NodeKind.COMPUTE
     duration = np.where(compute, np.rint(graph.duration / ratio), graph.duration).astype(np.int64)
-    found = network_of(request.tables)
-    inside = (found.spread(graph, ~found.inter_node, 0.0) > 0) & graph.tied & (graph.transfer > 0)
-    latency = found.latency(graph)
+    network = network_of(request.tables)
+    inside = (network.spread(graph, ~network.inter_node, 0.0) > 0) & graph.tied & (graph.transfer > 0)
+    latency = network.latency(graph)
     transfer = np.where(inside, np.rint(latency + (graph.transfer - latency) / link), graph.transfer)
     return graph.with_changes(duration=duration, transfer=transfer.astype(np.int64))
 

@@ -59,7 +59,7 @@ def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - all are c
     return layout
 
 
-_WHERE = ("axis", "op")
+WHERE = ("axis", "op")
 """Keys that say of which calls an edit is made; without one, of all."""
 MODEL_DOUBT = 0.1
 """Of a modelled change, the share that may not come about whatever the model says."""
@@ -102,9 +102,9 @@ class EditKind:
             return False
         if self.again is Again.NOTHING:
             return before == edit
-        if all(edit.place(key) in ("", before.place(key)) for key in _WHERE):  # it is made of all that the first was
+        if all(edit.place(key) in ("", before.place(key)) for key in WHERE):  # it is made of all that the first was
             return True
-        if all(edit.place(key) == before.place(key) or not before.place(key) for key in _WHERE):
+        if all(edit.place(key) == before.place(key) or not before.place(key) for key in WHERE):
             hint = "name each axis or operation once"
             raise UsageError(f"edit {edit}: {before} has set it for more than this already", hint=hint)
         return False

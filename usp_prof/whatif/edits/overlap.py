@@ -21,8 +21,8 @@ from usp_prof.replay.backward import accumulated
 from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.fitted_times import talk
+from usp_prof.whatif.edits.kind import WHERE, EditKind, Request
+from usp_prof.whatif.fitted_times import communication_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ _REDUCES = ("all_reduce", "reduce_scatter")
 def sync_overlapped(graph: Graph, request: Request) -> Graph:
     """Let each reduction of gradients begin in backward when its share is ready, and only the optimizer wait; axis."""
     work, nodes = work_of(request.tables), graph.nodes
-    is_bucket = talk(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
+    is_bucket = communication_of(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
     in_backward = np.zeros(len(nodes), dtype=bool)
     is_moved = np.zeros(len(nodes), dtype=bool)
     transfer = graph.transfer.copy()
@@ -140,4 +140,4 @@ def _completed_by(graph: Graph, tables: TableSet, work: NodeWork, buckets: Ints,
     return np.asarray(backward[np.clip(place, 0, len(backward) - 1)])
 
 
-EDITS = (EditKind("sync_overlapped", "sync_overlapped,axis=dp", ("axis", "op"), sync_overlapped),)
+EDITS = (EditKind("sync_overlapped", "sync_overlapped,axis=dp", WHERE, sync_overlapped),)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import lookup, range_at
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.replay.node_work import work_of
@@ -123,14 +124,14 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
     """Run so many micro-batches of the same size between two updates: the batch, and its step, grow or shrink."""
     wanted, number = request.whole(), passes_of(graph, request.tables)
     now = int(number.max(initial=-1)) + 1
-    told = layout_of(request.tables).micro_batches
-    if told and now and told != now:
+    declared = layout_of(request.tables).micro_batches
+    if declared and now and declared != now:
         raise UsageError(
-            f"edit {request.edit}: the trace shows {now} passes a step, and the run's description says {told}",
+            f"edit {request.edit}: the trace shows {now} passes a step, and the run's description says {declared}",
             hint="mark each pass: record.phase('forward')",
         )
     layout = request.layout.micro_batches
-    shown = now if layout == told else layout  # what the graph has by now: fewer replicas may have more passes
+    shown = now if layout == declared else layout  # what the graph has by now: fewer replicas may have more passes
     if wanted == shown:
         return graph
     if min(now, shown) < 2:
@@ -156,17 +157,12 @@ def passes_of(graph: Graph, tables: TableSet) -> Ints:
     work = work_of(tables)
     if (work.micro_batch >= 0).any():
         return work.micro_batch
-    found = np.full(len(graph.nodes) - graph.added, -1, np.int64)
+    pass_of_node = np.full(len(graph.nodes) - graph.added, -1, np.int64)
     for rank in tables.ranks:
-        begin, end, within = _marked_passes(tables.columns("annotations", rank))
-        if not len(begin):
-            continue
-        mine = np.flatnonzero(graph.nodes.rank[: len(found)] == rank)
-        at = work.issued_ns[mine]
-        place = np.searchsorted(begin, at, side="right") - 1
-        inside = (place >= 0) & (at < end[np.maximum(place, 0)])
-        found[mine[inside]] = within[place[inside]]
-    return found
+        begin, end, number = _marked_passes(tables.columns("annotations", rank))
+        of_rank = np.flatnonzero(graph.nodes.rank[: len(pass_of_node)] == rank)
+        pass_of_node[of_rank] = lookup(number, range_at(begin, end, work.issued_ns[of_rank]), missing=-1)
+    return pass_of_node
 
 
 def _marked_passes(marks: Columns) -> tuple[Ints, Ints, Ints]:

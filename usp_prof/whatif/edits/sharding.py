@@ -21,7 +21,7 @@ from usp_prof.whatif.edits.zero_messages import (
     reductions,
     reductions_beside_backward,
 )
-from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis, over_gloo
+from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis, over_gloo, resized
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
@@ -83,22 +83,19 @@ def prefetch(graph: Graph, request: Request) -> Graph:
             hint="edit zero=3 first, or record it",
         )
     consumer = _consumers(graph, rows)
+    # Gathers of a pass through a stage, in the order of time: one follows another where all keys are the same.
     work = work_of(request.tables)
-    passes = [
-        phase[rows],
-        *(graph.spread(each, missing=-1)[rows] for each in (work.stage, work.micro_batch)),
-    ]
-    keys = (*passes, graph.nodes.step[rows], graph.nodes.rank[rows])
-    order = np.lexsort((graph.nodes.start[rows], *keys))
+    stage, micro_batch = (graph.spread(each, missing=-1)[rows] for each in (work.stage, work.micro_batch))
+    pass_keys = (phase[rows], stage, micro_batch, graph.nodes.step[rows], graph.nodes.rank[rows])
+    order = np.lexsort((graph.nodes.start[rows], *pass_keys))
     rows, consumer = rows[order], consumer[order]
-    same = np.append(False, np.all([each[order][1:] == each[order][:-1] for each in keys], axis=0))
-    later = np.flatnonzero(same & (consumer >= 0) & (np.roll(consumer, 1) >= 0))
-    on = request.edit.value == "on"
-    call = np.unique(graph.nodes.call[rows[later]], return_inverse=True)[1].ravel()
+    follows = np.append(False, np.all([key[order][1:] == key[order][:-1] for key in pass_keys], axis=0))
+    later = np.flatnonzero(follows & (consumer >= 0) & (np.roll(consumer, 1) >= 0))
     moved = rows[later]
-    asked = Added(
+    on = request.edit.value == "on"
+    gathers = Added(
         graph.nodes.rank[moved],
-        call,
+        np.unique(graph.nodes.call[moved], return_inverse=True)[1].ravel(),
         np.rint(graph.transfer[moved] * (SLOWER if request.cautious else 1.0)).astype(np.int64),
         consumer[later - 1] if on else consumer[later] - 1,  # of the layer before: its begin, or its end
         np.full(len(later), on),
@@ -108,42 +105,37 @@ def prefetch(graph: Graph, request: Request) -> Graph:
         "all_gather",
         stands_for=moved,
     )
-    gone = np.zeros(len(graph.nodes), dtype=bool)
-    gone[moved] = True
-    edges = graph.edges
+    is_moved = np.zeros(len(graph.nodes), dtype=bool)
+    is_moved[moved] = True
     # On lanes of their own: what they queue behind now is not what they would queue behind then.
-    alone = graph.with_changes(
-        duration=np.where(gone, 0, graph.duration),
-        tied=graph.tied & ~gone,
-        edges=edges.take(~(gone[edges.source] & (edges.kind == EdgeKind.WAIT))),
-    )
-    return with_calls(alone, asked)
+    edges = graph.edges.take(~(is_moved[graph.edges.source] & (graph.edges.kind == EdgeKind.WAIT)))
+    return with_calls(_without(graph, is_moved).with_changes(edges=edges), gathers)
 
 
 def _consumers(graph: Graph, rows: Ints) -> Ints:
-    """Give the compute that waits for each gather: what an edge names, else the first to begin after its end."""
-    found = np.full(len(graph.nodes), -1, np.int64)
+    """Give the compute that waits for each gather: what an edge names, else the first to begin after its end; -1: none.
+
+    The first compute of a lane is none either: there is no layer before it during which to ask.
+    """
+    nodes = graph.nodes
+    consumer = np.full(len(nodes), -1, np.int64)
     waits = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
-    compute = graph.nodes.kind == NodeKind.COMPUTE
-    good = compute[waits.target] & (graph.nodes.rank[waits.source] == graph.nodes.rank[waits.target])
-    found[waits.source[good][::-1]] = waits.target[good][::-1]
-    for rank in np.unique(graph.nodes.rank[rows]).tolist():
-        mine = rows[(graph.nodes.rank[rows] == rank) & (found[rows] < 0)]
-        work = np.flatnonzero(compute & (graph.nodes.rank == rank) & graph.measured)
-        work = work[np.argsort(graph.nodes.start[work], kind="stable")]
-        place = np.searchsorted(graph.nodes.start[work], graph.nodes.end[mine])
-        found[mine] = lookup(work, place, missing=-1)
-    inner = found[rows]
-    first = np.ones(len(graph.nodes) + 1, dtype=bool)
-    first[1:-1] = graph.nodes.lane[1:] != graph.nodes.lane[:-1]
-    return np.where(first[inner], -1, inner)
+    is_compute = nodes.kind == NodeKind.COMPUTE
+    is_own = is_compute[waits.target] & (nodes.rank[waits.source] == nodes.rank[waits.target])
+    consumer[waits.source[is_own][::-1]] = waits.target[is_own][::-1]  # of several, the first edge counts
+    for rank in np.unique(nodes.rank[rows]).tolist():
+        unnamed = rows[(nodes.rank[rows] == rank) & (consumer[rows] < 0)]
+        compute = np.flatnonzero(is_compute & (nodes.rank == rank) & graph.measured)
+        compute = compute[np.argsort(nodes.start[compute], kind="stable")]
+        place = np.searchsorted(nodes.start[compute], nodes.end[unnamed])
+        consumer[unnamed] = lookup(compute, place, missing=-1)
+    begins_lane = lookup(nodes.first_of_lane, consumer[rows], missing=True)
+    return np.where(begins_lane, -1, consumer[rows])
 
 
 def _gathers(graph: Graph, request: Request) -> Flags:
-    rows = on_axis(graph, request, "dp")
-    found = network_of(request.tables)
-    named = np.array([op == "all_gather" for op in found.op], bool)[found.op_code]
-    return np.asarray(rows & (found.spread(graph, named, 0.0) > 0))
+    """Mark the gathers of weights: all-gathers over the data-parallel ranks."""
+    return on_axis(graph, request, "dp") & network_of(request.tables).runs(graph, "all_gather")
 
 
 def _without(graph: Graph, rows: Flags) -> Graph:
@@ -154,7 +146,7 @@ def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Grap
     """Let the reduction of gradients be a scatter, or no longer: half the crossings, or twice."""
     latency = network_of(request.tables).latency(graph)
     cautiously = LONGER if request.cautious and factor > 1 else 1.0
-    changed = latency + (graph.transfer - latency) * factor * cautiously
+    changed = resized(graph, latency, volume=factor * cautiously)
     return graph.with_changes(transfer=np.where(rows, np.rint(changed), graph.transfer).astype(np.int64))
 
 

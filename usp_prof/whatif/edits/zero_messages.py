@@ -119,33 +119,29 @@ class Reductions:
 
 def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Reductions:
     """Find what reduces gradients over the data-parallel ranks; cautiously, gathers take `slower` times as long."""
-    found, rows = network_of(request.tables), on_axis(graph, request, "dp")
-    kinds = [op in ("all_reduce", "reduce_scatter") for op in found.op]
-    reduces = found.spread(graph, np.array(kinds, bool)[found.op_code], 0.0) > 0
+    network = network_of(request.tables)
     phase = graph.spread(work_of(request.tables).phase, missing=0)
-    rows = rows & reduces & graph.tied & (phase != OPTIMIZER)
+    rows = on_axis(graph, request, "dp") & network.runs(graph, "all_reduce", "reduce_scatter")
+    rows = rows & graph.tied & (phase != OPTIMIZER)
     if not rows.any():
         raise UsageError(
             f"edit {request.edit}: no reduction of gradients over dp was seen on two ranks of a group",
             hint="read all ranks of a group; the run needs dp of at least 2",
         )
     as_all_reduce = ("all_reduce", "reduce_scatter") if over_gloo(request.tables) else ("all_reduce",)
-    halved = np.array([0.5 if op in as_all_reduce else 1.0 for op in found.op])[found.op_code]
-    latency = float(np.median(found.latency(graph)[rows]))
-    only = np.maximum(graph.transfer - latency, 0) * found.spread(graph, halved, 1.0)
-    groups = found.spread(graph, calls_of(request.tables).codes("group")[0].astype(np.float64), -1.0)
+    # As a gather of the same bytes would take: an all-reduce moves them twice.
+    halved = np.array([0.5 if op in as_all_reduce else 1.0 for op in network.op])[network.op_code]
+    latency_ns = float(np.median(network.latency(graph)[rows]))
+    bytes_ns = np.maximum(graph.transfer - latency_ns, 0) * network.spread(graph, halved, 1.0)
+    group_of_node = network.spread(graph, calls_of(request.tables).codes("group")[0].astype(np.float64), -1.0)
     steps = max(1, len(np.unique(graph.nodes.step[rows])))
-    ranks = np.unique(graph.nodes.rank[rows]).tolist()
-    mine = {rank: rows & (graph.nodes.rank == rank) for rank in ranks}
-    return Reductions(
-        np.asarray(rows),
-        {rank: int(groups[np.flatnonzero(mine[rank])[0]]) for rank in ranks},
-        latency * (slower if request.cautious else 1.0),
-        {
-            rank: float(only[rows].sum()) * _apart(graph, rows) / steps * (slower if request.cautious else 1.0)
-            for rank, rows in mine.items()
-        },
-    )
+    cautiously = slower if request.cautious else 1.0
+    group, bytes_of_rank = {}, {}
+    for rank in np.unique(graph.nodes.rank[rows]).tolist():
+        of_rank = rows & (graph.nodes.rank == rank)
+        group[rank] = int(group_of_node[np.flatnonzero(of_rank)[0]])
+        bytes_of_rank[rank] = float(bytes_ns[of_rank].sum()) * _apart(graph, of_rank) / steps * cautiously
+    return Reductions(rows, group, latency_ns * cautiously, bytes_of_rank)
 
 
 def _apart(graph: Graph, rows: Flags) -> float:
