@@ -71,7 +71,7 @@ def test_more_shares_than_ranks_leave_some_empty(run: Path, tmp_path: Path, caps
 
 @pytest.mark.parametrize("text", ["3", "4/4", "-1/2", "0/0", "a/b"])
 def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no share"):
+    with pytest.raises(UsageError, match="is not a share"):
         parse_shard(text)
 
 

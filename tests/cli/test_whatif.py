@@ -152,7 +152,7 @@ def test_a_published_job_by_the_command(job: str, capsys: pytest.CaptureFixture[
     [
         ([], "no change was named"),
         (["--edit", "zero=9"], "stages 0 to 3"),
-        (["--ideal", "--edit", "zero=1"], "stands alone"),
+        (["--ideal", "--edit", "zero=1"], "takes no edits"),
         (["--edit", "tp=4"], "hint: record a run with tp"),
     ],
 )

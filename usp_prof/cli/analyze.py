@@ -68,68 +68,72 @@ _RANGE = re.compile(r"(?P<first>\d*)(?P<colon>:?)(?P<last>\d*)\Z")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     _what_to_read(parser)
-    _what_no_trace_tells(parser.add_argument_group("what no trace tells"))
+    _not_in_the_traces(parser.add_argument_group("not in the traces"))
     _how_to_write(parser.add_argument_group("report"))
 
 
 def _what_to_read(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
     parser.add_argument(
-        "--run", metavar="NAME", help=f"which run, where several lie under PATH (default: the newest), or {ALL}"
+        "--run", metavar="NAME", help=f"run to read if PATH holds several (default: the newest), or {ALL}"
     )
     parser.add_argument(
         "--ranks",
         metavar="LIST",
-        help=f"show these ranks only, such as 0-3,7; all are read, as peers. Or analyse some only: {SAMPLINGS}",
+        help=f"show only these ranks, such as 0-3,7 (all are read, as peers); or read a sample: {SAMPLINGS}",
     )
-    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, both ends included, such as 3:7")
+    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:7, both included")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
     executor_option(parser)
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="draw the report again whenever ranks or windows arrive, until the job has ended or Ctrl-C",
+        help="redraw the report when ranks or profiler windows arrive, until the job ends or Ctrl-C",
     )
     parser.add_argument(
         "--patience",
         metavar="SECONDS",
         type=float,
         default=PATIENCE_SECONDS,
-        help="with --follow: after this long without a change a job with all its ranks has ended, and a file that ends "
-        f"early is damaged (default: {PATIENCE_SECONDS:g})",
+        help="with --follow: after this long without a change, a job with all its ranks counts as ended and a "
+        f"truncated file as damaged (default: {PATIENCE_SECONDS:g})",
     )
 
 
-def _what_no_trace_tells(told: Group) -> None:
-    told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
-    told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
-    told.add_argument("--tokens-per-step", metavar="N", type=int, default=0, help="tokens of a step, over all ranks")
-    told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
-    told.add_argument(
+def _not_in_the_traces(group: Group) -> None:
+    group.add_argument(
+        "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
+    )
+    group.add_argument(
+        "--sequence", metavar="N", type=int, default=0, help="sequence length, if the description has none"
+    )
+    group.add_argument("--tokens-per-step", metavar="N", type=int, default=0, help="tokens a step over all ranks")
+    group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
+    group.add_argument(
         "--convention",
         choices=conventions.CONVENTIONS,
         default=conventions.DEFAULT,
-        help=f"how a model's FLOP are counted (default: {conventions.DEFAULT})",
+        help=f"how the model's FLOP are counted (default: {conventions.DEFAULT})",
     )
-    told.add_argument(
+    group.add_argument(
         "--memory-snapshot",
         metavar="[RANK=]FILE",
         action="append",
         default=[],
-        help="what torch.cuda.memory._dump_snapshot wrote; the rank, if the file's name has none; may be repeated",
+        help="file written by torch.cuda.memory._dump_snapshot, with its rank if the name has none; repeatable",
     )
 
 
 def _how_to_write(out: Group) -> None:
-    out.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it (default: terminal)")
-    out.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to (default: standard output)")
+    out.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
+    out.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
     out.add_argument(
         "--section",
         metavar="NAME",
         action="append",
         default=[],
         choices=[ALL, *(name for name, _ in SECTIONS)],
-        help=f"details on the terminal: {ALL}, {', '.join(name for name, _ in SECTIONS)}; may be repeated",
+        help=f"sections to print on the terminal: {ALL}, {', '.join(name for name, _ in SECTIONS)}; repeatable",
     )
 
 
@@ -157,7 +161,7 @@ def _check_follow(args: argparse.Namespace) -> None:
     if args.run == ALL:
         raise UsageError("--follow draws one run", hint="leave out --run: the newest is drawn")
     if not 0 < args.patience < math.inf:
-        raise UsageError(f"--patience {args.patience:g} is no time", hint="give seconds, such as --patience 30")
+        raise UsageError(f"--patience {args.patience:g} is not a duration", hint="give seconds, such as --patience 30")
 
 
 def _redraw(document: Document, args: argparse.Namespace) -> None:
@@ -213,10 +217,10 @@ def _document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
     opened.tables.refuse_if_absent(selection, opened.name)
-    strange = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
-    if strange:
+    absent = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
+    if absent:
         raise UsageError(
-            f"a memory snapshot is of rank {spans(strange)}, which run {opened.name} has not",
+            f"a memory snapshot is of rank {spans(absent)}, which is not in run {opened.name}",
             hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
         )
     opened.tables.assumptions = assumptions
@@ -288,7 +292,7 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
         return None, None
     match = _RANGE.match(text)
     if match is None or text == ":":
-        raise UsageError(f"--steps {text!r} is no range of steps", hint="write it like --steps 3:7, 3:, :7 or 3")
+        raise UsageError(f"--steps {text!r} is not a range of steps", hint="write it like --steps 3:7, 3:, :7 or 3")
     first = int(match["first"]) if match["first"] else None
     if not match["colon"]:
         return first, first

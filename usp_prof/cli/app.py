@@ -177,25 +177,25 @@ def _escape_unknown_letters() -> None:
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("info", "What was recorded: ranks, axes, steps, devices, versions, health."),
-    ("analyze", "Where every nanosecond of a step goes: one report of everything."),
-    ("query", "Ask the tables of all ranks in SQL."),
+    ("analyze", "Where the time of a step goes, to the nanosecond: the whole report."),
+    ("query", "Query the tables of all ranks in SQL."),
     ("tables", "What every table and column means."),
-    ("export", "Write all ranks into one file for Perfetto."),
-    ("read", "Read a share of a run's traces into the store, on any machine."),
-    ("cache", "Measure or empty what is kept of traces that were read."),
-    ("dashboard", "See where the step went, from any browser."),
-    ("synth", "Write traces of a made-up run whose truth is known."),
-    ("baseline", "Measure runs into a file that later runs are checked against."),
+    ("export", "Export all ranks into one trace file for Perfetto."),
+    ("read", "Read traces into the store ahead of time, or one machine's share of them."),
+    ("cache", "Show or clear the cache of traces that were read."),
+    ("dashboard", "Explore runs, plans and sweeps in a browser."),
+    ("synth", "Write synthetic traces whose ground truth is known."),
+    ("baseline", "Measure runs into a baseline file for later checks."),
     ("check", "Did this run get slower than its baseline, and why?"),
     ("compare", "What changed between runs: metrics, waterfall, ops, kernels, calls."),
-    ("whatif", "What would a change be worth: replay the run with it made."),
-    ("plan", "Which configuration should be trained: memory and time of all, ranked."),
-    ("memory", "What fills memory: every pipeline rank predicted, beside what was measured."),
-    ("sweep", "Run a grid of configurations: one table, heat maps, the planner judged."),
-    ("learn", "The playbook, live: record a technique before and after, and see the difference."),
-    ("mcp", "Serve runs to an agent over MCP: diagnosis step by step, read-only."),
-    ("explain", "What does a finding mean, and what can be done?"),
-    ("trend", "When did it get slower: steps and drift over checked runs."),
+    ("whatif", "What a change would gain: replay the run with the change made."),
+    ("plan", "Which configuration to train: memory and step time of each, ranked."),
+    ("memory", "What fills memory: each pipeline rank, predicted and measured."),
+    ("sweep", "Run a grid of configurations: table, heat maps, the planner's accuracy."),
+    ("learn", "Lessons of the playbook: record a technique before and after, and compare."),
+    ("mcp", "Serve runs to an AI agent over MCP, read-only."),
+    ("explain", "What a finding, a health row or an edit means, and what to do about it."),
+    ("trend", "When did it get slower: jumps and drift over checked runs."),
 )
 """Name and one-line summary of each command; its module is `usp_prof.cli.<name>`, if it has no place in `CLASSES`."""
 CLASSES = {
@@ -233,14 +233,14 @@ class _Parser(argparse.ArgumentParser):
 def common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command takes."""
     group = parser.add_argument_group("output")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes; errors only")
-    group.add_argument("-v", "--verbose", action="store_true", help="say what is being done, and show tracebacks")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes, errors only")
+    group.add_argument("-v", "--verbose", action="store_true", help="show progress and tracebacks")
     group.add_argument("--no-color", action="store_true", help="no colours (also: NO_COLOR=1)")
     group.add_argument(
         "--cache-dir",
         "--store",
         metavar="DIR",
-        help="where read traces are kept: a folder or URL (also: USP_PROF_CACHE)",
+        help="where traces that were read are kept: a folder or URL (also: USP_PROF_CACHE)",
     )
 
 
@@ -248,7 +248,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Build the parser; with `only`, just that command's options are filled in, so that `--help` stays quick."""
     parser = _Parser(
         prog="usp-prof",
-        description="Where does the step of a training run go, who is to blame, and what would a change be worth?",
+        description="Where does the time of a training step go, which rank or link is to blame, and what would a "
+        "change gain?",
         epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 clean, 1 regressed, 2 unusable input, "
         "3 a failure of usp-prof or of the machine.",
     )

@@ -34,10 +34,10 @@ EXAMPLES = """\
   usp-prof dashboard traces/my-run
   usp-prof dashboard traces/before traces/after --port 8600
   usp-prof dashboard traces/run-1024r --ranks outliers
-  usp-prof dashboard                  (plans for a model that you choose)
-  usp-prof dashboard sweeps/tiny      (what ran of a sweep)
+  usp-prof dashboard                  (plan for a model you choose)
+  usp-prof dashboard sweeps/tiny      (results of a sweep)
   usp-prof dashboard --published playbook FILE.csv  (the playbook's own sweep)
-  usp-prof dashboard traces/my-run --host 0.0.0.0   (for others, by a token)
+  usp-prof dashboard traces/my-run --host 0.0.0.0   (for others, with a token)
 """
 INSTALLED_PACKAGE = "usp_prof_dashboard"
 FOLDER_OF_CLONE = "dashboard"
@@ -54,12 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "paths", nargs="*", metavar="PATH",
-        help="a folder of traces, or a file; several to compare; a folder of usp-prof sweep; none: plans alone",
+        help="traces: a folder or a file; several to compare; a folder of usp-prof sweep; none: planning alone",
     )  # fmt: skip
     parser.add_argument(
-        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep that you have: playbook"
+        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"
     )
-    parser.add_argument("--ranks", metavar="LIST", help=f"read these ranks only, such as 0-3,7; or {SAMPLINGS}")
+    parser.add_argument("--ranks", metavar="LIST", help=f"read only these ranks, such as 0-3,7; or {SAMPLINGS}")
     parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")

@@ -1,4 +1,4 @@
-"""Pages of codes: `usp-prof explain CODE` says what a finding, a row of health or an edit means and what to do."""
+"""Pages of codes: `usp-prof explain CODE` says what a finding, a health row or an edit means and what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "code",
         metavar="CODE",
         nargs="?",
-        help="code of a finding, a row of health or an edit; without one, all are listed",
+        help="code of a finding, a health row or an edit; without one, all are listed",
     )
     completes(code, _pages)
 
@@ -55,7 +55,7 @@ def page(code: str) -> str:
     """Give the page of any code that a report can print."""
     pages = _pages()
     if code not in pages:
-        raise unknown_name("finding, row of health or edit", code, pages)
+        raise unknown_name("finding, health row or edit", code, pages)
     return pages[code]
 
 

@@ -28,9 +28,13 @@ _SPAN = re.compile(
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     run_options(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to; .gz and .zst are packed")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="output file; .gz and .zst are compressed"
+    )
     parser.add_argument("--steps", metavar="SPAN", help="only these steps, such as 3-5")
-    parser.add_argument("--range", metavar="SPAN", help="only this time from the run's beginning, such as 100ms-1.5s")
+    parser.add_argument(
+        "--range", metavar="SPAN", help="only this span, counted from the start of the run, such as 100ms-1.5s"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +58,7 @@ def _window(text: str) -> tuple[int, int]:
     """Read `100ms-1.5s` as nanoseconds."""
     match = _SPAN.match(text.strip())
     if match is None:
-        raise UsageError(f"--range {text!r} is no span of time", hint="write it like --range 100ms-1.5s")
+        raise UsageError(f"--range {text!r} is not a span of time", hint="write it like --range 100ms-1.5s")
     first = round(float(match["first"]) * _UNITS[match["first_unit"]])
     last = round(float(match["last"]) * _UNITS[match["last_unit"]])
     if last <= first:

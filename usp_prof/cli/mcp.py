@@ -20,7 +20,7 @@ EXAMPLES = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folders", metavar="FOLDER", nargs="+", help="where runs lie; nothing outside of these folders is read"
+        "folders", metavar="FOLDER", nargs="+", help="folder that holds runs; nothing outside these folders is read"
     )
 
 

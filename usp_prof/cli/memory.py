@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from usp_prof.api.filled import fill_of_model, fill_of_run
-from usp_prof.cli.opening import choice_options, note, open_from, write_out
+from usp_prof.cli.opening import KNOBS, choice_options, note, open_from, write_out
 from usp_prof.cli.plan_text import bar
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import UsageError
@@ -35,30 +35,39 @@ OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("path", metavar="PATH", nargs="?", help="a recorded run: its configuration and its peaks")
-    choice_options(parser)
-    parser.add_argument("--model", metavar="MODEL", help="a known name, a Hugging Face config.json, or our own fields")
-    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens of a sequence")
-    parser.add_argument("--device", metavar="NAME", help="draw the bars against this device's memory")
-    for name in NUMBERS:
-        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=int, default=1)
-    parser.add_argument("--zero", metavar="N", type=int, default=0, help="ZeRO stage, 0 to 3")
-    parser.add_argument("--schedule", metavar="NAME", default="1f1b", help="pipeline schedule")
-    parser.add_argument("--recompute", choices=tuple(Recompute), default="none", help="what backward computes again")
     parser.add_argument(
-        "--recompute-layers",
-        metavar="N",
-        type=int,
-        default=0,
-        help="of a stage, that are wholly computed again; 0: all",
+        "path", metavar="PATH", nargs="?", help="recorded run: its configuration and its measured peaks"
     )
-    parser.add_argument("--offload", choices=tuple(Offload), default="none", help="what the host's memory holds")
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="type of training")
-    parser.add_argument("--sequence-parallel", choices=("on", "off"), default="on", help="beside tensor parallelism")
-    parser.add_argument("--attention", choices=("fused", "unfused"), default="fused", help="unfused keeps the scores")
-    parser.add_argument("--gradient-bytes", metavar="N", type=float, default=0, help="of a gradient (default: habit)")
-    parser.add_argument("--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="whose habits")
-    parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+    choice_options(parser)
+    parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
+    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens in a sequence")
+    parser.add_argument("--device", metavar="NAME", help="device whose memory the bars are drawn against")
+    for name in NUMBERS:
+        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=int, default=1, help=KNOBS[name])
+    for name in ("zero", "recompute_layers"):
+        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=int, default=0, help=KNOBS[name])
+    parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
+    for name, choices, default in (
+        ("recompute", tuple(Recompute), "none"),
+        ("offload", tuple(Offload), "none"),
+        ("sequence_parallel", ("on", "off"), "on"),
+    ):
+        parser.add_argument("--" + name.replace("_", "-"), choices=choices, default=default, help=KNOBS[name])
+    parser.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="number type of training"
+    )
+    parser.add_argument(
+        "--attention", choices=("fused", "unfused"), default="fused", help="unfused keeps the score matrix"
+    )
+    parser.add_argument(
+        "--gradient-bytes", metavar="N", type=float, default=0, help="bytes of a gradient (default: the trainer's)"
+    )
+    parser.add_argument(
+        "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured habits are assumed"
+    )
+    parser.add_argument(
+        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -112,6 +112,28 @@ SAMPLINGS = "outliers, one-per-stage, sample:N (see docs/scale.md)"
 """Choices of ranks by what they are, for help texts."""
 
 
+KNOBS = {
+    "dp": "data-parallel ranks",
+    "tp": "tensor-parallel ranks",
+    "cp": "context-parallel ranks",
+    "pp": "pipeline ranks",
+    "ep": "expert-parallel ranks, taken from dp x cp",
+    "etp": "tensor-parallel ranks of an expert; 0: as tp where ep fits into dp x cp",
+    "zero": "ZeRO stage, 0 to 3",
+    "micro_batch": "sequences in a micro-batch",
+    "micro_batches": "micro-batches a step of one data-parallel rank",
+    "chunks": "pipeline stages on each rank",
+    "schedule": "pipeline schedule",
+    "recompute": "activations that backward computes again",
+    "replicas": "copies of the shards under hybrid sharding",
+    "sequence_parallel": "sequence parallelism beside tensor parallelism",
+    "recompute_layers": "layers of a stage that full recomputation computes again; 0: all",
+    "recompute_group": "layers that share one kept input",
+    "offload": "state that the host's memory holds",
+}
+"""What each knob of a configuration is, for help texts."""
+
+
 def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
     """Say which values a completing shell is offered; argcomplete reads them off this attribute."""
     argument.completer = lambda **_: tuple(names())  # type: ignore[attr-defined]
@@ -125,15 +147,15 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
 def choice_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that choose among several runs and ranks."""
-    parser.add_argument("--run", metavar="NAME", help="which run, where several lie under PATH (default: the newest)")
-    parser.add_argument("--ranks", metavar="LIST", help=f"read these ranks only, such as 0-3,7; or {SAMPLINGS}")
+    parser.add_argument("--run", metavar="NAME", help="run to read if PATH holds several (default: the newest)")
+    parser.add_argument("--ranks", metavar="LIST", help=f"read only these ranks, such as 0-3,7; or {SAMPLINGS}")
     executor_option(parser)
 
 
 def executor_option(parser: argparse.ArgumentParser) -> None:
     """Declare who reads."""
     parser.add_argument(
-        "--executor", metavar="WHERE", help="who reads: dask:tcp://HOST:PORT (default: processes of this machine)"
+        "--executor", metavar="WHERE", help="what reads the traces: dask:tcp://HOST:PORT (default: local processes)"
     )
 
 
@@ -177,7 +199,7 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
         match = _SPAN.match(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last - first > _MOST:
-            raise UsageError(f"{option} {text!r} is no list of numbers", hint=f"write it like {option} 0-3,7")
+            raise UsageError(f"{option} {text!r} is not a list of numbers", hint=f"write it like {option} 0-3,7")
         out.update(range(first, last + 1))
     return tuple(sorted(out))
 

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.opening import choice_options, open_from, output, progress_of, write_out
+from usp_prof.cli.opening import KNOBS, choice_options, open_from, output, progress_of, write_out
 from usp_prof.cli.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
@@ -40,24 +40,16 @@ EXAMPLES = """\
   usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 \\
     --batch 64 --for torchtitan --format json
 """
-FLAGS = {"sequence_parallel": "on or off"}
-WORDS = {"schedule": "pipeline schedule"}
-CHOICES = {
-    "recompute": (tuple(Recompute), "what backward computes again"),
-    "offload": (tuple(Offload), "what the host's memory holds (default: the optimizer where nothing fits else)"),
-}
-NUMBERS = {
-    "recompute_layers": "layers of a stage that full recomputation computes again; 0: all",
-    "recompute_group": "layers that share one kept input and are unfolded together",
-}
+CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
+"""The values of knobs that are neither numbers nor names."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("path", metavar="PATH", nargs="?", help="a recorded run to learn from (see usp-prof info)")
+    parser.add_argument("path", metavar="PATH", nargs="?", help="recorded run to learn from")
     choice_options(parser)
     parser.add_argument(
-        "--table", metavar="CSV", help="predict each row (see docs/planning.md); - reads standard input"
+        "--table", metavar="CSV", help="predict each row of a table (see docs/planning.md); - reads standard input"
     )
     parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
     parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
@@ -67,36 +59,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _what_to_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="MODEL", help="a known name, a Hugging Face config.json, or our own fields")
-    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens of a sequence")
-    parser.add_argument("--devices", metavar="N", type=int, default=0, help="how many devices (default: the run's)")
-    parser.add_argument("--device", metavar="NAME", help="which device, such as H100 (default: the run's)")
-    parser.add_argument("--batch", metavar="N", type=int, default=0, help="sequences of a step, over all devices")
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="type of training")
-    parser.add_argument("--gradient-bytes", metavar="N", type=float, default=0, help="bytes of a gradient in memory")
-    parser.add_argument("--node", metavar="N", type=int, default=0, help="devices of a node")
-    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="one device's share of the network")
+    parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
+    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens in a sequence")
+    parser.add_argument("--devices", metavar="N", type=int, default=0, help="number of devices (default: the run's)")
+    parser.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
+    parser.add_argument("--batch", metavar="N", type=int, default=0, help="sequences a step over all devices")
     parser.add_argument(
-        "--efficiency", metavar="X", type=float, default=0, help="of the peak that a large product reaches, 0..1"
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="number type of training"
     )
     parser.add_argument(
-        "--memory-share", metavar="X", type=float, default=0, help="of memory that a plan may fill, 0..1"
+        "--gradient-bytes",
+        metavar="N",
+        type=float,
+        default=0,
+        help="bytes of a gradient in memory (default: the trainer's)",
+    )
+    parser.add_argument("--node", metavar="N", type=int, default=0, help="devices in a node")
+    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth of one device")
+    parser.add_argument(
+        "--efficiency", metavar="X", type=float, default=0, help="share of the peak that large products reach, 0..1"
+    )
+    parser.add_argument(
+        "--memory-share", metavar="X", type=float, default=0, help="share of memory that a plan may fill, 0..1"
     )
 
 
 def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
-    pins = parser.add_argument_group("pinned knobs", "what is given is held fast; what is not is searched")
+    pins = parser.add_argument_group("pinned knobs", "knobs that are given are fixed, the others are searched")
     for name in PINNABLE:
         option = "--" + name.replace("_", "-")
-        if name in FLAGS:
-            pins.add_argument(option, choices=("on", "off"), help=FLAGS[name])
-        elif name in WORDS:
-            pins.add_argument(option, metavar="NAME", help=WORDS[name])
-        elif name in CHOICES:
-            words, said = CHOICES[name]
-            pins.add_argument(option, choices=words, help=said)
+        if name in CHOICES:
+            pins.add_argument(option, choices=CHOICES[name], help=KNOBS[name])
+        elif name == "schedule":
+            pins.add_argument(option, metavar="NAME", help=KNOBS[name])
         else:
-            pins.add_argument(option, metavar="N", type=int, help=NUMBERS.get(name))
+            pins.add_argument(option, metavar="N", type=int, help=KNOBS[name])
 
 
 def _how_to_write(parser: argparse.ArgumentParser) -> None:
@@ -106,16 +103,20 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         dest="trainer",
         choices=sorted(TRAINERS),
         default="",
-        help="whose command to give (default: ours for a run, else megatron)",
+        help="trainer whose command is printed (default: ours for a run, else megatron)",
     )
     parser.add_argument(
         "--habits",
         choices=sorted(PROFILES),
         default="",
-        help="whose measured habits to predict with (default: --for's)",
+        help="trainer whose measured habits are assumed (default: --for's)",
     )
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="how many plans to list")
-    parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+    parser.add_argument(
+        "--top", metavar="N", type=int, default=10, help="number of plans to list (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -31,14 +31,14 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     machine = question.cluster
     lines = [
         f"{question.devices} x {machine.device}, {question.batch} sequences of {question.model.sequence} tokens a step",
-        f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})",
+        f"assumed: large matrix products reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})",
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
     lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
-            f"of the recorded run itself the step is predicted with an error of {calibration.error_fraction:+z.1%}"
+            f"the step of the recorded run itself is predicted with an error of {calibration.error_fraction:+z.1%}"
         )
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))

@@ -48,11 +48,13 @@ class Baseline:
     @staticmethod
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("action", choices=["save"], help="measure runs and write them down")
+        parser.add_argument("action", choices=["save"], help="save: measure runs and write the file")
         parser.add_argument(
-            "paths", metavar="RUN", nargs="+", help="folders of traces; several tell how much runs differ"
+            "paths", metavar="RUN", nargs="+", help="folders of traces; several show how much runs differ"
         )
-        parser.add_argument("-o", "--output", metavar="FILE", default="baseline.json", help="where to write it")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", default="baseline.json", help="file to write (default: %(default)s)"
+        )
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
@@ -103,10 +105,10 @@ class Check:
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         run_options(parser)
-        parser.add_argument("--baseline", metavar="FILE", default="", help="made by: usp-prof baseline save")
-        parser.add_argument("--policy", metavar="FILE", default="", help="rules as TOML; see docs/ci.md")
+        parser.add_argument("--baseline", metavar="FILE", default="", help="file of usp-prof baseline save")
+        parser.add_argument("--policy", metavar="FILE", default="", help="rules in TOML; see docs/ci.md")
         parser.add_argument(
-            "--min", metavar="NAME=X", action="append", default=[], help="absolute lower bounds, such as mfu=0.38"
+            "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38"
         )
         parser.add_argument(
             "--max-regression", metavar="NAME=X", action="append", default=[],
@@ -114,20 +116,18 @@ class Check:
         )  # fmt: skip
         parser.add_argument(
             "--inconclusive", choices=[str(each) for each in Inconclusive], default=str(Inconclusive.DEFAULT),
-            help="default: noise only warns, input that cannot be judged exits with 2",
+            help="default: noise only warns, unusable input exits with 2",
         )  # fmt: skip
         parser.add_argument(
             "--judge", choices=[str(each) for each in Judge], default=None,
-            help="runs (default): doubt a single baseline run; medians: let the steps at hand decide",
+            help="runs (default): a single baseline run settles little; medians: the steps of both runs decide",
         )  # fmt: skip
+        parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="format of standard output")
         parser.add_argument(
-            "--format", choices=checking.FORMATS, default="terminal", help="what goes to standard output"
-        )
-        parser.add_argument(
-            "--write", metavar="FORMAT=FILE", action="append", default=[], help="write the check to a file as well"
+            "--write", metavar="FORMAT=FILE", action="append", default=[], help="also write the check to a file"
         )
         parser.add_argument("--history", metavar="FILE", help="append the run to this Parquet file, for usp-prof trend")
-        parser.add_argument("--commit", metavar="NAME", default="", help="what to call the run in the history")
+        parser.add_argument("--commit", metavar="NAME", default="", help="name of the run in the history")
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
@@ -191,12 +191,14 @@ class Compare:
         parser.add_argument(
             "paths", metavar="RUN", nargs="+", help="folders of traces; each is compared with the first"
         )
-        parser.add_argument("--all", action="store_true", help="also each axis, cause and place of a metric")
+        parser.add_argument("--all", action="store_true", help="also list each metric by axis, cause and place")
         parser.add_argument(
             "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
-            help=f"compare although this differs: {', '.join(FactKind)}",
+            help=f"compare even if this differs: {', '.join(FactKind)}",
         )  # fmt: skip
-        parser.add_argument("--format", choices=comparison.FORMATS, default="terminal", help="how to write it")
+        parser.add_argument(
+            "--format", choices=comparison.FORMATS, default="terminal", help="output format (default: terminal)"
+        )
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
@@ -223,11 +225,13 @@ class Trend:
     @staticmethod
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("history", metavar="FILE", help="made by: usp-prof check ... --history FILE")
+        parser.add_argument("history", metavar="FILE", help="file of usp-prof check ... --history FILE")
         parser.add_argument("--metric", metavar="NAME", action="append", default=[], help="only this metric")
         parser.add_argument("--changed", action="store_true", help="only metrics that changed or drift")
-        parser.add_argument("--fail", action="store_true", help="exit with 1 when one got worse")
-        parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+        parser.add_argument("--fail", action="store_true", help="exit with 1 if a metric got worse")
+        parser.add_argument(
+            "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+        )
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ class Read:
         """Declare the options."""
         run_options(parser)
         parser.add_argument(
-            "--shard", metavar="I/N", default="0/1", help="read the share I of N, counted from 0 (default: all)"
+            "--shard", metavar="I/N", default="0/1", help="read share I of N, counted from 0 (default: all)"
         )
 
     @staticmethod
@@ -57,7 +57,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """Read `I/N`: the share I of N."""
     match = _SHARD.match(text.strip())
     if match is None or not int(match[1]) < int(match[2]):
-        raise UsageError(f"--shard {text!r} is no share", hint="--shard 0/64 to --shard 63/64")
+        raise UsageError(f"--shard {text!r} is not a share", hint="--shard 0/64 to --shard 63/64")
     return int(match[1]), int(match[2])
 
 
@@ -73,7 +73,9 @@ class Cache:
     @staticmethod
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("action", choices=("info", "clear"), help="info: where and how large; clear: remove all")
+        parser.add_argument(
+            "action", choices=("info", "clear"), help="info: location and size; clear: delete everything"
+        )
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:

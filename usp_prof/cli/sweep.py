@@ -47,11 +47,11 @@ MOST_AT_ONCE = 64
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="where the cells are kept; named anew, it continues"
+        "folder", metavar="FOLDER", nargs="?", help="folder of the cells; given again, the sweep continues"
     )
     parser.add_argument(
         "--grid", metavar="NAME=A,B", nargs="+", action="extend", default=[],
-        help="values of the trainer's options that are crossed; processes may be one of them",
+        help="values of trainer options to cross; processes may be one of them",
     )  # fmt: skip
     parser.add_argument(
         "--fixed",
@@ -59,22 +59,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="the trainer's options that hold for all cells, such as model=tiny batch=16 steps=8",
+        help="trainer options of all cells, such as model=tiny batch=16 steps=8",
     )
-    parser.add_argument("--list", metavar="CSV", help="one cell a row, columns are the trainer's options")
+    parser.add_argument("--list", metavar="CSV", help="cells as rows, trainer options as columns")
     parser.add_argument(
-        "--processes", metavar="N", type=int, default=1, help="of each cell that names none (default 1)"
+        "--processes", metavar="N", type=int, default=1, help="processes of a cell that names none (default: 1)"
     )
-    parser.add_argument("--at-once", metavar="N", type=int, default=1, help="cells that run side by side (default 1)")
-    parser.add_argument("--timeout", metavar="S", type=float, default=600.0, help="seconds of a cell (default 600)")
-    parser.add_argument("--again", action="store_true", help="run the cells that failed once more")
+    parser.add_argument(
+        "--at-once", metavar="N", type=int, default=1, help="cells that run at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--timeout", metavar="S", type=float, default=600.0, help="time limit of a cell in seconds (default: 600)"
+    )
+    parser.add_argument("--again", action="store_true", help="run failed cells again")
     parser.add_argument("--trainer", metavar="FILE", default="", help="the trainer's script (default: trainer/run.py)")
-    parser.add_argument("--judge", action="store_true", help="record one cell, and hold the planner against the others")
-    parser.add_argument("--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published table: playbook")
-    parser.add_argument("--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="rows, by a column")
-    parser.add_argument("--map", metavar="DOWN,ACROSS", default="", help="sides of the maps (default: tp,pp)")
-    parser.add_argument("--format", choices=FORMATS, default="terminal", help="how to write it")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write it there")
+    parser.add_argument(
+        "--judge", action="store_true", help="record one cell, and measure the planner's error on the others"
+    )
+    parser.add_argument(
+        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"
+    )
+    parser.add_argument(
+        "--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="keep the rows with these values"
+    )
+    parser.add_argument("--map", metavar="DOWN,ACROSS", default="", help="axes of the maps (default: tp,pp)")
+    parser.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
 
 
 def run(args: argparse.Namespace) -> int:

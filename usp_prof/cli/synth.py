@@ -1,4 +1,4 @@
-"""`usp-prof synth`: write a made-up run, whose truth is known, from a declaration."""
+"""`usp-prof synth`: write a synthetic run, whose ground truth is known, from a declaration."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", metavar="FOLDER", help="where to write traces, run.json and truth.json")
-    parser.add_argument("--declaration", metavar="FILE", help="the whole declaration as JSON; options change it")
+    parser.add_argument("folder", metavar="FOLDER", help="folder for the traces, run.json and truth.json")
+    parser.add_argument("--declaration", metavar="FILE", help="declaration as JSON; the options override it")
     parser.add_argument("--mesh", metavar="AXES", help="sizes of the axes: dp=2,tp=2,pp=2,cp=1,ep=1")
-    parser.add_argument("--style", choices=[str(style) for style in Style], help="GPU over NCCL or CPU over gloo")
+    parser.add_argument("--style", choices=[str(style) for style in Style], help="nccl: GPUs; gloo: CPUs")
     parser.add_argument("--schedule", metavar="NAME", help="pipeline schedule: GPipe, 1F1B, ...")
-    parser.add_argument("--micro-batches", metavar="N", type=int, help="micro-batches of a step")
-    parser.add_argument("--steps", metavar="N", type=int, help="steps")
+    parser.add_argument("--micro-batches", metavar="N", type=int, help="micro-batches a step")
+    parser.add_argument("--steps", metavar="N", type=int, help="number of steps")
     parser.add_argument("--seed", metavar="N", type=int, help="the same seed gives the same bytes")
     parser.add_argument(
         "--fault", metavar="KIND:...", action="append", default=[],
         help=f"{', '.join(FaultKind)}; with rank=, step=, factor=, delay_ns=, axis=",
     )  # fmt: skip
-    parser.add_argument("--events", metavar="N", type=int, help="about so many events a rank, for tests of scale")
-    parser.add_argument("--bare", action="store_true", help="write no manifest, as if nobody had recorded one")
+    parser.add_argument("--events", metavar="N", type=int, help="about this many events a rank, for tests of scale")
+    parser.add_argument("--bare", action="store_true", help="write no manifest, as if recorded without usp-prof")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,10 +76,10 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    data = read_json(path, "declaration", "truth.json of a made-up run holds one")
+    data = read_json(path, "declaration", "truth.json of a synthetic run holds one")
     declared = data.get("declaration", data) if isinstance(data, dict) else data
     if not isinstance(declared, dict):
-        raise UsageError(f"{path} is no declaration: no object", hint="truth.json of a made-up run holds one")
+        raise UsageError(f"{path} is not a declaration: not an object", hint="truth.json of a synthetic run holds one")
     return dict(declared)
 
 
@@ -88,7 +88,7 @@ def _mesh(text: str) -> dict[str, int]:
     known = [field.name for field in fields(Mesh)]
     pairs = [pair.partition("=") for pair in text.split(",")]
     if any(name not in known or not value.isdigit() for name, _, value in pairs):
-        raise UsageError(f"{text!r} is no mesh", hint=f"write it like dp=2,tp=4; axes are {', '.join(known)}")
+        raise UsageError(f"{text!r} is not a mesh", hint=f"write it like dp=2,tp=4; axes are {', '.join(known)}")
     return {name: int(value) for name, _, value in pairs}
 
 
@@ -106,5 +106,7 @@ def _fault(text: str) -> dict[str, Any]:
             name, _, value = pair.partition("=")
             values[name] = _TYPES.get(name, int)(value)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no fault: {error}", hint="write it like slow_rank:rank=2,factor=1.5") from error
+        raise UsageError(
+            f"{text!r} is not a fault: {error}", hint="write it like slow_rank:rank=2,factor=1.5"
+        ) from error
     return values

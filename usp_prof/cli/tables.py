@@ -39,7 +39,9 @@ class Tables:
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("names", metavar="TABLE", nargs="*", help="only these tables")
-        parser.add_argument("--names", dest="only_names", action="store_true", help="list the tables without columns")
+        parser.add_argument(
+            "--names", dest="only_names", action="store_true", help="list the tables without their columns"
+        )
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:

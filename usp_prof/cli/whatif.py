@@ -50,27 +50,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="EDIT",
         action="append",
         default=[],
-        help="a change, such as comm_faster=2,axis=dp; may be repeated; --list shows which there are",
+        help="a change, such as comm_faster=2,axis=dp; repeatable; --list shows all",
     )
-    parser.add_argument("--list", action="store_true", help="list the edits with what they do")
+    parser.add_argument("--list", action="store_true", help="list the edits and what each does")
     parser.add_argument(
         "--ideal",
         action="store_true",
-        help="the step were all ranks alike, and what each rank, stage, axis and kind of action costs; "
-        "PATH may be an operation table of the straggler study (.parquet), too",
+        help="the step with all ranks alike, and what each rank, stage, axis and kind of action costs; "
+        "PATH may also be an operation table of the straggler study (.parquet)",
     )
-    parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="how to write it")
+    parser.add_argument(
+        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+    )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="write the predicted timeline: a file (.json, .json.gz) to look at, all ranks in one; or a folder of "
-        "traces that every command reads",
+        help="write the predicted timeline: one file of all ranks to view (.json, .json.gz), or a folder of traces "
+        "that every command reads",
     )
-    told = parser.add_argument_group("what no trace tells")
-    told.add_argument("--model", metavar="FILE", type=Path, help="the model: our JSON or a Hugging Face config.json")
-    told.add_argument("--sequence", metavar="N", type=int, default=0, help="its sequence length, if the file has none")
-    told.add_argument("--device", metavar="NAME", default="", help="the device, for its peaks, such as H100-SXM")
+    group = parser.add_argument_group("not in the traces")
+    group.add_argument(
+        "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
+    )
+    group.add_argument(
+        "--sequence", metavar="N", type=int, default=0, help="sequence length, if the description has none"
+    )
+    group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +128,7 @@ def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
 
 def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
     if edits or args.output:
-        raise UsageError("--ideal stands alone", hint="for one part of it: --edit ideal,rank=3")
+        raise UsageError("--ideal takes no edits", hint="for one part of it: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
         from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
