@@ -167,7 +167,7 @@ class Planned:
         if self.plans.best:
             text += f" Fastest: {self.plans.best[0].configuration}."
         if self.error_fraction is not None:
-            text += f" Of the recorded run itself the step is predicted with an error of {self.error_fraction:+z.1%}."
+            text += f" The step of the recorded run itself is predicted with an error of {self.error_fraction:+z.1%}."
         return text
 
     def __repr__(self) -> str:
@@ -243,9 +243,7 @@ def memory(
 
     if run is not None:
         if model or sequence or habits or degrees:
-            raise UsageError(
-                "a recorded run tells its own configuration", hint="memory(run) or memory(model=..., tp=8)"
-            )
+            raise UsageError("a recorded run has its own configuration", hint="memory(run) or memory(model=..., tp=8)")
         return fill_of_run(_opened(run).tables, device)
     if not model:
         raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')

@@ -88,5 +88,5 @@ def test_folders_with_traces_are_listed_without_following_links(given: Path) -> 
 @pytest.mark.parametrize("text", ["nothing", "given/run/rank0.json", "s3://bucket"])
 def test_only_folders_of_this_machine_can_be_given(given: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(given.parent)
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         Folders([text])

@@ -42,7 +42,7 @@ def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED
 
 def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
     said = verdicts.ranks(slow_rank)
-    assert said.startswith("Rank 2 is late by 768 ms of its own doing in a step of 1.79 s (43.0 %). Without that")
+    assert said.startswith("Rank 2 delays the others by 768 ms in a step of 1.79 s (43.0 %). Without that")
     assert "It arrives last in " in said
     assert "Cause: " in said
 

@@ -1,4 +1,4 @@
-"""A rule whose inputs are damaged is not asked, and the report says why."""
+"""A rule whose inputs are damaged is skipped, and the report says why."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
     found = find_all(tables)
     rows = [row for row in found.skipped if "rank 1: truncated" in row.detail]
-    skipped = [rule for row in rows for rule in row.detail.partition("; not asked: ")[2].split(", ")]
+    skipped = [rule for row in rows for rule in row.detail.partition("; rules skipped: ")[2].split(", ")]
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert skipped_sentence(found.skipped).startswith(f"rules that could not look: {len(skipped)} (needs all ranks")
+    assert skipped_sentence(found.skipped).startswith(f"rules skipped: {len(skipped)} (needs all ranks")
     assert not skipped_sentence(())

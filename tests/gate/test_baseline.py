@@ -32,10 +32,10 @@ def test_what_is_saved_is_loaded_and_the_bytes_are_the_same(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "no baseline"),
-        ('{"runs": []}', "no baseline"),
-        ('{"runs": 3}', "no baseline"),
-        ('{"format": "other", "runs": []}', "no baseline"),
+        ("{", "not a baseline"),
+        ('{"runs": []}', "not a baseline"),
+        ('{"runs": 3}', "not a baseline"),
+        ('{"format": "other", "runs": []}', "not a baseline"),
     ],
 )
 def test_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:

@@ -90,7 +90,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         read(tmp_path / "none.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(InputError, match="no history"):
+    with pytest.raises(InputError, match="not a history"):
         read(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="cannot write"):
         append(tmp_path / "no" / "runs.parquet", _run(np.random.default_rng(1), 1e9))

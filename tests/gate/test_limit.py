@@ -21,7 +21,7 @@ def test_reads_limits(text: str, limit: Limit) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "-1%", "nan", "inf%", "1x"])
 def test_refuses_what_is_no_limit(text: str) -> None:
-    with pytest.raises(UsageError, match="no limit"):
+    with pytest.raises(UsageError, match="not a limit"):
         parse_limit(text)
 
 

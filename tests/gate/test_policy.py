@@ -82,7 +82,7 @@ def test_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load_policy(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("= 1")
-    with pytest.raises(InputError, match="no TOML"):
+    with pytest.raises(InputError, match="not TOML"):
         load_policy(tmp_path / "bad.toml")
 
 

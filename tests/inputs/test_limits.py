@@ -51,15 +51,15 @@ def test_an_empty_path_is_not_the_current_folder() -> None:
 def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
     pipe = tmp_path / "rank0.json"
     os.mkfifo(pipe)
-    with pytest.raises(InputError, match="no file and no folder"):
+    with pytest.raises(InputError, match="neither a file nor a folder"):
         discover(pipe)
     with pytest.raises(InputError, match="no trace in"):
         discover(tmp_path)
-    with pytest.raises(InputError, match="it is no plain file"):
+    with pytest.raises(InputError, match="it is not a regular file"):
         read_bytes(pipe, "policy", "")
     with pytest.raises(InputError, match="no plain file"):
         read_memory_snapshot(pipe)
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         read_op_table(pipe)
     cells = ["sweep", str(tmp_path / "cells"), "--list"]
     for words in (["plan", "--table"], cells, ["sweep", "--published", "playbook"]):
@@ -71,8 +71,8 @@ def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (b"\xff,1,2", "no UTF-8"),
-        (b"x" * 200_000 + b",1,2", "is no CSV: field larger"),
+        (b"\xff,1,2", "not UTF-8"),
+        (b"x" * 200_000 + b",1,2", "is not CSV: field larger"),
         (b"Llama-3-8B,512,H100,8", "more cells than columns in row 2"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_cell_that_is_left_out_is_empty(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 150 + "1" + "}" * 150, "", "{", "\0"])
 def test_json_nested_beyond_all_use_is_no_description(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.json").write_text(text)
-    with pytest.raises(InputError, match="is no model"):
+    with pytest.raises(InputError, match="is not a model"):
         read_json(tmp_path / "model.json", "model", "")
 
 

@@ -87,7 +87,7 @@ class Harm:
 def test_what_is_no_snapshot_is_refused_and_nothing_runs(
     tmp_path: Path, data: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InputError, match="no memory snapshot"):
+    with pytest.raises(InputError, match="not a memory snapshot"):
         read_memory_snapshot(saved(tmp_path / "s.pickle", data))
     assert capsys.readouterr().out == ""
 

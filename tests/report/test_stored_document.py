@@ -84,5 +84,5 @@ def test_a_file_with_anything_else_is_refused(content: bytes, tmp_path: Path) ->
 
 
 def test_what_is_no_part_of_a_report_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="no part of a report"):
+    with pytest.raises(TypeError, match="not part of a report"):
         stored_document.write(object(), tmp_path)  # type: ignore[arg-type]

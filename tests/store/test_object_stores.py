@@ -251,7 +251,7 @@ class TestErrors:
             ("s3://no-such-bucket/run", "there is no such bucket"),
             (f"s3://{BUCKET}/nothing", "nothing lies here"),
             ("s3://", "names no bucket"),
-            ("xyz://bucket/run", "no place that can be read"),
+            ("xyz://bucket/run", "cannot be read"),
             ("https://host/trace.json?signature=x", "with a query"),
             ("http://127.0.0.1:9/trace.json", "no server answers"),
         ],

@@ -38,7 +38,7 @@ class Folders:
     def __init__(self, given: Sequence[str]) -> None:
         for text in given:
             if _URL.match(text) or not Path(text).is_dir():
-                raise InputError(f"{text} is no folder of this machine", hint="usp-prof mcp FOLDER, such as traces/")
+                raise InputError(f"{text} is not a folder on this machine", hint="usp-prof mcp FOLDER, such as traces/")
         self.roots = tuple(Path(text).resolve() for text in given)
 
     def place(self, text: str) -> Path:
@@ -50,7 +50,7 @@ class Folders:
             inside = [path for path in real if self._holds(path)]
             found = next((path for path in inside if path.exists()), None)
         except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
-            raise self._refused(text, "is no path") from None
+            raise self._refused(text, "is not a path") from None
         if not text or not inside:
             raise self._refused(text, "lies outside")
         if found is None:

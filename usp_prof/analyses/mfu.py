@@ -240,7 +240,7 @@ def _note(code: str, detail: str) -> HealthRow:
 
 # Check: do the ops of a trace run the FLOP of the model's formula, and if not, what explains it? The weights' ops count
 # 4/3 of the formula where forward is run again in backward. Attention's ops count 7/12 of it where a causal mask leaves
-# half of the square, and fused backward makes the scores again (7 products in place of 6).
+# half of the square, and fused backward recomputes the scores (7 products in place of 6).
 
 _BATCHED = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _EXPLAINED = 0.03
@@ -249,7 +249,7 @@ _WEIGHTS = (
     (4 / 3, "forward is run again in backward (recomputation)"),
 )
 # What attention's ops may count over 12 · L · h · s, by products run and what the mask leaves.
-_AGAIN = "fused backward makes the scores again"
+_AGAIN = "fused backward recomputes the scores"
 _PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
 _RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
 _MASKS = ((1.0, "the whole square"), (0.5, "the causal mask leaves half of the square"))

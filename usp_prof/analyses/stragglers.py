@@ -54,7 +54,7 @@ LATE_FRACTION = Metric(
 )  # fmt: skip
 STRAGGLER_COST = Metric(
     "straggler_cost", Unit.NS, Better.LOWER, "Cost of being late",
-    "Lateness of a rank that is its own doing, on the axis where it weighs most; as the whole the largest rank's mean.",
+    "Lateness that a rank causes itself, on the axis where it weighs most; as the whole the largest rank's mean.",
     ("rank", "step"),
 )  # fmt: skip
 METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
@@ -289,7 +289,7 @@ def _notes(tables: TableSet, seen: Arrivals, taken: Flags, peers: Mapping[int, t
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
     lonely = sum(not others for others in peers.values())
     if lonely and len(tables.ranks) > 1:
-        detail = "no other rank does the same work: no slowdown and no cause can be told"
+        detail = "no other rank does the same work: its slowdown and its cause are not known"
         notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
     if clock.of(tables).components > 1:
         detail = "clocks that nothing ties: calls over them are left out"

@@ -225,14 +225,14 @@ def _host(result: HostResult) -> BreakdownRows | None:
 
 
 def _lateness(figures: Figures) -> RankBars | None:
-    """Draw how late each rank is by its own doing; the mark is the mean of all."""
+    """Draw by how much each rank delays the others; the mark is the mean of all."""
     cost = figures.along("straggler_cost", "rank")
     if not cost:
         return None
     values = tuple(float(value) for value in cost.values())[:_MOST_BARS]
     mean = sum(cost.values()) / len(cost)
     labels = tuple(f"rank {rank}" for rank in cost)[:_MOST_BARS]
-    return RankBars("late by its own doing, in a step", labels, values, (mean,) * len(values), "comm", is_time=True)
+    return RankBars("own delay in a step", labels, values, (mean,) * len(values), "comm", is_time=True)
 
 
 def _utilisation(figures: Figures) -> BreakdownRows | None:

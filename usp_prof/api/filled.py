@@ -105,7 +105,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
-            "the run does not tell its model and mesh, so that its memory cannot be predicted",
+            "the run does not name its model and mesh, so its memory cannot be predicted",
             hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
         )
     configuration = replace(recorded_configuration(manifest, model), fused_attention=True)

@@ -64,7 +64,7 @@ def communication(figures: Figures) -> str:
         )
         text += f" In a step of the mean rank, summed over calls that may run at once, {'; '.join(told)}."
     else:
-        text += " The other members of the calls were not recorded, so waiting and transfer cannot be told apart."
+        text += " The other members of the calls were not recorded, so waiting and transfer cannot be separated."
     return text
 
 
@@ -85,12 +85,12 @@ def stragglers(figures: Figures) -> str:
     cost = figures.along("straggler_cost", "rank")
     step = figures.whole("step_time") or figures.whole("window_time")
     if not cost:
-        return "Nothing tells which rank arrives last: no call was recorded on more than one of its members."
+        return "Which rank arrives last is not known: no call was recorded on more than one of its members."
     rank, time = largest(cost)
     if not step or time < _LEAST * step:
-        return "No rank is late by its own doing for more than half a per cent of the step."
+        return "No rank delays the others by more than half a per cent of the step."
     return (
-        f"Rank {rank} is late by {quantity(time, Unit.NS)} of its own doing in a step of {quantity(step, Unit.NS)} "
+        f"Rank {rank} delays the others by {quantity(time, Unit.NS)} in a step of {quantity(step, Unit.NS)} "
         f"({share(time, step)})."
     )
 
@@ -108,7 +108,7 @@ def kernels(figures: Figures) -> str:
     if small is not None:
         said.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
     if not said:
-        return "Which ops run is known; how well is not: shapes or the device's peaks are missing."
+        return "How near ops come to the roofline is not known: shapes or the device's peaks are missing."
     return f"{'; '.join(said)}."
 
 

@@ -175,7 +175,7 @@ def _by_lists(f: Fields, count: int) -> list[str] | None:
     types = f.listed("attn_type_list")
     if types:
         if set(types) - {0, 1} or len(types) < count:
-            raise ArchitectureError("attn_type_list is no list of 0 (linear) and 1 (full) for every layer")
+            raise ArchitectureError("attn_type_list is not a list of 0 (linear) and 1 (full) for every layer")
         return [FULL if kind else LINEAR for kind in types[:count]]
     detail = f.get("linear_attn_config")
     if isinstance(detail, dict) and "full_attn_layers" in detail:

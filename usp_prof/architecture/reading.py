@@ -58,7 +58,7 @@ def read(data: Mapping[str, Any], mtp_layers: int = 0) -> ModelEntry:
     family = FAMILIES.get(model_type, UNLISTED)
     f = Fields(text, family.defaults)
     if f.flag("is_encoder_decoder"):
-        raise ArchitectureError(f"{model_type} has an encoder and a decoder, whose tokens are not counted alike")
+        raise ArchitectureError(f"{model_type} has an encoder and a decoder, whose tokens are not counted the same way")
     kinds, order = layers_of(f, family)
     entry = _entry(f, family, kinds, order)
     entry.name = str(data.get("name") or data.get("_name_or_path") or data.get("model_type") or model_type)

@@ -169,29 +169,29 @@ _CHECKS: dict[Input, Callable[[TableSet], str]] = {
 }
 
 
-# Which rules could not look, and what did they miss? A row of health for each reason, and all in a sentence.
+# Rules that were skipped: a row of health for each reason, and all of them in a sentence.
 
 SKIPPED = "rules_skipped"
 _CAUSE = re.compile(r"[^:;(]*")
 
 
 def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
-    """Say which rules could not look, given each one's reason."""
+    """Say which rules were skipped, given each one's reason."""
     alike: dict[str, list[str]] = {}
     for rule, reason in reasons.items():
         alike.setdefault(reason, []).append(rule)
     return [
-        HealthRow(SKIPPED, Severity.INFO, count=len(rules), detail=f"{reason}; not asked: {', '.join(rules)}")
+        HealthRow(SKIPPED, Severity.INFO, count=len(rules), detail=f"{reason}; rules skipped: {', '.join(rules)}")
         for reason, rules in alike.items()
     ]
 
 
 def skipped_sentence(health: Iterable[HealthRow]) -> str:
-    """Say in a line how many rules could not look and why, and of which ranks findings are; empty where it is all."""
+    """Say in a line how many rules were skipped and why, and of which ranks findings are; empty where it is all."""
     rows = tuple(health)
     skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
     why = [f"{row.count} ({_cause(row)})" for row in skipped]
-    sentences = [f"rules that could not look: {', '.join(why)}"] if why else []
+    sentences = [f"rules skipped: {', '.join(why)}"] if why else []
     sentences += [_cause(row) for row in rows if row.code == REPRESENTED]
     return "; ".join(sentences)
 

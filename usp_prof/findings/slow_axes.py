@@ -58,7 +58,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
                     "median_transfer_ns": float(np.median(rows["transfer_ns"][mine])),
                 },
                 Edit("comm_faster", f"{ratio:.3g}", (("axis", axis),)),
-                "test the network of this axis: which interface it takes, its bandwidth and latency",
+                "check the network of this axis: its interface, bandwidth and latency",
                 rows=proof.largest("calls", proof.equals("axis", axis), "transfer_ns"),
                 settings={"gloo": "GLOO_SOCKET_IFNAME", "NCCL": "NCCL_SOCKET_IFNAME"},
             )

@@ -178,7 +178,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         change = new.centre - centre
         return _said(replace(blank, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
-        return replace(blank, reason="one step tells nothing about noise", more_steps=5)
+        return replace(blank, reason="one step shows no noise", more_steps=5)
     assumed = steps_alone(noise) if rule.medians else noise
     found = shift_of(after, gauge, olds, new, rule, assumed)
     reach = t_quantile(tail, found.freedom) * found.error
@@ -194,7 +194,7 @@ def _from_zero(blank: Judgement, after: Series) -> Judgement:
     blank = replace(blank, before=0.0, after=new.centre, steps=new.steps)
     if new.centre == 0:
         return replace(blank, verdict=Verdict.PASS, change=0.0, low=0.0, high=0.0)
-    return replace(blank, reason="the baseline is 0, so that no relative change exists; give an absolute limit")
+    return replace(blank, reason="the baseline is 0, so there is no relative change; give an absolute limit")
 
 
 def _said(found: Judgement, rule: Rule) -> Judgement:
@@ -226,12 +226,12 @@ def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float, gauge: G
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
     fixed = shift.error**2 - shift.mendable
     if needed <= fixed:
-        one = "one baseline run does not tell how much runs differ: save a baseline of several runs"
+        one = "one baseline run does not show how much runs differ: save a baseline of several runs"
         many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
         return replace(found, more_steps=-1, reason=one if shift.runs == 1 else many)
     wanted = found.steps * shift.mendable / (needed - fixed)
     if not math.isfinite(wanted):
-        return replace(found, more_steps=-1, reason="the steps of this run tell nothing about its noise")
+        return replace(found, more_steps=-1, reason="the steps of this run do not show its noise")
     more = max(math.ceil(wanted) - found.steps, 1)
     where = " in both runs" if rule.medians else ""
     steps = "1 more step" if more == 1 else f"{more} more steps"
@@ -259,7 +259,7 @@ def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
 
 
 def _missing(name: str, floor: float) -> Judgement:
-    reason = f"{name} was not measured, so that its bound {floor:g} cannot be checked"
+    reason = f"{name} was not measured, so its bound {floor:g} cannot be checked"
     return Judgement(f"{name}{SIGN}{floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
 
 
@@ -273,7 +273,7 @@ def _judged(series: Series, floor: float, false_alarm: float) -> Judgement:
         verdict = Verdict.REGRESSED
     reason = "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound"
     if verdict is Verdict.INCONCLUSIVE and sample.steps < FEWEST_STEPS:
-        reason += f", and {sample.steps} steps do not tell how much steps differ: record {FEWEST_STEPS} or more"
+        reason += f", and {sample.steps} steps do not show how much steps differ: record {FEWEST_STEPS} or more"
     return Judgement(
         f"{series.key}{SIGN}{floor:g}",
         f"{series.title}, lower bound",

@@ -50,7 +50,7 @@ def _number(word: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise UsageError(f"{text!r} is no limit", hint="write 2% (of the baseline), 1pp (points) or a plain number")
+        raise UsageError(f"{text!r} is not a limit", hint="write 2% (of the baseline), 1pp (points) or a plain number")
     return value
 
 

@@ -150,9 +150,9 @@ def load(path: str | Path) -> Baseline:
             raise InputError(f"{path} was written by a later usp-prof", hint="update it, or save the baseline again")
         baseline = checked(Baseline, found)
     except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no baseline: {error}", hint=hint) from error
+        raise InputError(f"{path} is not a baseline: {error}", hint=hint) from error
     if baseline.format != FORMAT or not baseline.runs:
-        raise InputError(f"{path} is no baseline", hint=hint)
+        raise InputError(f"{path} is not a baseline", hint=hint)
     return baseline
 
 

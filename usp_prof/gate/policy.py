@@ -132,7 +132,7 @@ class Policy:
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
         floors = {**dict(self.minimum), **minimum}
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
-            raise UsageError(f"the least {endless[0]} is no finite number", hint="for example mfu=0.38")
+            raise UsageError(f"the least {endless[0]} is not a finite number", hint="for example mfu=0.38")
         asked = (*self.asked, *max_regression)
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 
@@ -148,7 +148,7 @@ def load_policy(path: str | Path) -> Policy:
     try:
         data = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"policy {path} is no TOML: {error}", hint="see docs/ci.md for an example") from error
+        raise InputError(f"policy {path} is not TOML: {error}", hint="see docs/ci.md for an example") from error
     return policy_from(data)
 
 
@@ -182,7 +182,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     try:
         written = checked(_Written, data)
     except ERRORS as error:
-        raise UsageError(f"this is no policy: {error}", hint="see docs/ci.md for an example") from error
+        raise UsageError(f"this is not a policy: {error}", hint="see docs/ci.md for an example") from error
     rules = []
     for entry in written.rule:
         _known("key of a rule", entry, _RULE_KEYS)

@@ -98,7 +98,9 @@ def listed(root: Location) -> list[Location]:
     elif root.is_file():
         return [root]
     elif root.exists():
-        raise InputError(f"{root} is no file and no folder (a pipe or a device): it can be read once only", hint=_HINT)
+        raise InputError(
+            f"{root} is neither a file nor a folder (a pipe or a device): it can be read once only", hint=_HINT
+        )
     elif has_magic(str(root)):
         tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - absolute patterns too
         if not tops:

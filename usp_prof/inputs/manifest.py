@@ -71,7 +71,7 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
     except (msgspec.DecodeError, RecursionError) as error:
         return None, (_broken(origin, str(error)),)
     if not isinstance(data, dict):
-        return None, (_broken(origin, "it is no object"),)
+        return None, (_broken(origin, "it is not an object"),)
     version = data.get("version", VERSION)
     if not limits.NUMBER.holds(version) or version > VERSION:
         why = f"version {str(version)[:24]} is not known, this reads up to {VERSION}: update usp-prof"
@@ -139,11 +139,11 @@ def _check_numbers(name: str, value: Any) -> None:  # noqa: ANN401 - any JSON
             _check_numbers(name, inner)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{value} is no finite number")
+            raise ValueError(f"{value} is not a finite number")
     elif isinstance(value, int):
         within = RANGES.get(name.partition("[")[0], limits.COUNT)
         if isinstance(value, bool) and name in RANGES:
-            raise TypeError(f"{value} is no number")
+            raise TypeError(f"{value} is not a number")
         if not isinstance(value, bool) and not within.holds(value):
             raise ValueError(f"{str(value)[:24]} is outside of {within}")
 

@@ -63,7 +63,7 @@ def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
         MemoryError,
     ) as error:
         raise InputError(
-            f"{path} is no memory snapshot: {error}", hint="torch.cuda.memory._dump_snapshot(FILE) writes one"
+            f"{path} is not a memory snapshot: {error}", hint="torch.cuda.memory._dump_snapshot(FILE) writes one"
         ) from error
 
 
@@ -95,7 +95,7 @@ def _number(entry: dict[str, Any], key: str, within: limits.Range = limits.CHANG
     """Give a whole number of an entry; raises `ValueError` where it is outside of its range."""
     value = entry[key]
     if not within.holds(value):
-        raise ValueError(f"{key}={str(value)[:24]} is no whole number within {within}")
+        raise ValueError(f"{key}={str(value)[:24]} is not a whole number within {within}")
     return value
 
 

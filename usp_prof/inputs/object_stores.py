@@ -139,7 +139,7 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
     except ValueError:
         known = "s3://, gs://, az://, http(s)://, file://"
-        raise UsageError(f"{scheme}:// is no place that can be read", hint=f"offered are {known}") from None
+        raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {known}") from None
     except TypeError:  # such as ftp, which needs a host before anything is asked
         hint = "mount it, or copy the traces to a folder or an object store"
         raise UsageError(f"{scheme}:// cannot be read: it needs settings of its own", hint=hint) from None

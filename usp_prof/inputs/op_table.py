@@ -64,12 +64,12 @@ class OpTable:
 def read_op_table(path: Path) -> OpTable:
     """Read a published table of operations."""
     if not path.is_file():
-        raise InputError(f"{path} is no file", hint="name a table of operations in Parquet")
+        raise InputError(f"{path} is not a file", hint="name a table of operations in Parquet")
     try:
         table = pq.read_table(path, columns=list(COLUMNS))
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"{path.name} is no table of operations: {error}", hint=f"it needs the columns {', '.join(COLUMNS)}"
+            f"{path.name} is not a table of operations: {error}", hint=f"it needs the columns {', '.join(COLUMNS)}"
         ) from error
     columns = _checked(table, path)
     if (columns["mc"] > 0).any():

@@ -215,7 +215,7 @@ def draw(lesson: Lesson, runs: Mapping[str, Run]) -> dict[str, str]:
 def _timeline_of(lesson: Lesson, run: Run) -> _Drawn:
     drawn = run.pipeline().picture if lesson.picture == "pipeline" else run.timeline().picture
     if not isinstance(drawn, TimelineSlices | PipelineSchedule):
-        raise InputError(f"{run.path} holds nothing to draw", hint=f"record it anew: usp-prof learn {lesson.name}")
+        raise InputError(f"{run.path} holds nothing to draw", hint=f"record it again: usp-prof learn {lesson.name}")
     return drawn
 
 

@@ -50,7 +50,7 @@ UPDATE_TIME = Metric(
 )  # fmt: skip
 STATES = Metric(
     "model_states", Unit.BYTES, Better.LOWER, "Weights, gradients, optimizer's state on a rank",
-    "By theory alone: a CPU's trace tells what was allocated since recording began, and these lie there before.",
+    "By theory alone: a CPU trace shows only what was allocated after recording began, and these were there before.",
 )  # fmt: skip
 DERIVED = (CALLS, SENT, OPS, UPDATE_OPS, UPDATE_TIME, STATES)
 """Figures of lessons that no analysis gives."""
@@ -94,7 +94,7 @@ def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[L
 def manifest_of(run: Run) -> Manifest:
     """Give what the trainer said about a run."""
     if run.manifest is None:
-        raise InputError(f"{run.path} has no run.json, so that it is no lesson's run", hint="usp-prof learn LESSON")
+        raise InputError(f"{run.path} has no run.json, so it is not a lesson's run", hint="usp-prof learn LESSON")
     return run.manifest
 
 

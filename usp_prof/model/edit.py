@@ -48,7 +48,9 @@ class Edit:
         try:
             number = float(word)
         except ValueError:
-            raise UsageError(f"edit {self}: {what!r} is no number", hint="usp-prof whatif --help lists edits") from None
+            raise UsageError(
+                f"edit {self}: {what!r} is not a number", hint="usp-prof whatif --help lists edits"
+            ) from None
         within = _RANGES.get(key or self.name, limits.COUNT)
         if not within.low <= number <= within.high:  # false for NaN, too
             raise UsageError(f"edit {self}: {what!r} is outside of {within}", hint="docs/limits.md lists all ranges")
@@ -59,6 +61,6 @@ def parse_edit(text: str) -> Edit:
     """Read an edit."""
     parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     if not parts or any(not _WORD.match(name) for name, _, _ in parts):
-        raise UsageError(f"{text!r} is no edit", hint="write it like comm_faster=2,axis=dp")
+        raise UsageError(f"{text!r} is not an edit", hint="write it like comm_faster=2,axis=dp")
     (name, _, value), *rest = parts
     return Edit(name, value, tuple(sorted((key, word) for key, _, word in rest)))

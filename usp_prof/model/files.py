@@ -29,7 +29,13 @@ def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
     file = Path(path)
     try:
         if not file.is_file():
-            why = "it is a folder" if file.is_dir() else "it is no plain file" if file.exists() else "it does not exist"
+            why = (
+                "it is a folder"
+                if file.is_dir()
+                else "it is not a regular file"
+                if file.exists()
+                else "it does not exist"
+            )
             raise InputError(f"cannot read {what} {path}: {why}", hint=hint)
         if file.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise InputError(f"{what} {path} is larger than {MAX_DESCRIPTION_BYTES >> 20} MB", hint=hint)
@@ -44,7 +50,7 @@ def read_text(path: str | Path, what: str, hint: str) -> str:
     try:
         return read_bytes(path, what, hint).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} {path} is no UTF-8 text: {error}", hint=hint) from None
+        raise InputError(f"{what} {path} is not UTF-8 text: {error}", hint=hint) from None
 
 
 def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - any JSON
@@ -62,7 +68,7 @@ def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - 
 def check_keys(text: bytes) -> None:
     """Raise `ValueError` where an object of JSON holds a key twice: readers keep one of them, and say nothing."""
     if twice := keys_held_twice(text):
-        raise ValueError(f"{twice[0]!r} stands twice in one object")
+        raise ValueError(f"{twice[0]!r} is twice in one object")
 
 
 def keys_held_twice(text: bytes) -> list[str]:
@@ -92,7 +98,7 @@ def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, 
     try:
         rows = list(reader)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"the {what} is no CSV: {error}", hint="save it as CSV in UTF-8") from None
+        raise InputError(f"the {what} is not CSV: {error}", hint="save it as CSV in UTF-8") from None
     for number, row in enumerate(rows, 2):
         if None in row:
             raise InputError(f"the {what} has more cells than columns in row {number}", hint="quote cells with commas")

@@ -36,7 +36,7 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
     """
     data = read_json(path, "model description", _HINT)
     if not isinstance(data, dict):
-        raise InputError(f"{path} is no model description: no JSON object", hint=_HINT)
+        raise InputError(f"{path} is not a model description: not a JSON object", hint=_HINT)
     inner = data.get("model")
     try:
         entry = describe(inner if isinstance(inner, dict) else data)

@@ -144,7 +144,7 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
         f"it has no configuration of the model (it has {', '.join(TORCHTITAN_CONFIGS)})",
     )
     _, _, recompute = TORCHTITAN_CONFIGS.get(model.name, ("", "", c.recompute))
-    yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is no option"
+    yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is not an option"
     some = c.recompute_layers > 0 or c.recompute_group > 1
     yield some, "it recomputes all layers of a stage, one at a time"
     yield c.offload is not Offload.NONE, "it offloads weights with the optimizer, which is another plan"

@@ -64,7 +64,7 @@ class Mark(ContextDecorator):
 def mark(area: str, what: str, **values: int | str) -> Mark:
     """Name a stretch of work, ``area::what key=value``; the areas are those of `usp_prof.contract.AREAS`."""
     if area not in AREAS:
-        raise ValueError(f"{area!r} is no area of a mark; there are {', '.join(AREAS)}")
+        raise ValueError(f"{area!r} is not an area of a mark; there are {', '.join(AREAS)}")
     for value in values.values():  # a loop: a comprehension would cost as much as the rest of the mark
         if isinstance(value, str) and value.split() != [value]:
             raise ValueError(f"a mark's values are integers or words without blanks, {value!r} is neither")
@@ -74,14 +74,14 @@ def mark(area: str, what: str, **values: int | str) -> Mark:
 def pipeline_action(kind: str, *, stage: int, micro_batch: int) -> Mark:
     """Name a pipeline action: F forward, B full backward, I input gradient, W weight gradient."""
     if kind not in PIPELINE_KINDS:
-        raise ValueError(f"{kind!r} is no pipeline action; there are {', '.join(PIPELINE_KINDS)}")
+        raise ValueError(f"{kind!r} is not a pipeline action; there are {', '.join(PIPELINE_KINDS)}")
     return Mark("pp", kind, {"stage": stage, "mb": micro_batch})
 
 
 def pipeline_transfer(what: str, *, stage: int, micro_batch: int, peer: int) -> Mark:
     """Name a transfer between stages (`TRANSFERS`) with the global rank of the peer; NCCL says nothing about these."""
     if what not in TRANSFERS:
-        raise ValueError(f"{what!r} is no pipeline transfer; there are {', '.join(TRANSFERS)}")
+        raise ValueError(f"{what!r} is not a pipeline transfer; there are {', '.join(TRANSFERS)}")
     return Mark("pp", what, {"stage": stage, "mb": micro_batch, "peer": peer})
 
 

@@ -122,7 +122,7 @@ def _plain_scalar(value: Any) -> Any:  # noqa: ANN401 - any scalar of a document
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{type(value).__name__} is no part of a report")
+    raise TypeError(f"{type(value).__name__} is not part of a report")
 
 
 def _made(value: Any, metrics: list[Any]) -> Any:  # noqa: ANN401 - any part of a document

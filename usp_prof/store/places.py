@@ -53,7 +53,7 @@ def open_cache(folder: str | Path | None = None) -> Cache:
     is_own = not folder or isinstance(location(str(folder)), RemotePath)  # of a remote one, what is fetched is ours
     limit = os.environ.get(SIZE_VARIABLE, str(DEFAULT_BYTES if is_own else UNBOUNDED))
     if not limit.isdecimal():
-        raise UsageError(f"{SIZE_VARIABLE}={limit!r} is no number of bytes", hint=f"{SIZE_VARIABLE}={DEFAULT_BYTES}")
+        raise UsageError(f"{SIZE_VARIABLE}={limit!r} is not a number of bytes", hint=f"{SIZE_VARIABLE}={DEFAULT_BYTES}")
     return cache_at(str(chosen) if chosen else str(_user_folder()), int(limit))
 
 

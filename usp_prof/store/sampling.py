@@ -64,7 +64,7 @@ class Sampling:
             return cls(Kind.SAMPLE, int(count))
         if text not in _NAMES:
             nearest = unknown_name("choice of ranks", text, _NAMES).hint
-            raise UsageError(f"ranks {text!r} is no list of numbers and no choice of ranks", hint=nearest)
+            raise UsageError(f"ranks {text!r} is neither a list of numbers nor a choice of ranks", hint=nearest)
         return cls(Kind(text))
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ def _action(word: str, rank: int) -> Action:
     """Read an action; without a stage it is the rank's own."""
     match = _ACTION.match(word)
     if match is None:
-        raise UsageError(f"{word!r} is no pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
+        raise UsageError(f"{word!r} is not a pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
     return Action(int(match["stage"] or rank), Kind(match["kind"]), int(match["micro_batch"]))
 
 

@@ -119,7 +119,7 @@ class Relations:
             sql.encode()  # bytes of a command line that are no UTF-8 are lone surrogates here
             statements = self._connection.cursor().extract_statements(sql)
         except UnicodeEncodeError:
-            raise UsageError("the SQL is no UTF-8", hint=_HINT) from None
+            raise UsageError("the SQL is not UTF-8", hint=_HINT) from None
         except duckdb.Error as error:
             raise UsageError(f"the SQL cannot be read: {error}", hint=_HINT) from None
         return statements[0].type if len(statements) == 1 else None

@@ -88,7 +88,7 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
         name, _, listed = axis.partition("=")
         found = [value.strip() for value in listed.split(",") if value.strip()]
         if not name or not found:
-            raise UsageError(f"--grid {axis!r} is no axis of a grid", hint="write it like --grid tp=1,2 zero=0,1")
+            raise UsageError(f"--grid {axis!r} is not an axis of a grid", hint="write it like --grid tp=1,2 zero=0,1")
         if _option(name) in values:
             raise UsageError(f"--grid names {name} twice", hint=f"write all its values at once: {name}=1,2")
         values[_option(name)] = found
@@ -120,7 +120,7 @@ def _cell(options: Mapping[str, str], processes: int) -> Cell:
     given = {option: value for option, value in options.items() if value}
     taken = OURS & given.keys()
     if taken:
-        raise UsageError(f"{min(taken)} is no option that cells may set", hint="leave it out")
+        raise UsageError(f"{min(taken)} is not an option that cells may set", hint="leave it out")
     number = given.pop("processes", str(processes))
     if not number.isdigit() or not 1 <= int(number) <= MOST_PROCESSES:
         raise UsageError(f"processes is a whole number from 1 to {MOST_PROCESSES}, not {number!r}")

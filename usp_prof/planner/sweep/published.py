@@ -58,7 +58,7 @@ def playbook(path: Path) -> Published:
     given = list(_records(path))
     if not given or not set(NEEDED) <= given[0].keys():
         lacking = ", ".join(sorted(set(NEEDED) - set(given[0] if given else ())))
-        raise InputError(f"{path} is no table of the playbook's sweep: it lacks {lacking}")
+        raise InputError(f"{path} is not the table of the playbook's sweep: it lacks {lacking}")
     kept = [row for row in given if row["model"] in SHAPES and _batch(row) == SEQUENCES]
     if not kept:
         raise InputError(f"{path} has no row of the playbook's sweep (256 sequences a step; {', '.join(SHAPES)})")

@@ -139,7 +139,9 @@ def read_outcome(folder: Path) -> Outcome | None:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
     except ERRORS as error:
-        raise InputError(f"{path} is no outcome of a cell: {error}", hint="remove it to run the cell again") from error
+        raise InputError(
+            f"{path} is not the outcome of a cell: {error}", hint="remove it to run the cell again"
+        ) from error
     return outcome
 
 

@@ -118,7 +118,7 @@ def asked(plans: Plans) -> str:
 def basis(learnt: Calibration | None, plans: Plans) -> Text:
     """Say what stands behind the figures."""
     machine = plans.question.cluster
-    said = f"large matrix products taken to reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})"
+    said = f"large matrix products are assumed to reach {100 * machine.efficiency:.3g} % of the peak ({machine.basis})"
     if learnt is not None and machine == learnt.cluster:
         said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
     left_out = "".join(f" Not modelled: {each}." for each in not_modelled(plans.question.model))

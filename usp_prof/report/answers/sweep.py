@@ -280,7 +280,7 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
 def judged(score: Score) -> Section:
     """Say how good the planner was on these rows."""
     if not score.judged:
-        said = Text("No measured configuration could be predicted, so that the planner is not judged.")
+        said = Text("No measured configuration could be predicted, so the planner is not judged.")
         return Section("sweep-planner", "The planner on this sweep", (said,))
     figures = [
         KeyFigure("configurations judged", score.judged, Unit.COUNT),

@@ -54,7 +54,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
             key_figures(together, f"{mean_of(together)}; {missed}"),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
-            Text("Gains overlap: they are never added, but replayed together.", quiet=True),
+            Text("Gains overlap: they are replayed together, never added.", quiet=True),
             *_replayed(together),
         ),
     )
@@ -275,7 +275,7 @@ def _memory(need: Footprint | None) -> MemoryJson | None:
 
 MISSING = "The step with all ranks alike is not known: {}."
 """What is said of a run whose ideal cannot be told."""
-NO_LOSS = "The ranks are alike: no rank, axis or stage makes this run lose time that exceeds the error."
+NO_LOSS = "The ranks are alike: no rank, axis or stage costs more time than the error."
 """What is said of a run that is at its ideal."""
 
 
@@ -297,7 +297,7 @@ def of_run(found: Slowdown, *, as_json: bool) -> str:
         head += f"\nThe ideal step is {replayed}."
     if not found.parts:
         return f"{head}\n{NO_LOSS}\n"
-    lines = [head, "of the loss goes away when this alone is ideal:"]
+    lines = [head, "share of the loss that goes away when one part alone is ideal:"]
     lines += [f"  {each.what:6} {each.name:12} {each.share:8.1%}" for each in found.parts]
     return "\n".join(lines) + "\n"
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _SUMS = Text(
-    "Total is the time in which any call runs; waiting and transfer are sums over calls, which may run at once. What a "
-    "pipeline's receives wait is a bubble, in no total here.",
+    "Total is the time in which any call runs; waiting and transfer add up calls that may run at once. Waits of "
+    "pipeline receives count as bubble, in no total here.",
     quiet=True,
 )
 
@@ -90,10 +90,12 @@ def by_collective(figures: Figures) -> DataTable | None:
 def _hiders(hiders: Sequence[Hider]) -> DataTable:
     columns = (TableColumn("axis"), TableColumn("hidden under"), TableColumn("time", Unit.NS))
     rows = tuple((hider.axis, hider.name, hider.hidden_ns) for hider in hiders[:ROWS])
-    return DataTable("What hides it, over all ranks and steps", columns, rows, more=max(0, len(hiders) - ROWS))
+    return DataTable(
+        "What it is hidden under, all ranks and steps together", columns, rows, more=max(0, len(hiders) - ROWS)
+    )
 
 
-# How fast are the collectives for their size, and how much of their time is waiting for the last member?
+# Collectives: how fast they are for their size, and how much of their time is waiting for the last member.
 
 _KINDS = {
     "axis": "",

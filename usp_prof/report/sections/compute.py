@@ -102,7 +102,7 @@ def roofline(result: KernelsResult) -> RooflinePoints | None:
     )
 
 
-# Which share of the devices' peak becomes model, by which convention, and does the trace agree?
+# MFU: the share of the devices' peak that becomes model, by each convention, checked against the trace's own FLOP.
 
 _CONVENTIONS = {
     "convention": "",
@@ -122,7 +122,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [*key_figures(result)]
     if result.peak:
         peak = quantity(result.peak, Unit.FLOP_PER_SECOND)
-        text = f"Held against {result.devices} devices at {peak} {result.precision} dense"
+        text = f"Relative to {result.devices} devices at {peak} {result.precision} dense"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
         blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))
@@ -131,7 +131,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
     return Section("mfu", title, (*blocks, *notes(result)))
 
 
-# Does the host keep the device fed: launches, queues, blocking calls and who made them, input, CPU time by op?
+# Host: launches, queues, blocking calls and who made them, data loading, CPU time by op.
 
 _HOW: dict[str, Callable[[Sequence[float]], float]] = {"longest_ns": max, "delay_p50_ns": median, "delay_p99_ns": max}
 
@@ -178,7 +178,7 @@ def _joined(name: str, alike: Sequence[Any]) -> float:
     return _HOW.get(name, sum)(known) if known else nan
 
 
-# How much memory did each rank need, what was alive at its peak, and how fast were copies?
+# Memory: what each rank needed, what was alive at its peak, and how fast copies were.
 
 
 MOST_MEMORY_LINES = 4
@@ -213,7 +213,7 @@ def _snapshots(result: MemoryResult) -> list[Block]:
     ]
     if fullest:
         drawn = MemoryLines(tuple(_history(one) for one in fullest))
-        blocks.append(Chart("Memory over time, as the snapshots' histories tell", drawn))
+        blocks.append(Chart("Memory over time, from the snapshots' histories", drawn))
     sites = result.site_listing()
     if length(sites):
         blocks.append(listed(sites, "What took the memory in use at the snapshots"))

@@ -25,7 +25,7 @@ def build_findings(context: Context, title: str) -> Section | None:
     return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))
 
 
-# What was wrong with the traces, and what cannot be known because of it? Every row of health.
+# Health: every row of what was wrong with the traces, and of what is not known because of it.
 
 
 def build_health(context: Context, title: str) -> Section:
@@ -35,7 +35,7 @@ def build_health(context: Context, title: str) -> Section:
     return Section("health", title, (Health(tuple(rows), title=""),))
 
 
-# How far apart were the ranks' clocks, and how sure is that?
+# Clocks: how far apart the ranks' clocks were, and how sure that is.
 
 _RANKS = {
     "rank": "",

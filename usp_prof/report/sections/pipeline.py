@@ -1,4 +1,4 @@
-"""How did the pipeline run, how much of it is bubble, and how much of that did the schedule promise?"""
+"""Section on the pipeline: the schedule as it ran, its bubble beside the ideal one, stages and ranks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _RANKS = {
 }
 
 _WINDOW = (
-    "Bubble: the share of the schedule's window, first action's start to last one's end, in which ranks run no action."
-    " Of the whole step, only what the device idles for it counts as idle: pipeline."
+    "Bubble: the share of the schedule's window, from the start of the first action to the end of the last, in which "
+    "ranks run no action. The breakdown of the step counts the device's idle time in it, as idle: pipeline."
 )
 
 
@@ -126,7 +126,7 @@ def _looks_like(result: PipelineResult) -> str:
     if guess.declared:
         said.append(f"Declared as {guess.declared}.")
     if result.actions.source:
-        said.append(f"Actions are known from: {result.actions.source}.")
+        said.append(f"Source of the actions: {result.actions.source}.")
     return " ".join(said)
 
 

@@ -222,7 +222,7 @@ def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:
     return places[inverse] if len(places) else np.zeros(0, np.int64)
 
 
-# What bounds the run: which work, on which rank, is on the way that nothing could have shortened elsewhere?
+# Critical path: the work, and on which rank, that bounds the run; only shortening it shortens the step.
 
 
 def build_critical_path(context: Context, title: str) -> Section | None:

@@ -126,7 +126,7 @@ def _surplus(load: Load) -> float:
     return max(load.tokens) - sum(load.tokens) / len(load.tokens)
 
 
-# Has every part of the sequence the same work, and at which ring step does who wait for its exchange?
+# Context parallelism: the work of each part of a sequence, and who waits at which ring step.
 
 MOST_RANKS_OF_SEQUENCES = 64
 _NAMES = {
