@@ -75,7 +75,7 @@ def test_copies_are_written_and_history_kept(runs: Path, tmp_path: Path, capsys:
     assert (tmp_path / "check.xml").read_text().count("<?xml") == 1
     (tmp_path / "summary.md").write_text("as PowerShell writes it", encoding="utf-16")
     assert _check(runs, "again", "--write", copies) == 2
-    assert "summary.md is no UTF-8 text" in capsys.readouterr().err
+    assert "summary.md is not UTF-8 text" in capsys.readouterr().err
     assert main(["trend", history, "--metric", "step_time"]) == 0
     assert "2 runs" in capsys.readouterr().out
 

@@ -100,7 +100,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_a_run_of_no_number_is_refused(drifting: Path, number: int) -> None:
     table = pq.read_table(drifting)
     pq.write_table(table.set_column(0, "run", pa.array([number] * len(table))), drifting)
-    with pytest.raises(InputError, match="no history of runs: run is"):
+    with pytest.raises(InputError, match="not a history of runs: run is"):
         append(drifting, _run(np.random.default_rng(1), 1e9))
 
 
