@@ -61,7 +61,7 @@ def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - 
         check_depth(data)
         check_keys(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no {what}: {error}", hint=hint) from None
+        raise InputError(f"{path} is not a {what}: {error}", hint=hint) from None
     return data
 
 
