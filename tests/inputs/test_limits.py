@@ -180,7 +180,7 @@ def test_a_stack_that_blocks_share_is_looked_at_once(tmp_path: Path) -> None:
 def test_a_snapshot_of_no_device_is_refused(tmp_path: Path, device: int) -> None:
     segment = {"device": device, "total_size": 1, "allocated_size": 1}
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
-    with pytest.raises(InputError, match=f"device={device} is no whole number within 0 to 1023"):
+    with pytest.raises(InputError, match=f"device={device} is not a whole number within 0 to 1023"):
         read_memory_snapshot(tmp_path / "s.pickle")
 
 
