@@ -86,7 +86,10 @@ class Questions:
         return self._ask("pipeline", ranks, steps)
 
     def stragglers(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask which rank the others wait for. `.df` has a row for each rank and axis."""
+        """Ask which rank the others wait for. `.df` has a row for each rank and axis.
+
+        `.metric_table` has each rank's `straggler_cost` step by step: since when it is late.
+        """
         return self._ask("stragglers", ranks, steps)
 
     def kernels(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:

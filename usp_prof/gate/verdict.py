@@ -142,6 +142,8 @@ def check(
     verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
+    if last is None:  # nothing was to be compared: only the bounds are worth a line
+        judgements = tuple(each for each in judgements if each.verdict is not Verdict.NOT_COMPARED)
     return Report(
         verdict, judgements, found, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
     )

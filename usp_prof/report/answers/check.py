@@ -66,7 +66,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
     if follows := what_follows(report):
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
-    say(f"{report.after} against {report.before}{runs}", indent=0)
+    say(f"{report.after} against {report.before or 'lower bounds alone'}{runs}", indent=0)
     differences = [f"differs: {each}" for each in report.differences]
     for line in (*(report.unusable + report.unanswered)[1:], *differences):
         say(line)
@@ -137,7 +137,8 @@ def as_markdown(report: Report) -> str:
     """Write the check as Markdown."""
     lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
-    lines += [f"`{report.after}` against `{report.before}`{runs}", ""]
+    before = f"`{report.before}`" if report.before else "lower bounds alone"
+    lines += [f"`{report.after}` against {before}{runs}", ""]
     follows = what_follows(report)
     warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
