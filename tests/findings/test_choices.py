@@ -1,4 +1,4 @@
-"""Rules on choices of a configuration: pipelines, recomputation, tensor parallelism over hosts, odd sizes."""
+"""Rules on choices of a configuration: pipelines, recomputation, tensor parallelism, links, odd sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiny import Trace, table_set
 
 from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.findings.rules.kernels import WastedTiles
-from usp_prof.findings.rules.links import WideTensorParallel
+from usp_prof.findings.rules.links import LowBandwidth, WideTensorParallel
 from usp_prof.findings.rules.needless_recompute import NeedlessRecompute, needed_bytes
 from usp_prof.findings.rules.pipelines import FewMicroBatches, PipelineSchedule
 from usp_prof.whatif.layout import Layout, memory_of
@@ -71,8 +71,8 @@ def test_needless_recompute_asks_only_runs_that_recompute() -> None:
     assert list(NeedlessRecompute.look(table_set(trace, replace(said, recompute="none")))) == []
 
 
-def on_hosts(*hosts: str) -> TableSet:
-    """Make two ranks whose tensor-parallel all-reduces move 64 MiB in 10 ms, 6.7 GB/s on the bus."""
+def on_hosts(*hosts: str, transfer_us: int = 10_000) -> TableSet:
+    """Make two ranks whose tensor-parallel all-reduces move 64 MiB; in 10 ms that is 6.7 GB/s on the bus."""
     said = Manifest(
         device="NVIDIA H100 80GB HBM3", mesh={"tp": 2}, hosts={str(rank): host for rank, host in enumerate(hosts)}
     )
@@ -83,7 +83,7 @@ def on_hosts(*hosts: str) -> TableSet:
         for number in range(4):
             at = (1 + 12 * number) * 1_000 * US
             trace.collective(
-                "all_reduce", at, 10_000 * US, launch_at=at - 100 * US, group="1", nelems=1 << 24, sequence=number
+                "all_reduce", at, transfer_us * US, launch_at=at - 100 * US, group="1", nelems=1 << 24, sequence=number
             )
     return table_set(traces, said)
 
@@ -97,6 +97,20 @@ def test_wide_tensor_parallel_is_named_where_its_group_lies_on_two_hosts() -> No
 
 def test_tensor_parallelism_inside_a_host_is_not_wide() -> None:
     assert list(WideTensorParallel.look(on_hosts("one", "one"))) == []
+
+
+def test_low_bandwidth_asks_for_three_quarters_of_the_link() -> None:
+    (draft,) = LowBandwidth.look(on_hosts("one", "one"))
+    link = draft.evidence["link_bytes_per_second"]
+    assert isinstance(link, float)
+    assert draft.title.startswith("tp collectives reach ")
+    assert draft.edit.name == "comm_faster"
+    assert float(draft.edit.value) == pytest.approx(0.75 * link / ((1 << 26) / 0.01), rel=0.01)
+
+
+def test_a_link_that_is_used_and_one_between_hosts_have_no_low_bandwidth() -> None:
+    assert list(LowBandwidth.look(on_hosts("one", "one", transfer_us=200))) == []  # 335 GB/s
+    assert list(LowBandwidth.look(on_hosts("one", "other"))) == []  # that is wide-tensor-parallel
 
 
 def products(*sizes: int, wasted: float) -> TableSet:

@@ -6,7 +6,9 @@ import pytest
 from made_faults import run_of, run_with
 from tiny import Trace, table_set
 
+from usp_prof.analyses import breakdown
 from usp_prof.findings import find
+from usp_prof.findings.rules.exposed_communication import ExposedTensorParallel
 from usp_prof.findings.rules.links import SmallMessages
 from usp_prof.findings.rules.pipelines import StageImbalance
 from usp_prof.model.edit import Edit
@@ -28,6 +30,23 @@ def test_gradient_sync_without_overlap_is_found_and_worth_what_overlap_brings() 
     without, overlapped = (unedited(run_of(text).tables).mean_measured_ns for text in (NO_OVERLAP, OVERLAP))
     assert found["exposed-gradient-sync"] == pytest.approx(1 - overlapped / without, abs=0.03)
     assert "exposed-gradient-sync" not in _codes(OVERLAP)
+
+
+def test_exposed_tensor_parallel_gains_no_more_than_the_axis_exposes() -> None:
+    tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
+    (draft,) = ExposedTensorParallel.look(tables)
+    exposed_ns = sum(
+        each.value
+        for each in breakdown.compute(tables).values()
+        if each.metric.id == "exposed_comm_time" and each.dims == {"axis": "tp"}
+    )
+    gain = predict(tables, [draft.edit]).gain_fraction
+    assert draft.basis is Basis.BOUND
+    assert 0 < gain <= exposed_ns / unedited(tables).mean_measured_ns + 0.01
+
+
+def test_without_the_axis_no_tensor_parallel_communication_is_exposed() -> None:
+    assert list(ExposedTensorParallel.look(run_with("clean").tables)) == []
 
 
 def test_a_heavy_last_stage_is_an_imbalance() -> None:
