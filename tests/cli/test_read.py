@@ -69,6 +69,17 @@ def test_more_shares_than_ranks_leave_some_empty(run: Path, tmp_path: Path, caps
     assert "0 ranks of share 9/10" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("choice", "read"), [("sample:2", 2), ("one-per-stage", 1), ("outliers", RANKS)], ids=str)
+def test_of_a_choice_of_ranks_as_many_are_read_as_analyze_needs(
+    run: Path, choice: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for share in range(2):
+        assert main(["read", str(run), "--store", str(tmp_path), "--ranks", choice, "--shard", f"{share}/2", "-q"]) == 0
+    assert len(entries(tmp_path)) == read
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    assert open_run(run, cache_dir=tmp_path, ranks=choice).ranks
+
+
 @pytest.mark.parametrize("text", ["3", "4/4", "-1/2", "0/0", "a/b"])
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a share"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import executor_from, note, output, parse_numbers, reading_progress, run_options
+from usp_prof.cli.opening import executor_from, note, output, parse_ranks, reading_progress, run_options
 from usp_prof.model.errors import UsageError
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_ranks
@@ -41,7 +41,7 @@ class Read:
     def run(args: argparse.Namespace) -> int:
         """Read; what lies in the store already is not read again."""
         index, count = parse_shard(args.shard)
-        ranks = parse_numbers(args.ranks, "--ranks") if args.ranks else None
+        ranks = parse_ranks(args.ranks) if args.ranks else None
         with reading_progress(args) as progress, executor_from(args) as executor:
             done = read_ranks(
                 args.path, run=args.run, ranks=ranks, shard=(index, count), cache_dir=args.cache_dir,

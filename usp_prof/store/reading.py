@@ -57,7 +57,7 @@ def read_run(
     sampling = None
     if isinstance(ranks, str):
         sampling = Sampling.parse(ranks)
-        chosen = sampling.before_reading(sorted(file.rank for file in found.files), manifest)
+        chosen = _chosen_before_reading(sampling, found, manifest)
     else:
         chosen = None if ranks is None else numbers("ranks", ranks)
     files = _wanted(found, chosen)
@@ -97,7 +97,7 @@ def read_ranks(
     path: str | Location,
     *,
     run: str | None = None,
-    ranks: Iterable[int] | None = None,
+    ranks: Iterable[int] | str | None = None,
     shard: tuple[int, int] = (0, 1),
     cache_dir: str | Path | None = None,
     progress: Progress | None = None,
@@ -105,13 +105,15 @@ def read_ranks(
 ) -> RanksRead:
     """Read every `shard[1]`-th rank of a run into the store, beginning with the `shard[0]`-th.
 
-    Shares are disjoint and cover the ranks that are there; of a run that grows meanwhile, read them once more.
+    Of a choice of ranks by what they are, all are read that have to tell which these are. Shares are disjoint and cover
+    the ranks that are there; of a run that grows meanwhile, read them once more.
     `open_run` finds their tables afterwards.
     """
     found = _chosen(discover(path), run)
-    index, count = shard
-    files = sorted(_wanted(found, ranks), key=lambda file: file.rank)[index::count]
     manifest, _ = _manifest(found)
+    chosen = _chosen_before_reading(Sampling.parse(ranks), found, manifest) if isinstance(ranks, str) else ranks
+    index, count = shard
+    files = sorted(_wanted(found, chosen), key=lambda file: file.rank)[index::count]
     cache = open_cache(cache_dir)
     if not files:
         return RanksRead((), 0, (), cache.place)
@@ -130,6 +132,10 @@ def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
     if name not in named:
         raise unknown_name("run", name, named)
     return named[name]
+
+
+def _chosen_before_reading(sampling: Sampling, found: FoundRun, manifest: Manifest | None) -> tuple[int, ...] | None:
+    return sampling.before_reading(sorted(file.rank for file in found.files), manifest)
 
 
 def _wanted(found: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
