@@ -156,10 +156,10 @@ def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         # gloo's range of a send says only when it was posted: its waiting is left out already.
         sends = collectives.matches("op", "send") & collectives.matches("axis", str(Axis.PP))
         sends &= ~collectives.matches("library", "gloo")
-        mine = paired & (members["rank"] == rank)
-        mine[mine] = sends[members["part"][mine]]
-        waited += int(members["wait_ns"][mine].sum())
-        lasted += int((members["wait_ns"][mine] + members["transfer_ns"][mine]).sum())
+        rows = np.flatnonzero(paired & (members["rank"] == rank))
+        rows = rows[sends[members["part"][rows]]]
+        waited += int(members["wait_ns"][rows].sum())
+        lasted += int((members["wait_ns"][rows] + members["transfer_ns"][rows]).sum())
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
     detail = f"{100 * waited / lasted:.1f} % of pipeline sends is waiting for the receiver; it counts as exposed pp"

@@ -11,7 +11,7 @@ from usp_prof.analyses.measures.arrivals import Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
 from usp_prof.analyses.result import frame, in_order, spread
-from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.rows import combinations, group_codes, lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -209,10 +209,10 @@ def bus_bandwidth(calls: Columns) -> Floats:
     """Give each call's bus bandwidth; NaN where size or transfer are not known."""
     op, names = calls.codes("op")
     sizes = calls["group_size"]
-    alike = group_codes(op, sizes)
-    first = first_rows(alike)
-    each = [bus_factor(names[op[row]], max(int(sizes[row]), 1)) for row in first.tolist()]
-    factor = np.array(each, float)[alike] if each else np.ones(len(calls))
+    # Calls of one operation and size have one factor: it is worked out once for each combination.
+    kinds, kind_of_call = combinations(op, sizes)
+    factors = [bus_factor(names[code], max(size, 1)) for code, size in kinds]
+    factor = lookup(factors, kind_of_call, missing=1.0)
     known = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
     time = np.where(known, calls["transfer_ns"], 1) / 1e9
     return np.where(known, calls["bytes"] / time * factor, np.nan)

@@ -118,9 +118,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
     ]
     times: dict[tuple[str, int], float] = {}
     waits: dict[tuple[int, int], list[int]] = {}
-    told = False
+    is_marked = False
     for rank in sorted({row.rank for row in rows}):
-        told = told or bool(len(host_marks(tables, rank, selection, "cp").name))
+        is_marked = is_marked or bool(len(host_marks(tables, rank, selection, "cp").name))
         marks = marked(tables, rank, selection, "cp")
         for kind in _EXCHANGES:
             some = marks.of(kind)
@@ -130,7 +130,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
         for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
             waits.setdefault((place, rank), []).append(length)
     known = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place[0] >= 0}
-    return CpResult(tuple(rows), times, known, () if told else (_NO_MARKS,))
+    return CpResult(tuple(rows), times, known, () if is_marked else (_NO_MARKS,))
 
 
 _NO_MARKS = HealthRow(

@@ -126,9 +126,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     hiders: dict[tuple[str, str], int] = {}
     ranks = np.unique(parts.rank).tolist()
     for rank in ranks:
-        mine = parts.take(parts.rank == rank)
-        window = union(mine.start, mine.end)
-        for key, comm_and_hidden in _kinds(tables, rank, window, len(mine.rank)).items():
+        parts_of_rank = parts.take(parts.rank == rank)
+        window = union(parts_of_rank.start, parts_of_rank.end)
+        for key, comm_and_hidden in _kinds(tables, rank, window, len(parts_of_rank.rank)).items():
             kinds.setdefault(key, []).append(comm_and_hidden)
         for key, hidden in _hiders(tables, rank, window).items():
             hiders[key] = hiders.get(key, 0) + hidden

@@ -154,8 +154,8 @@ class PipelineResult:
         found = [Value(metric, figure) for metric, figure in wholes if not np.isnan(figure)]
         found += [Value(BUBBLE, bubble, {"step": step}) for step, bubble in self._bubble_fractions().items()]
         for rank in sorted({cell.rank for cell in self.cells}):
-            mine = [cell.bubble_fraction for cell in self.cells if cell.rank == rank]
-            found.append(Value(BUBBLE, float(np.mean(mine)), {"rank": rank}))
+            by_step = [cell.bubble_fraction for cell in self.cells if cell.rank == rank]
+            found.append(Value(BUBBLE, float(np.mean(by_step)), {"rank": rank}))
         found += [Value(BUBBLE, c.bubble_fraction, {"rank": c.rank, "step": c.step}) for c in self.cells]
         for stage in self.stages:
             for kind, ns in _by_kind(stage):
@@ -244,7 +244,7 @@ def _cells(actions: Actions) -> tuple[RankStep, ...]:
     hidden = _summed(cell, actions.end_ns - actions.start_ns - actions.busy_ns, count)
     busy = _summed(home, end - start, count) - hidden
     columns = (rank, actions.step[row], high - low, busy, *idle)
-    return tuple(RankStep(*each) for each in zip(*(column.tolist() for column in columns), strict=True))
+    return tuple(RankStep(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _summed(codes: Ints, values: Ints, count: int) -> Ints:

@@ -56,10 +56,10 @@ def _row(alike: Sequence[Value]) -> HealthRow:
     worst = max(alike, key=lambda value: abs(value.value))
     metric = worst.metric
     place = ", ".join(f"{name} {value}" for name, value in sorted(worst.dims.items()))
-    told = f"{metric.id} of {worst.value:.3g}" + (f" ({place})" if place else "")
+    figure = f"{metric.id} of {worst.value:.3g}" + (f" ({place})" if place else "")
     cause = f"impossible input: {metric.inputs}" if metric.inputs else "one of the times or sizes it is made of is"
     cause += "" if metric.inputs else " impossible"
-    detail = f"{told} is outside {metric.range} and not shown; {cause}"
+    detail = f"{figure} is outside {metric.range} and not shown; {cause}"
     ranks = {int(value.dims["rank"]) for value in alike if "rank" in value.dims}
     rank = ranks.pop() if len(ranks) == 1 else -1
     return HealthRow(IMPOSSIBLE, Severity.ERROR, rank, len(alike), detail)
@@ -106,8 +106,10 @@ def spread(
     """Give a time as the whole, per rank and per (rank, step), each with the further dimensions."""
     if not len(rank):
         return []
-    told = zip(_levels(rank, figure), _places(rank, step, dims), strict=True)
-    return [Value(metric, value, place) for value, place in told]
+    return [
+        Value(metric, value, place)
+        for value, place in zip(_levels(rank, figure), _places(rank, step, dims), strict=True)
+    ]
 
 
 def spread_ratio(
@@ -121,8 +123,8 @@ def spread_ratio(
     """Give a fraction on the same levels, as the ratio of the sums there; nothing where the base is zero."""
     if not len(rank):
         return []
-    told = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
-    return [Value(metric, own / whole, place) for own, whole, place in told if whole]
+    levels = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
+    return [Value(metric, own / whole, place) for own, whole, place in levels if whole]
 
 
 def _levels(rank: Ints, figure: Ints) -> list[float | int]:
@@ -133,7 +135,7 @@ def _levels(rank: Ints, figure: Ints) -> list[float | int]:
 
 def _places(rank: Ints, step: Ints, dims: Dims) -> list[Dims]:
     """Give the dimensions of the same levels, each with the further ones."""
-    by_rank = [{"rank": each, **dims} for each in distinct(rank).tolist()]
+    by_rank = [{"rank": number, **dims} for number in distinct(rank).tolist()]
     return [
         dims,
         *by_rank,

@@ -106,8 +106,9 @@ class StragglersResult:
 
     def rank_slowdown(self, rank: int) -> float:
         """Give a rank's median slowdown over steps; NaN without peers."""
-        mine = self.slowdown[self.rank == rank]
-        return float(np.median(mine[~np.isnan(mine)])) if (~np.isnan(mine)).any() else float("nan")
+        by_step = self.slowdown[self.rank == rank]
+        known = by_step[~np.isnan(by_step)]
+        return float(np.median(known)) if len(known) else float("nan")
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
@@ -208,36 +209,39 @@ def _culprit(
     cost: Ints,
     weightiest: NDArray[np.object_],
 ) -> Culprit | None:
+    """Name what a rank costs the others and why, by the steps in which that is worth naming; `None` without such steps.
+
+    `slow`, `cost` and `weightiest` have an entry for each (rank, step) of the partition.
+    """
     parts = own.parts
-    mine = parts.rank == rank
-    mean = float(cost[mine].mean())
-    length = float(parts.wall[mine].mean())
-    hit = mine & (cost > _WORTH * parts.wall)
-    if not hit.any() or mean <= _WORTH * length:
+    of_rank = parts.rank == rank
+    mean_cost, mean_step = float(cost[of_rank].mean()), float(parts.wall[of_rank].mean())
+    is_hit = of_rank & (cost > _WORTH * parts.wall)
+    if not is_hit.any() or mean_cost <= _WORTH * mean_step:
         return None
-    steps = parts.step[hit]
+    steps = parts.step[is_hit]
     over = lateness.excess(own, rank, peers, steps)
-    slowdown = float(np.median(slow[hit]))
-    cause = lateness.why(over, float(cost[hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
-    axes = weightiest[hit].tolist()
+    slowdown = float(np.median(slow[is_hit]))
+    cause = lateness.why(over, float(cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
+    axes = weightiest[is_hit].tolist()
     axis = lateness.slow_axis(tables, rank, peers, steps) if cause is Why.SLOW_LINK else ""
     return Culprit(
         rank,
         axis or max(sorted(set(axes)), key=axes.count),
         cause,
-        mean,
+        mean_cost,
         slowdown,
         tuple(steps.tolist()),
-        bool(hit.sum() * 2 > mine.sum()),
+        bool(is_hit.sum() * 2 > of_rank.sum()),
         lateness.describe(over),
     )
 
 
 def _lateness(seen: Arrivals, taken: Flags) -> list[Lateness]:
-    row, rank = seen.members
+    row, rank_of_member = seen.members
     taken = taken & ~seen.is_from_one_rank
-    ranks, place = numbered(rank)
-    found = []
+    ranks, place = numbered(rank_of_member)
+    rows_of_axes = []
     for axis in sorted(set(seen.axis[taken].tolist())):
         calls = taken & (seen.axis == axis)
         # By place among `ranks`: calls that it is a member of, those that it is the last in, and sums over these.
@@ -249,27 +253,27 @@ def _lateness(seen: Arrivals, taken: Flags) -> list[Lateness]:
         np.add.at(late_by, last, seen.late_by_ns[blamed])
         np.add.at(own, last, seen.own_ns[blamed])
         rows = zip(ranks.tolist(), member_of.tolist(), late.tolist(), late_by.tolist(), own.tolist(), strict=True)
-        found += [Lateness(r, axis, count, *sums) for r, count, *sums in rows if count]
-    return sorted(found, key=lambda late: (late.axis, -late.own_ns, late.rank))
+        rows_of_axes += [Lateness(rank, axis, count, *sums) for rank, count, *sums in rows if count]
+    return sorted(rows_of_axes, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 
 def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
     """Set each step beside the slowest stage's mean own time and mean bubble."""
     parts = own.parts
     bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)
-    found = {}
+    slowdown_of_step = {}
     for step in np.unique(parts.step).tolist():
-        rows = parts.step == step
-        if rows.sum() < 2:
+        in_step = parts.step == step
+        if in_step.sum() < 2:
             continue
-        stages = {frozenset((r, *peers[r])) for r in parts.rank[rows].tolist()}
+        stages = {frozenset((rank, *peers[rank])) for rank in parts.rank[in_step].tolist()}
         ideals = []
         for stage in stages:
-            mine = rows & np.isin(parts.rank, list(stage))
-            ideals.append(float((own.total[mine] + bubble[mine]).mean()))
+            of_stage = in_step & np.isin(parts.rank, list(stage))
+            ideals.append(float((own.total[of_stage] + bubble[of_stage]).mean()))
         if max(ideals) > 0:
-            found[step] = float(parts.wall[rows].mean()) / max(ideals)
-    return found
+            slowdown_of_step[step] = float(parts.wall[in_step].mean()) / max(ideals)
+    return slowdown_of_step
 
 
 def _notes(tables: TableSet, seen: Arrivals, taken: Flags, peers: Mapping[int, tuple[int, ...]]) -> list[HealthRow]:

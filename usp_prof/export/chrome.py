@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof.columns.lanes import nest, split_lanes
-from usp_prof.columns.rows import group_codes
+from usp_prof.columns.rows import first_rows, group_codes
 from usp_prof.model.printable import printable
 
 if TYPE_CHECKING:
@@ -47,26 +47,28 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
     durations = np.maximum(events["dur_ns"].to_numpy(), 0)
     lane = nesting_lanes(track, start_ns, durations)
     place_code = group_codes(track, lane)
-    _, first = np.unique(place_code, return_index=True)
+    first = first_rows(place_code)
     names = {(row["process"], row["thread"]): row for row in threads.to_pylist()}
     labels = {row["process"]: row["process_name"] or row["process_labels"] for row in threads.to_pylist()}
     base = 1000 * (rank + 1)
-    said: list[str] = []
+    metadata: list[str] = []
     for code, name in enumerate(processes):
         label = f"rank {rank}{title}: {labels.get(name) or name}"
-        said += [_metadata("process_name", base + code, 0, name=label)]
-        said += [_metadata("process_sort_index", base + code, 0, sort_index=base + code)]
+        metadata += [
+            _metadata("process_name", base + code, 0, name=label),
+            _metadata("process_sort_index", base + code, 0, sort_index=base + code),
+        ]
     texts = events.select(["process", "thread"]).take(pa.array(first)).to_pylist()
     for code, (row, text) in enumerate(zip(first.tolist(), texts, strict=True)):
         known = names.get((text["process"], text["thread"]), {})
         label = known.get("thread_name") or text["thread"]
         label += f" (overlap {lane[row]})" if lane[row] else ""
         pid = base + int(process_code[row])
-        said += [
+        metadata += [
             _metadata("thread_name", pid, code, name=label),
             _metadata("thread_sort_index", pid, code, sort_index=code),
         ]
-    return Placed(events, start_ns, base + process_code, place_code, tuple(said))
+    return Placed(events, start_ns, base + process_code, place_code, tuple(metadata))
 
 
 def event_texts(placed: Placed, zero_ns: int) -> pa.Array:

@@ -157,9 +157,9 @@ def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in chain([first], blocks):
         # Lines that are followed by another one get a comma; the last is held back until it is known to be.
         *lines, held = (held + block).split(b"\n")
-        yield b"".join(each + b",\n" for each in lines[:-1] if each.strip())
+        yield b"".join(line + b",\n" for line in lines[:-1] if line.strip())
         held = b"\n".join([*lines[-1:], held])
-    yield b",\n".join(each for each in held.split(b"\n") if each.strip()) + b"]"
+    yield b",\n".join(line for line in held.split(b"\n") if line.strip()) + b"]"
 
 
 def _begins_with_an_event_line(first: bytes) -> bool:

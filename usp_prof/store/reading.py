@@ -157,9 +157,9 @@ def _manifest(found: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
 def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
     """Take the manifest that the recorder wrote into the traces themselves, when `run.json` was not copied along."""
     for one in loaded.values():
-        said = one.metadata.get("usp_prof")
-        if said:
-            return manifest_from(said, "trace metadata")
+        recorded = one.metadata.get("usp_prof")
+        if recorded:
+            return manifest_from(recorded, "trace metadata")
     return None, ()
 
 

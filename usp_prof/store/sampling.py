@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.columns.rows import rows_by_code
 from usp_prof.columns.statistics import outliers
 from usp_prof.columns.table import Columns, table_of
 from usp_prof.model.errors import UsageError, unknown_name
@@ -124,7 +125,7 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
     stage = np.array([stages[rank] for rank in ranks.tolist()], np.int64)
     times = np.array([_times_of_step(sources[rank]) for rank in ranks.tolist()])
     chosen = np.zeros(len(ranks), bool)
-    for rows in (np.flatnonzero(stage == each) for each in np.unique(stage)):
+    for rows in rows_by_code(stage).values():
         own = times[rows]
         is_odd = outliers(own[:, 0]) | outliers(own[:, 1])
         usual = np.median(own, axis=0)

@@ -92,7 +92,7 @@ class _Texts:
     def __init__(self, inputs: Inputs) -> None:
         read = read_arguments(pa.chunked_array([inputs.texts]), np.arange(len(inputs.texts)), _FIELDS)
         self._code = inputs.code
-        self._read = {name: (numbers_of(each.indices), each.dictionary.to_pylist()) for name, each in read.items()}
+        self._read = {name: (numbers_of(texts.indices), texts.dictionary.to_pylist()) for name, texts in read.items()}
 
     def of(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
         """Give the texts of some rows."""

@@ -52,8 +52,8 @@ class Actions:
 
     def within(self, rank: int) -> Intervals:
         """Give the time that one rank spends in actions."""
-        mine = self.rank == rank
-        return union(self.start_ns[mine], self.end_ns[mine])
+        of_rank = self.rank == rank
+        return union(self.start_ns[of_rank], self.end_ns[of_rank])
 
 
 def _made(columns: dict[str, Any], source: str) -> Actions:

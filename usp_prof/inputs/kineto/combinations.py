@@ -51,8 +51,8 @@ class Combinations:
 
     def _object(self, combination: bytes) -> str:
         """Make a JSON object: a part is JSON as it stands, an empty one is left out."""
-        said = zip(self._keys, combination.decode().split(_BETWEEN.decode()), strict=True)
-        return "{" + ",".join(f'"{key}":{text}' for key, text in said if text) + "}"
+        parts = zip(self._keys, combination.decode().split(_BETWEEN.decode()), strict=True)
+        return "{" + ",".join(f'"{key}":{text}' for key, text in parts if text) + "}"
 
 
 # Launches of device work: grid, block and what Kineto adds, each distinct combination once for the whole file.

@@ -145,17 +145,17 @@ class ThreadNames:
         """Take over metadata events; later ones win, as in the viewers."""
         for event in events:
             process, thread = plain_text(event.pid), plain_text(event.tid)
-            said = _arguments(event.args)
+            arguments = _arguments(event.args)
             if event.name in {"process_name", "process_labels", "process_sort_index"}:
                 row = self._processes.setdefault(process, {})
                 if event.name == "process_labels":
-                    row["process_labels"] = plain_text(said.get("labels"))
+                    row["process_labels"] = plain_text(arguments.get("labels"))
                 elif event.name == "process_name":
-                    row["process_name"] = plain_text(said.get("name"))
+                    row["process_name"] = plain_text(arguments.get("name"))
             elif event.name == "thread_name":
-                self._threads.setdefault((process, thread), {})["thread_name"] = plain_text(said.get("name"))
+                self._threads.setdefault((process, thread), {})["thread_name"] = plain_text(arguments.get("name"))
             elif event.name == "thread_sort_index":
-                self._threads.setdefault((process, thread), {})["sort_index"] = _index(said.get("sort_index"))
+                self._threads.setdefault((process, thread), {})["sort_index"] = _index(arguments.get("sort_index"))
 
     def table(self) -> pa.Table:
         """Give one row a thread; a process that names no thread has a row with an empty one."""
@@ -172,10 +172,10 @@ class ThreadNames:
 
 def _arguments(text: msgspec.Raw) -> dict[str, Any]:
     try:
-        said = msgspec.json.decode(text)
+        arguments = msgspec.json.decode(text)
     except wire.DECODE_ERRORS:
         return {}
-    return said if isinstance(said, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _index(value: object) -> int:

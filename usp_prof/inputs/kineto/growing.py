@@ -229,7 +229,8 @@ class ArgumentTexts:
         self._close()
         return pa.chunked_array(self._done, pa.string())
 
-    def _add_array(self, texts: pa.StringArray) -> None:
+    def add_array(self, texts: pa.StringArray) -> None:
+        """Append texts that are an array already."""
         if not len(texts):
             return
         _, offsets, data = texts.buffers()
@@ -251,7 +252,7 @@ def kept(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
     for chunk in texts.chunks:
         for begin in range(0, len(chunk), _ROWS):
             part = chunk.slice(begin, _ROWS)
-            out._add_array(part.filter(array_of(keep[at : at + len(part)])))  # noqa: SLF001 - its own class
+            out.add_array(part.filter(array_of(keep[at : at + len(part)])))
             at += len(part)
             let_go()
     return out.array()

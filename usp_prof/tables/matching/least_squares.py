@@ -161,24 +161,35 @@ class DenseEquations:
 
 
 def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Floats]:
+    """Give A and b of all unknowns, clock by clock: its offset and (with a width of 2) its drift.
+
+    Without C, A is J' W J: each member adds to its own clock alone. C takes from that, for each call, the product of
+    what its members add to each unknown, over the call's weight; some hundred calls at a time.
+    """
     size, calls = seen.clocks * width, seen.calls
     matrix, right = np.zeros((size, size)), np.zeros(size)
-    basis = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
-    total = np.bincount(seen.call, weight, calls)
+    # Rows of J, of which only the columns of the member's own clock are not zero: 1 and its time.
+    own_columns = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
     away = seen.centred(seen.end_ns, weight)
     for i in range(width):
-        row = seen.clock * width + i
-        np.add.at(right, row, -weight * basis[:, i] * away)
+        unknown = seen.clock * width + i
+        np.add.at(right, unknown, -weight * own_columns[:, i] * away)
         for j in range(width):
-            np.add.at(matrix, (row, seen.clock * width + j), weight * basis[:, i] * basis[:, j])
+            products = weight * own_columns[:, i] * own_columns[:, j]
+            np.add.at(matrix, (unknown, seen.clock * width + j), products)
+    weight_of_call = np.bincount(seen.call, weight, calls)
     by_call = np.argsort(seen.call, kind="stable")
     bounds = np.searchsorted(seen.call[by_call], np.arange(0, calls + _CHUNK, _CHUNK))
     for number, low in enumerate(range(0, calls, _CHUNK)):
         rows = by_call[bounds[number] : bounds[number + 1]]
-        share = np.zeros((_CHUNK, size))
+        # One row a call of this chunk, one column an unknown: what the call's members add. Rows beyond are zero.
+        added = np.zeros((_CHUNK, size))
         for i in range(width):
-            np.add.at(share, (seen.call[rows] - low, seen.clock[rows] * width + i), weight[rows] * basis[rows, i])
-        matrix -= share.T @ (share / np.pad(total[low : low + _CHUNK], (0, _CHUNK), constant_values=1)[:_CHUNK, None])
+            place = (seen.call[rows] - low, seen.clock[rows] * width + i)
+            np.add.at(added, place, weight[rows] * own_columns[rows, i])
+        divisor = np.ones((_CHUNK, 1))
+        divisor[: min(_CHUNK, calls - low), 0] = weight_of_call[low : low + _CHUNK]
+        matrix -= added.T @ (added / divisor)
     return matrix, right
 
 

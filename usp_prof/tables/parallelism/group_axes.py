@@ -96,12 +96,14 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
 
 def world_size(sources: Mapping[int, Source]) -> int:
     """Give the number of ranks of the job as the traces tell it; -1 when they do not."""
-    return max((row["world_size"] for each in sources.values() for row in each.table("ranks").to_pylist()), default=-1)
+    return max(
+        (row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()), default=-1
+    )
 
 
 def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
     """Give the name of each rank's host; empty when unknown."""
-    return {rank: each.table("ranks").to_pylist()[0]["host"] for rank, each in sources.items()}
+    return {rank: source.table("ranks").to_pylist()[0]["host"] for rank, source in sources.items()}
 
 
 def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
