@@ -115,7 +115,7 @@ def load(
         with local_executor(jobs) as workers:
             jobs = loading.by_executor(jobs, workers, goes_on=False)
     for job in jobs:
-        loading.here(job)
+        loading.read_here(job)
     if unread:
         with suppress(OSError):  # a place that cannot be tidied can still be read
             cache.tidy()
@@ -151,7 +151,7 @@ class _Loading:
             for file, key, stamp, stored in zip(files, keys, stamps, entries, strict=True):
                 job = RankJob(file.path, file.rank, key, stamp, made_by())
                 if stored is not None:
-                    self._took(job, stored)
+                    self._keep(job, stored)
                 else:
                     jobs.append(job)
         for file, key in zip(files, keys, strict=True):
@@ -182,9 +182,9 @@ class _Loading:
             jobs = [job for job in jobs if not self._take(job)]
         return jobs
 
-    def here(self, job: RankJob) -> None:
+    def read_here(self, job: RankJob) -> None:
         """Read one file in this process."""
-        self._tell(job)
+        self._show_progress(job)
         try:
             tables, note = build_job(job, self._manifest)
         except ExpiredError:
@@ -195,7 +195,7 @@ class _Loading:
         source, rows = self._stored(job, tables, note)
         self._share(note["metadata"])
         self.loaded[job.rank] = _loaded(job, source, note, *rows)
-        self._tell_done(job)
+        self._finish(job)
 
     def _stored(
         self, job: RankJob, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]
@@ -248,23 +248,23 @@ class _Loading:
 
     def _take(self, job: RankJob) -> bool:
         if stored := self._opened(job.key):
-            self._took(job, stored)
+            self._keep(job, stored)
         return stored is not None
 
-    def _took(self, job: RankJob, stored: StoredTables) -> None:
+    def _keep(self, job: RankJob, stored: StoredTables) -> None:
         self.loaded[job.rank] = _loaded(job, self._mending(job, stored), stored.note)
-        self._tell_done(job)
+        self._finish(job)
 
     def _lose(self, job: RankJob, why: str) -> None:
         row = HealthRow("rank_unreadable", Severity.DATA_LOSS, rank=job.rank, detail=why, file=readable(job.path.name))
         self.lost.append(row)
-        self._tell_done(job)
+        self._finish(job)
 
-    def _tell_done(self, job: RankJob) -> None:
+    def _finish(self, job: RankJob) -> None:
         self._done += _size(job.path)
-        self._tell(job)
+        self._show_progress(job)
 
-    def _tell(self, job: RankJob) -> None:
+    def _show_progress(self, job: RankJob) -> None:
         """Say how far this has come, and with which file."""
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)

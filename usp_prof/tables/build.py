@@ -36,7 +36,7 @@ def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -
     if rows is None:
         rows = next((len(v) for v in columns.values() if hasattr(v, "__len__") and not isinstance(v, str)), 0)
     arrays = [
-        _told(column.kind, _array(column, columns.get(column.name, _ABSENT[column.kind]), rows))
+        _without_nulls(column.kind, _array(column, columns.get(column.name, _ABSENT[column.kind]), rows))
         for column in schema.columns
     ]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
@@ -54,18 +54,18 @@ def empty(schema: Schema) -> pa.Table:
     return pa.Table.from_batches([], schema=arrow_schema(schema))
 
 
-def _plain(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
+def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
     """Give what needs no checks to Arrow without `pa.array`, which would import pandas to see whether it is pandas'."""
     if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
         value = _listed(kind, value)
-    of = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
-    if kind is Kind.INT and of == "i":
+    element = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
+    if kind is Kind.INT and element == "i":
         return index_of(value)
-    if kind is Kind.FLAG and of == "b":
+    if kind is Kind.FLAG and element == "b":
         return array_of(value)
-    if kind is Kind.FLOAT and of == "f":
+    if kind is Kind.FLOAT and element == "f":
         return array_of(value.astype(float, copy=False))
-    if kind is Kind.TEXT and of == "O":
+    if kind is Kind.TEXT and element == "O":
         texts = value.tolist()
         distinct = dict.fromkeys(texts)
         if all(isinstance(text, str) for text in distinct):
@@ -83,7 +83,7 @@ def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came w
         return value
 
 
-def _told(kind: Kind, array: pa.Array) -> pa.Array:
+def _without_nulls(kind: Kind, array: pa.Array) -> pa.Array:
     """Put in place of nulls what stands for absent."""
     if not array.null_count:
         return array
@@ -102,7 +102,7 @@ def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 -
         if column.kind is Kind.TEXT:
             return coded(np.zeros(rows, np.int32), [value])
         value = np.full(rows, value)
-    if (plain := _plain(column.kind, value)) is not None:
+    if (plain := _unchecked(column.kind, value)) is not None:
         return plain
     if column.kind is Kind.TEXT:
         return pa.array(value, pa.string()).dictionary_encode().cast(kind)

@@ -151,8 +151,8 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
         f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
         for row, (host, has) in enumerate(zip(hosts, based.tolist(), strict=True))
     ]
-    first = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([first[key] for key in keys], np.int64)
+    number_of_key = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([number_of_key[key] for key in keys], np.int64)
 
 
 def _clock(ranks: Ints, solved: Solution, ties: Ties) -> Clock:

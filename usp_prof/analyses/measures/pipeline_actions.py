@@ -66,7 +66,7 @@ _ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source
 def gather(tables: TableSet, selection: Selection) -> Actions:
     """Take the actions of the selected steps of all ranks (a pipeline cannot be judged by some of its stages)."""
     clocks = clock.of(tables)
-    found: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _ARRAYS}
+    actions_of_rank: list[dict[str, NDArray[Any]]] = []
     sources = set()
     for rank in tables.ranks:
         columns = tables.columns("actions", rank)
@@ -80,20 +80,17 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
         if _WAITS_INSIDE in sources:
             sets = partition.sets_of(tables, rank)
             busy = busy - (sets.bubble - sets.compute).within(start, end)
-        for name, column in (
-            ("rank", columns["rank"]),
-            ("step", columns["step"]),
-            ("stage", columns["stage"]),
-            ("kind", columns["kind"]),
-            ("micro_batch", columns["micro_batch"]),
-            ("start_ns", clocks.align(rank, start)),
-            ("end_ns", clocks.align(rank, end)),
-            ("busy_ns", busy),
-        ):
-            found[name].append(column[known])
+        arrays = {
+            **{name: columns[name] for name in ("rank", "step", "stage", "kind", "micro_batch")},
+            "start_ns": clocks.align(rank, start),
+            "end_ns": clocks.align(rank, end),
+            "busy_ns": busy,
+        }
+        actions_of_rank.append({name: values[known] for name, values in arrays.items()})
     if not sources:
         return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
-    joined = _made({name: np.concatenate(found[name]) for name in _ARRAYS}, "+".join(sorted(sources)))
+    stacked = {name: np.concatenate([arrays[name] for arrays in actions_of_rank]) for name in _ARRAYS}
+    joined = _made(stacked, "+".join(sorted(sources)))
     order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
     return joined.take(order)
 

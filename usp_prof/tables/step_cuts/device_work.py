@@ -150,8 +150,8 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
     activities = everything.take(everything.matches("kind", "compute", "communication"))
     parts = Columns(source.view("collectives"))
     name_code, names = activities.codes("name")
-    named = alphabet.codes([f"kernel {name}" for name in [*names, ""]])[name_code]
-    updates = np.array([OPTIMIZER.search(name) is not None for name in [*names, ""]], bool)[name_code]
+    named = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
+    updates = activities.satisfies("name", OPTIMIZER.search)
     talks = activities.matches("kind", "communication")
     # Row of `collectives` of each activity; the last row appended below stands for none (-1).
     part = activities["collective"]
