@@ -92,7 +92,9 @@ def _plans(index: int) -> tuple[Calibration, Plans]:
 
 def _plan(index: int) -> tuple[Section, ...]:
     learnt, plans = _plans(index)
-    return plan_answer.sections(learnt, plans, plans.best[0] if plans.best else None, next(iter(TRAINERS)))
+    trainer = next(iter(TRAINERS))
+    place, _ = plan_answer.startable(plans, trainer)
+    return plan_answer.sections(learnt, plans, plans.best[max(place, 0)] if plans.best else None, trainer)
 
 
 def _sweep(index: int) -> tuple[Section, ...]:

@@ -191,12 +191,12 @@ def test_a_capacity_far_above_the_lines_is_named_and_does_not_press_them_flat() 
 
 
 def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_other() -> None:
-    labels = ("mm 8x8", "mm 9x9", "bmm 8x8", "softmax 8x8")
+    labels = ("aten::mm 8x8", "aten::mm 9x9", "aten::bmm 8x8", "aten::_scaled_dot_product_flash_attention 8x8")
     intensity, rate = np.array([100.0, 120.0, 101.0, 1.0]), np.array([1e14, 1e14, 1e14, 1e12])
     shares = np.array([0.4, 0.3, 0.2, 0.1])
     plot = charts.draw(inputs.RooflinePoints(labels, intensity, rate, shares, 3e14, 2e12, "GPU"), LIGHT)
     named = {each.text for each in plot.select(Label) if "%" in each.text}
-    assert named == {"mm, 40 %", "softmax, 10 %"}
+    assert named == {"mm, 40 %", "…t_product_flash_attention, 10 %"}
 
 
 def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:

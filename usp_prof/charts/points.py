@@ -143,8 +143,9 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
         line_width=0.5,
     )
     picked_by_click(plot, marks, theme)
-    _name_largest(plot, source, theme)
-    _draw_roof(plot, data, theme, intensity)
+    lowest, highest = _draw_roof(plot, data, theme, intensity)
+    slowest = min(float(rate.min(initial=data.peak_flops)), lowest * data.peak_bandwidth)
+    _name_largest(plot, source, theme, np.array([lowest, highest, slowest, data.peak_flops]))
     plot.xaxis.axis_label = "arithmetic intensity, FLOP per byte"
     plot.yaxis.axis_label = "achieved rate"
     plot.yaxis.formatter = rate_ticks("FLOP/s")
@@ -168,42 +169,41 @@ _LARGE = 0.01
 """An op of a smaller share of device time is not worth a name."""
 _SPAN = (950, 300)
 """About how wide and high a roofline is, in pixels."""
-_APART = (170, 18)
+_APART = (220, 24)
 """Names that are nearer to each other than this would cover each other, in pixels."""
+_LETTERS = 26
+"""Longer names are cut from the front: what an op does stands at their end."""
 
 
-def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme) -> None:
-    """Write beneath the marks of the largest ops what they are, where no other name stands; an op is named once."""
+def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners: Floats) -> None:
+    """Write beneath the marks of the largest ops what they are, where no other name stands; an op is named once.
+
+    `corners` are the lowest and highest intensity, and the lowest and highest rate, that the axes hold.
+    """
     share, labels = source.data["share"], source.data["label"]
-    places = np.stack(
-        [_pixels(source.data[name], span) for name, span in zip(("intensity", "rate"), _SPAN, strict=True)]
-    )
+    decades = np.maximum(np.log10(corners[1::2] / corners[::2]), 1.0)
+    places = np.log10(np.stack([source.data["intensity"], source.data["rate"]], axis=1)) * (_SPAN / decades)
     named: dict[str, int] = {}
     large = [row for row in np.argsort(-share, kind="stable").tolist() if share[row] >= _LARGE]
     for row in large:
-        op = str(labels[row]).partition(" ")[0]
-        away = [np.abs(places[:, row] - places[:, other]) >= _APART for other in named.values()]
+        op = str(labels[row]).partition(" ")[0].removeprefix("aten::")
+        away = [np.abs(places[row] - places[other]) >= _APART for other in named.values()]
         if op not in named and len(named) < _NAMED and all(apart.any() for apart in away):
             named[op] = row
     for op, row in named.items():
+        short = op if len(op) <= _LETTERS else f"…{op[1 - _LETTERS :]}"
         plot.add_layout(
             Label(
                 x=float(source.data["intensity"][row]), y=float(source.data["rate"][row]),
                 y_offset=-float(source.data["size"][row]) / 2 - 3, text_align="center", text_baseline="top",
-                text=f"{op}, {100 * share[row]:.0f} %", text_color=theme.ink, text_font=theme.font,
+                text=f"{short}, {100 * share[row]:.0f} %", text_color=theme.ink, text_font=theme.font,
                 text_font_size="11px",
             )
         )  # fmt: skip
 
 
-def _pixels(values: Floats, span: int) -> Floats:
-    """Give about where values lie on a logarithmic axis of so many pixels, from no matter where."""
-    logs: Floats = np.log10(values)
-    decades = float(np.ptp(logs)) if len(logs) else 0.0
-    return logs * (span / max(decades, 1.0))
-
-
-def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> None:
+def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> tuple[float, float]:
+    """Draw the bandwidth's slope and the compute's level; gives the intensities from which to which."""
     ridge = data.peak_flops / data.peak_bandwidth
     low = min(ridge / 100, float(intensity.min(initial=ridge)) / 2)
     high = max(ridge * 20, float(intensity.max(initial=ridge)) * 2)
@@ -226,6 +226,7 @@ def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.n
             y_offset=4,
         )
     )
+    return low, high
 
 
 # Lines over time, one a rank: memory, and how far the host runs ahead of its device.
