@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -86,6 +87,43 @@ def test_a_current_folder_that_was_removed_is_unusable(run: Path) -> None:
     )
     assert done.returncode == Exit.UNUSABLE, done.stderr
     assert "the current folder is no longer there" in done.stderr
+
+
+NOWHERE = """
+import errno, sys, tempfile
+from usp_prof.cli.app import main
+
+def no_place():  # as in a container whose file system is read-only
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+tempfile._get_default_tempdir = no_place
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("words", [("analyze",), ("query", "SELECT 1"), ("check", "--min", "step_time=0")])
+def test_a_run_is_read_where_nothing_can_be_written(run: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """It ended with 2, and said that the current folder was gone."""
+    (tmp_path / "file").write_text("")
+    typed = [words[0], str(run), *words[1:], "--cache-dir", str(tmp_path / "file")]
+    done = subprocess.run([sys.executable, "-c", NOWHERE, *typed], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("columns", ["1", "0", "-5", "x", "99999999"])
+def test_a_width_of_any_kind_is_taken(tmp_path: Path, columns: str) -> None:
+    """A hundred million columns were filled, line by line, for minutes."""
+    done = command("tables", "ops", cwd=tmp_path, stdout=subprocess.PIPE, COLUMNS=columns)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) < 10_000_000
+
+
+def test_a_place_that_is_missing_is_no_missing_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    def nowhere() -> int:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    assert run_to_exit(nowhere, show_tracebacks=False) == Exit.FAILED
+    assert "nothing can be written: No usable temporary" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 300, "no/such/folder"])

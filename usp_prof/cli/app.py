@@ -98,13 +98,23 @@ def _failed_system_call(error: OSError) -> int:
         _forget(sys.stdout)
         _say("standard output is closed", "write to a file with -o, or to /dev/null")
         return Exit.FAILED
-    if error.errno == errno.ENOENT and not where:  # os.getcwd()
+    if error.errno == errno.ENOENT and not where:
+        if _has_current_folder():  # `tempfile` found no place
+            _say(f"nothing can be written: {error.strerror}", "TMPDIR names a folder that can be written to")
+            return Exit.FAILED
         _say("the current folder is no longer there", "change to one that is: cd")
         return Exit.UNUSABLE
     if where:
         _say(f"cannot use{where}: {error.strerror}", "check the path and its rights")
         return Exit.UNUSABLE
     return 0
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(os.getcwd())  # noqa: PTH109 - only whether it is there
+    except OSError:
+        return False
 
 
 EXTRAS = {

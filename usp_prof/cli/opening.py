@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _PIPED_WIDTH = 120
+_WIDEST = 10_000
 
 
 def output(args: argparse.Namespace) -> SafeConsole:
@@ -101,7 +102,11 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
     plain = args.no_color or bool(os.environ.get("NO_COLOR"))
     terminal = stream.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return SafeConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
+    console = SafeConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
+    # COLUMNS may say anything, and each line is filled up to it. A width that is set is kept when a terminal's changes.
+    if console.width > _WIDEST:  # noqa: PLR1730
+        console.width = _WIDEST
+    return console
 
 
 # Options that choose a run, and opening it with progress.

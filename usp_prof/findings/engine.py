@@ -68,7 +68,17 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     form = "" if others() else kept_form(tables, selection)
     if tables.kept is None or not form:
         return _searched(tables, selection)
-    return read_kept(tables.kept.derived(form, lambda folder: write_kept(_searched(tables, selection), folder)))
+    found: list[Found] = []
+
+    def write(folder: Path) -> None:
+        if not found:  # else the store could not be written to, and a folder that goes with the run is tried
+            found.append(_searched(tables, selection))
+        write_kept(found[0], folder)
+
+    try:
+        return read_kept(tables.kept.derived(form, write))
+    except OSError:  # nothing can be kept: neither the store nor a temporary folder takes anything
+        return found[0] if found else _searched(tables, selection)
 
 
 def _searched(tables: TableSet, selection: Selection) -> Found:

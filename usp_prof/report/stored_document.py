@@ -55,7 +55,10 @@ def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Docume
             made.append(make())
         write(made[0], folder)
 
-    folder = place.derived(name, write_made)
+    try:
+        folder = place.derived(name, write_made)
+    except OSError:  # neither the store nor a temporary folder takes anything
+        return made[0] if made else make()
     return made[0] if made else read(folder)
 
 
