@@ -13,8 +13,8 @@ from usp_prof.findings.engine import find_all
 from usp_prof.findings.search import search
 from usp_prof.replay import representatives as chosen
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.replays import unedited
 from usp_prof.replay.representatives import representatives
+from usp_prof.replay.step_times import unedited
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 from usp_prof.tables import calls, clock

@@ -15,7 +15,7 @@ from made_faults import run_of
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.longest_path import replay
-from usp_prof.replay.replays import step_times
+from usp_prof.replay.step_times import step_times
 
 if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph

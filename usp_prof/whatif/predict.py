@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis
 from usp_prof.replay.build import graph_of
-from usp_prof.replay.replays import step_times, timeline_of, unedited
 from usp_prof.replay.representatives import Representatives
+from usp_prof.replay.step_times import step_times, timeline_of, unedited
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of

@@ -15,7 +15,7 @@ import numpy as np
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.table import Replaced, table_of
 from usp_prof.replay.graph import NodeKind, events_of
-from usp_prof.replay.replays import moved
+from usp_prof.replay.step_times import moved
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
 

@@ -13,7 +13,7 @@ from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.replay.replays import unedited
+from usp_prof.replay.step_times import unedited
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text, run_facts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.pipeline import simulated_schedule

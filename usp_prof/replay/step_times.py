@@ -1,4 +1,4 @@
-"""Replays of a run, as recorded and with edits: the longest path through its graph, and the steps that it gives.
+"""Step times of a replay: when each rank's steps begin and end in a run as recorded, and as edits make it.
 
 A step's bound that lies within work moves with the work that begins next. If a rank is idle at a bound, as when it
 waits for its input behind it, the bound keeps its distance from the work before: what an edit takes out of the wait is
