@@ -84,6 +84,7 @@ def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
         (["--memory-share", "-1"], "a share between 0 and 1"),
         (["--network", "-5"], "is positive"),
         (["--tp", "0"], "--tp is at least 1"),
+        (["--zero", "4"], "--zero is at most 3"),
     ],
 )
 def test_impossible_values_are_refused(given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

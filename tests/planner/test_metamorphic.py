@@ -92,6 +92,19 @@ def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, each: Con
 
 
 @settings(max_examples=50)
+@given(MODEL, TRAINER, configurations(zero=1))
+def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str, each: Configuration) -> None:
+    """It keeps a shard of the sums alone, so that gradients cannot wait for the last micro-batch, as ZeRO-1's do."""
+    sharded = replace(each, zero=2)
+    legal(model, each, sharded)
+    profile = replace(PROFILES[trainer], data_overlap=0.0, gather_exposed=0.0, gathers_beside=0, sums_once=0)
+    once, always = step(cases(each, sharded, model=MODELS[model], profile=profile)).exposed["dp"]
+    assert always == pytest.approx(once * each.micro_batches)
+    usual, summed = steps(model, trainer, each, sharded).exposed["dp"]
+    assert longer_or_equal(summed, usual)
+
+
+@settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
 def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, each: Configuration) -> None:
     """Longer compute hides more of the messages beside it."""

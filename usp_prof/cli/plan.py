@@ -173,13 +173,13 @@ def _check(args: argparse.Namespace) -> None:
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
-    least = {"zero": 0, "etp": 0, "recompute_layers": 0}
+    least, most_of = {"zero": 0, "etp": 0, "recompute_layers": 0}, {"zero": 3}
     for name in PINNABLE:
-        value = getattr(args, name)
+        value, most = getattr(args, name), most_of.get(name, limits.MAX_RANKS)
         if isinstance(value, int) and value < least.get(name, 1):
             raise UsageError(f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}")
-        if isinstance(value, int) and value > limits.MAX_RANKS:
-            raise UsageError(f"--{name.replace('_', '-')} is at most {limits.MAX_RANKS}, not {value}")
+        if isinstance(value, int) and value > most:
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:

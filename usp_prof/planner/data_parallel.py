@@ -2,7 +2,8 @@
 
     ZeRO-0, -1, -2   a bucket of gradients starts once backward has made it, and travels beside what is left of
                      backward; buckets go one after another. The gather of new weights follows the optimizer, where no
-                     compute hides it
+                     compute hides it. ZeRO-2 keeps no whole gradients from one micro-batch to the next, and so sums
+                     those of each, beside its backward and the next forward
     ZeRO-3           a layer's weights travel while another layer computes, in each pass of each micro-batch; its
                      gradients do while the layer before it has its backward. Nothing computes beside the first
                      gathers of a step, nor beside its last sums
@@ -70,6 +71,10 @@ def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Co
     one = _sum(c, shared * sent / buckets, routed * sent / buckets)
     # The first bucket waits for its share of backward.
     left = np.maximum(buckets * one - np.minimum(p.data_overlap, 1.0) * backward * (1 - 1 / buckets), one)
+    # ZeRO-2: the sums of an earlier micro-batch go on beside the forward of the next.
+    between = beside(buckets * one, np.minimum(p.data_overlap, 1.0) * (forward + backward))
+    sums_each = np.logical_and(c.zero == 2, np.logical_not(p.sums_once))
+    left = left + np.where(sums_each, (c.micro_batches - 1) * between, 0.0)
     gathered = buckets * gather(c, weights * c.width / buckets)
     # Beside the next step's first forward, the first bucket is waited for.
     hidden = np.where(p.gathers_beside, np.minimum(p.data_overlap, 1.0) * forward * (1 - 1 / buckets), 0.0)

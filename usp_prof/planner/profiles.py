@@ -83,6 +83,8 @@ class Profile:
     data_share: Column = 0.7
     """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
     data_overlap: Column = 0.5
+    sums_once: Column = 0
+    """1: ZeRO-2 sums gradients once a step, of all micro-batches (ours); 0: those of each (Megatron-FSDP, FSDP2)."""
     data_latency: Column = 1.0
     """Of the rings' latency; 0 where a recorded run taught the rate of whole calls."""
     gloo: Column = 0
@@ -139,7 +141,8 @@ PROFILES: dict[str, Profile] = {
     "torchtitan": replace(PUBLISHED, name="torchtitan", selective_forward=0.4),
     "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1),
     "usp-prof": replace(
-        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0
+        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0,
+        sums_once=1,
     ),
 }
 # fmt: on
