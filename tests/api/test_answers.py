@@ -129,9 +129,9 @@ def test_findings_of_some_steps_say_that_they_are_of_all() -> None:
 def test_the_late_rank_is_named_with_its_cost() -> None:
     answer = ask("stragglers")
     cost = answer.metric_table.query("metric == 'straggler_cost' and rank == 1 and step.isna()")["value"].item()
-    assert answer.sentence.startswith("Rank 1 is late by ")
+    assert answer.sentence.startswith("Rank 1 delays the others by ")
     assert cost == answer.metrics["straggler_cost"]
-    assert "No rank is late" in ask("stragglers", "clean").sentence
+    assert "No rank delays the others" in ask("stragglers", "clean").sentence
 
 
 def test_findings_have_a_row_each_and_say_the_first() -> None:
