@@ -95,6 +95,13 @@ def test_query_says_when_rows_are_left_out(run: str, capsys: pytest.CaptureFixtu
     assert "first 200 of 500 rows" in said.err
 
 
+def test_query_says_when_a_cell_is_cut(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", run, "SELECT repeat('x', 100_000_000) AS x"]) == 0  # folding all of it took over a minute
+    said = capsys.readouterr()
+    assert (said.out.count("x"), said.out.count("…")) == (1 + 10_000, 1)
+    assert "cut after 10,000 characters" in said.err
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -76,6 +76,8 @@ FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
 _PIPED_WIDTH = 10_000
 """Wide enough for every column: a reader of a pipe gets all of them, whatever COLUMNS says of some screen."""
+_CELL_SHOWN = 10_000
+"""Characters of one cell that a table shows: folding a text of megabytes takes minutes."""
 
 
 class Query:
@@ -156,19 +158,25 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
         note(args, f"and columns {left} on a wider screen; --format csv gives all")
     if answer.num_rows > _ROWS_SHOWN:
         note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv gives all")
+    if any(len(text) > _CELL_SHOWN for _, texts, _ in columns[:kept] for text in texts):
+        note(args, f"cells are cut after {_CELL_SHOWN:,} characters; --format csv gives all")
 
 
 def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
-    """Give the name of each column, its values as text, and whether they are numbers."""
+    """Give the name of each column, its values as text (cut where they are long), and whether they are numbers."""
     shown = answer.slice(0, _ROWS_SHOWN)
     return [
         (
             field.name,
-            ["" if value is None else str(value) for value in column.to_pylist()],
+            ["" if value is None else _cut(str(value)) for value in column.to_pylist()],
             _is_number(field.type),
         )
         for field, column in zip(shown.schema, shown.columns, strict=True)
     ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CELL_SHOWN else f"{text[:_CELL_SHOWN]}…"
 
 
 def _is_number(kind: pa.DataType) -> bool:
