@@ -106,6 +106,11 @@ def test_what_is_missing_is_said_and_no_figure_shown(manifest: Manifest | None, 
     assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
 
 
+def test_what_a_models_description_leaves_open_is_said() -> None:
+    result = mfu.compute(tables(replace(MANIFEST, model=replace(MODEL, notes=["vision layers are not counted"]))))
+    assert {note.code: note.detail for note in result.notes}["model_description"] == "vision layers are not counted"
+
+
 def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
     """42,400 %: somebody gave the tokens of an epoch, or the peak of a watch."""
     run_tables = tables()

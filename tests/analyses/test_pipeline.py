@@ -179,6 +179,18 @@ def test_missing_stages_give_no_ideal_and_say_so() -> None:
     assert "pipeline_incomplete" in [n.code for n in result.notes]
 
 
+def test_actions_of_no_known_stage_have_a_bubble_and_no_ideal() -> None:
+    tables = laid_out(Schedule.GPIPE, Shape(2, 4))
+    for rank in tables:
+        tables[rank]["collectives"] = [{"axis": "pp", "op": "send" if rank == 0 else "recv"}]
+        for row in tables[rank]["actions"]:
+            row["stage"] = row["micro_batch"] = -1
+    result = pipeline.compute(made.run(tables))
+    assert "pipeline_unnamed" in [note.code for note in result.notes]
+    assert "bubble_fraction" in wholes(result)
+    assert "bubble_ideal_fraction" not in wholes(result)
+
+
 def test_stages_held_by_different_numbers_of_ranks_have_no_known_chain() -> None:
     tables = laid_out(Schedule.GPIPE, Shape(2, 4), replicas=2)
     del tables[3]

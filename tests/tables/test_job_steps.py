@@ -143,6 +143,7 @@ def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None
     found = device_only(path, tmp_path / "run", chosen=recorded)
     assert sources(found) == {"window"}
     assert "profiler.step()" in found.tables.incomparable
+    assert "steps_not_comparable" in {row.code for row in found.health}
     result = stragglers.compute(found.tables)
     assert not result.culprits
     assert not result.values()

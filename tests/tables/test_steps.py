@@ -16,6 +16,8 @@ def test_device_windows_are_contiguous_and_run_behind_the_marks() -> None:
     assert windows(trace) == [(3, 5_000, 7_500), (4, 7_500, 7_600)]
     kernels = table_set(trace).columns("kernels", 0)
     assert kernels["step"].tolist() == [3, 3, 4, -1]
+    health = table_set(trace).columns("health", 0)
+    assert dict(zip(health["code"], health["count"], strict=True))["work_outside_steps"] == 1
 
 
 def test_on_cpu_the_mark_is_the_window() -> None:

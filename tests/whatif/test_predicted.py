@@ -100,6 +100,12 @@ def test_what_is_shown_is_said() -> None:
     assert set(shown.arrow("ranks")["world_size"].to_pylist()) == {8}
 
 
+def test_another_order_is_said_where_it_is_shown() -> None:
+    """Between actions that moved, collectives and kernels cannot be told apart any more: the run says so."""
+    shown = predicted_tables(predict(run_with("clean").tables, [parse_edit("schedule=zbv")]))
+    assert "rearranged" in {row.code for row in shown.health}
+
+
 def test_sharding_and_recomputation_change_the_memory_that_they_should() -> None:
     tables = run_with("clean").tables
     prediction = predict(tables, [parse_edit("zero=3"), parse_edit("recompute=full")])
