@@ -170,7 +170,7 @@ def test_a_difference_is_named(factor: float, word: str) -> None:
     ("factor", "again", "word"),
     [
         (1.0, False, "the whole square"),
-        (7 / 12, False, "scores again"),
+        (7 / 12, False, "recomputes the scores"),
         (9 / 12, True, "forward is recomputed"),
         # A ring of four whose diagonal blocks are whole: 10 of 16 blocks, seven products instead of six.
         (10 / 16 * 7 / 6, False, "blocks on the diagonal"),

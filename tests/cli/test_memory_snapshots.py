@@ -83,7 +83,7 @@ def test_the_section_shows_totals_and_the_lines_that_hold_the_memory(
     assert max(map(len, text.splitlines())) <= 80
     page = tmp_path / "report.html"
     assert main(["analyze", str(run), "--format", "html", "-o", str(page), "--memory-snapshot", f"0={path}", "-q"]) == 0
-    assert "as the snapshots&#x27; histories tell" in page.read_text()
+    assert "from the snapshots&#x27; histories" in page.read_text()
 
 
 def test_a_snapshot_of_no_known_rank_is_shown_and_said(

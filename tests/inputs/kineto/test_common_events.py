@@ -61,7 +61,7 @@ def test_both_ways_give_the_same(tmp_path_factory: pytest.TempPathFactory, liste
 
 def test_a_sound_trace_is_read_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(columns.Columns, "take", lambda *_: taken.append(1))
+    monkeypatch.setattr(columns.EventColumns, "take", lambda *_: taken.append(1))
     event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1.5, "dur": 2, "args": {"stream": 7}}
     path = tmp_path / "rank0.json"
     mark = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 7, "tid": 8, "ts": 2.5}
