@@ -61,6 +61,20 @@ def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
     assert LateRank.CODE in [part.code for part in first.parts]
 
 
+def test_a_slow_rank_is_not_worth_the_pauses_of_its_host() -> None:
+    """Rank 2 computes a tenth longer, which is a small part of what its host pauses: each finding gains its own."""
+    faults = [
+        {"kind": "slow_rank", "rank": 2, "factor": 1.1},
+        {"kind": "gc_pause", "rank": 2, "delay_ns": 40_000_000},
+    ]
+    found = {each.code: each for each in find(run_of(json.dumps({"faults": faults})).tables)}
+    slow, paused = found["slow-rank"], found["host-pause"]
+    edit = parse_edit(slow.edit)
+    assert (edit.name, edit.place("rank"), edit.number()) == ("compute_faster", "2", pytest.approx(1.1, abs=0.01))
+    assert 0 < slow.gain_fraction < 0.1 < paused.gain_fraction
+    assert list(found).index("host-pause") < list(found).index("slow-rank")
+
+
 @pytest.mark.parametrize(
     ("run", "code"), [("recorded-ep-imbalance", "uneven-experts"), ("recorded-ring-contiguous", "uneven-sequence")]
 )

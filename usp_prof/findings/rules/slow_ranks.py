@@ -58,7 +58,8 @@ class SlowRank:
 
     How the gain is predicted
         The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
-        and its host's thinking, pauses and launches (`rank_as_peers`).
+        and its host's thinking, pauses and launches (`rank_as_peers`). Where its host pauses for longer than its
+        compute takes too long, the compute alone is (`compute_faster`): `host-pause` has the rest.
 
     When it is wrong
         When the rank has more work by design in all its micro-batches (an uneven cut of layers within a stage).
@@ -83,17 +84,31 @@ class SlowRank:
         mine = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
         several = len(slow) > 1
         named = spans(each.rank for each in slow)
+        is_paused = not several and _pauses_outweigh(tables, graph, worst)
         yield Draft(
             f"rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f} times as long as "
             f"{'their' if several else 'its'} peers",
             {"ranks": named} if several else {"rank": worst.rank},
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
             | dict(slowest_step(graph, mine)),
-            Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
+            _compute_alone(worst) if is_paused else Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
             "check its clocks, temperature and other processes; drain the machine",
             least_gain=0.01,
             rows=proof.COMPUTE_BY_RANK,
         )
+
+
+def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
+    """Say whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
+    found = pauses(graph, tables)
+    paused_ns = think_times(graph)[found[graph.nodes.rank[found] == slow.rank]].sum()
+    steps = len(compute_by_step(graph, slow.rank))
+    return bool(paused_ns > (slow.compute_ns - slow.peers_ns) * steps)
+
+
+def _compute_alone(slow: Slowness) -> Edit:
+    """Let the rank compute as its peers do, and its host pause as it did."""
+    return Edit("compute_faster", f"{slow.ratio:.4g}", (("rank", str(slow.rank)),))
 
 
 def _steady(graph: Graph, found: Slowness) -> bool:
