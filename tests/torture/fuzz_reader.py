@@ -3,13 +3,16 @@
     pip install atheris
     python tests/torture/fuzz_reader.py /tmp/found tests/torture/corpus -max_total_time=3600 -rss_limit_mb=4000
 
-Atheris is no dependency: it has wheels for Linux only. libFuzzer writes new inputs into the first folder, and an input
-that fails beside it; what failed becomes an entry of the corpus, which test_torture.py reads without Atheris.
+Every other input is changed as JSON, by the mutations of `scripts/torture`; the rest byte by byte. Atheris is no
+dependency: it has wheels for Linux only. libFuzzer writes new inputs into the first folder, and an input that fails
+beside it; what failed becomes an entry of the corpus, which test_torture.py reads without Atheris.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 import sys
 import tempfile
 import warnings
@@ -30,14 +33,34 @@ def read_bytes(data: bytes) -> None:
             build(path, 0, None)
 
 
+def change(data: bytes, max_size: int, seed: int) -> bytes:
+    """Change a trace in one place; `b""` where it is no trace, or where the changed one is too long."""
+    from torture import mutations  # noqa: PLC0415 - imported while the reader is instrumented
+
+    rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
+    try:
+        files = mutations.Files({"rank0.json": json.loads(data)}, None)
+        rng.choice(mutations.OF_A_TRACE)(rng, files)
+        text = mutations.text_of(files.traces["rank0.json"])
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return b""
+    return text if len(text) <= max_size else b""
+
+
 def main() -> None:
     """Instrument our own modules and go on until libFuzzer's limits."""
     import atheris  # noqa: PLC0415 - optional: the suite reads the corpus without it
 
     with atheris.instrument_imports(include=["usp_prof"]):
         read_bytes(b"{}")
+        change(b"{}", 0, 0)
     warnings.simplefilter("error")
-    atheris.Setup(sys.argv, read_bytes)
+
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        changed = change(data, max_size, seed) if seed % 2 else b""
+        return changed or bytes(atheris.Mutate(data, max_size))
+
+    atheris.Setup(sys.argv, read_bytes, custom_mutator=mutate)
     atheris.Fuzz()
 
 

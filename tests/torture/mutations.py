@@ -287,7 +287,9 @@ def _collect(data: Any, places: list[tuple[Any, Any]]) -> None:
         _collect(data[key], places)
 
 
+OF_A_TRACE: tuple[Callable[[random.Random, Files], None], ...] = (
+    event_field, event_argument, event_times, event_order, odd_event, top_level,
+)  # fmt: skip
 MUTATIONS: tuple[Callable[[random.Random, Files], None], ...] = (
-    event_field, event_argument, event_times, event_order, odd_event, top_level, manifest_value, damaged_bytes,
-    file_name,
+    *OF_A_TRACE, manifest_value, damaged_bytes, file_name,
 )  # fmt: skip
