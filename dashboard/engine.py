@@ -117,6 +117,7 @@ from usp_prof.schedule import Schedule
 from usp_prof.tables.calls import of as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of
+from usp_prof.tables.sql_cells import Cells
 from usp_prof.tables.table_set import TableSet
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict_on

@@ -26,6 +26,7 @@ from usp_prof.store.load import gather_late_health
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_run
 from usp_prof.tables.catalogue import assemble
+from usp_prof.tables.sql_cells import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -146,9 +147,15 @@ class Run(Questions):
 
     query = sql  # its name before 0.2
 
-    def answer(self, sql: str, *, rows: int | None = None, seconds: float = inf) -> pa.Table:
-        """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up."""
-        return self._relations.answer(sql, rows=rows, seconds=seconds)
+    def answer(
+        self, sql: str, *, rows: int | None = None, seconds: float = inf, cells: Cells = Cells.TYPED
+    ) -> pa.Table:
+        """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up.
+
+        With `cells` "plain" what is no number, truth value or text, nor a list or struct of these, comes as the text
+        that DuckDB writes; with "text" lists and structs do so too.
+        """
+        return self._relations.answer(sql, rows=rows, seconds=seconds, cells=cells)
 
     def to_hta(self, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401 - HTA's
         """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.

@@ -15,6 +15,7 @@ from ..components.blocks import folded, verdict
 from ..components.download import distinct, table
 from ..engine import (
     TABLE_SCHEMAS,
+    Cells,
     DataTable,
     Section,
     TableColumn,
@@ -152,7 +153,7 @@ def _question() -> tuple[str, str]:
 def ask(index: int, text: str) -> pd.DataFrame:
     """Answer a question within what a page can hold."""
     with st.spinner("asking", show_time=True):
-        found = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS)
+        found = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS, cells=Cells.PLAIN)
     if found.nbytes > MOST_BYTES:
         raise UsageError(
             f"the answer is {quantity(found.nbytes, Unit.BYTES)}, more than a page can show",

@@ -23,6 +23,7 @@ from usp_prof.report.document import run_facts
 from usp_prof.report.words import finding_lines, health_lines, run_lines
 from usp_prof.run import Run, open_run
 from usp_prof.tables import catalogue
+from usp_prof.tables.sql_cells import Cells
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Answers:
         return str(path.relative_to(roots[0])) if len(roots) == 1 else str(path)
 
     def _selected(self, run: Run, query: str, rows: int) -> Table:
-        answer = run.answer(query, rows=bounded(rows) + 1, seconds=_SECONDS)
+        answer = run.answer(query, rows=bounded(rows) + 1, seconds=_SECONDS, cells=Cells.TEXT)
         return table_of_arrow(f"SQL over the tables of all ranks: {query}", answer, rows)
 
 

@@ -61,10 +61,14 @@ def table_of_frame(source: str, frame: pd.DataFrame, rows: int) -> Table:
 
 
 def table_of_arrow(source: str, answer: pa.Table, rows: int) -> Table:
-    """Take the first rows of an answer in SQL; two of its columns may have one name."""
-    columns = [column.to_pylist() for column in answer.slice(0, bounded(rows)).columns]
+    """Take the first rows of an answer in SQL; two of its columns may have one name. Infinity and NaN are written."""
+    columns = [[_spelled(cell) for cell in column.to_pylist()] for column in answer.slice(0, bounded(rows)).columns]
     cells = tuple(zip(*columns, strict=True))
     return Table(source, tuple(answer.column_names), cells, more=answer.num_rows > bounded(rows))
+
+
+def _spelled(cell: Any) -> Any:  # noqa: ANN401 - a cell of any table
+    return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 def bounded(rows: int) -> int:

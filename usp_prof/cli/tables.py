@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
-from usp_prof.model.printable import FORMULA, printable
+from usp_prof.model.printable import FORMULA, SIGNED, printable
 from usp_prof.model.schema import Kind
 from usp_prof.report.writers.terminal import fitting
 from usp_prof.tables import catalogue
+from usp_prof.tables.sql_cells import Cells
 
 if TYPE_CHECKING:
     import argparse
@@ -106,10 +110,12 @@ class Query:
         """Answer."""
         if args.format == "parquet" and not args.output:
             raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
-        answer = open_from(args).answer(args.sql)
+        is_table = args.format == "table" and not args.output
+        cells = Cells.TEXT if is_table else Cells.TYPED if args.format == "parquet" else Cells.PLAIN
+        answer = open_from(args).answer(args.sql, cells=cells)
         try:
             return _write_answer(args, answer)
-        except (pa.ArrowException, OverflowError) as error:  # an interval, or a date that Python has not
+        except pa.ArrowException as error:  # an interval in Parquet
             raise UsageError(
                 f"the answer cannot be written as {args.format}: {error}",
                 hint="ask for such a column as text: SELECT column::VARCHAR",
@@ -168,11 +174,20 @@ def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
     return [
         (
             field.name,
-            ["" if value is None else _cut(str(value)) for value in column.to_pylist()],
+            ["" if value is None else _cut(_text(value, field.type)) for value in column.to_pylist()],
             _is_number(field.type),
         )
         for field, column in zip(shown.schema, shown.columns, strict=True)
     ]
+
+
+def _text(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - a number, a truth value or a text
+    """Write a value as DuckDB does."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return str(np.float32(value)) if pa.types.is_float32(kind) else str(value)
 
 
 def _cut(text: str) -> str:
@@ -188,8 +203,8 @@ def _written(answer: pa.Table, form: str) -> bytes:
         import msgspec  # noqa: PLC0415 - only for JSON
 
         # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same.
-        encoder = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
-        return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
+        encoder = msgspec.json.Encoder(decimal_format="number")
+        return encoder.encode(_json_rows(_with_names_apart(answer))) + b"\n"
     sink = pa.BufferOutputStream()
     plain = _without_dictionaries(answer)
     if form == "parquet":
@@ -201,6 +216,24 @@ def _written(answer: pa.Table, form: str) -> bytes:
 
         pyarrow.csv.write_csv(_as_text(plain), sink)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _json_rows(answer: pa.Table) -> list[dict[str, Any]]:
+    """Give the rows, with the numbers that JSON has no way to write as texts: inf, -inf, nan."""
+    rows: list[dict[str, Any]] = answer.to_pylist()
+    for field in answer.schema:
+        if "float" in str(field.type) or "double" in str(field.type):
+            for row in rows:
+                row[field.name] = _finite(row[field.name])
+    return rows
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any value of an answer
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return {name: _finite(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _with_names_apart(answer: pa.Table) -> pa.Table:
@@ -229,13 +262,13 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow.compute as pc  # noqa: PLC0415
 
     if pa.types.is_nested(column.type):
-        texts = [None if value is None else msgspec.json.encode(value, enc_hook=_plain) for value in column.to_pylist()]
+        encode = msgspec.json.Encoder(decimal_format="number").encode
+        texts = [None if value is None else encode(_finite(value)) for value in column.to_pylist()]
         return pa.chunked_array([pa.array([text and text.decode() for text in texts], pa.string())])
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = pa.chunked_array([pa.array([text and printable(text) for text in column.to_pylist()], pa.string())])
-        return pc.if_else(
-            pc.match_substring_regex(column, FORMULA), pc.binary_join_element_wise("'", column, ""), column
-        )
+        runs = pc.and_not(pc.match_substring_regex(column, FORMULA), pc.match_substring_regex(column, SIGNED))
+        return pc.if_else(runs, pc.binary_join_element_wise("'", column, ""), column)
     return column
 
 
@@ -245,7 +278,3 @@ def _without_dictionaries(answer: pa.Table) -> pa.Table:
         for field in answer.schema
     ]
     return answer.cast(pa.schema(fields))
-
-
-def _plain(value: Any) -> str:  # noqa: ANN401 - dates, decimals and the like
-    return str(value)

@@ -30,7 +30,8 @@ _OLD_COMMAND = re.compile(r"#(?=#(?:vso)?\[)", re.IGNORECASE)
 
 FORMULA = r"^[=+\-@\t\r]"
 """How a text begins that a spreadsheet takes for a formula."""
-_NUMBER = re.compile(r"[+-]?[\d.]+([eE][+-]?\d+)?")
+SIGNED = r"^[+-](?:[\d.]+([eE][+-]?\d+)?|\d[\d:. a-z]*( -\d[\d:. a-z]*)*|inf(inity)?)$"
+"""What begins so and is none: a number, a span of time (`-3 months 01:00:00`), infinity."""
 
 
 def printable(text: str) -> str:
@@ -61,7 +62,7 @@ def first_few(names: Sequence[object], most: int, mark: str = " ...") -> str:
 def csv_cell(text: str) -> str:
     """Make text fit for a spreadsheet, which would run it as a formula: a quote stands before; numbers stay."""
     shown = printable(text)
-    return f"'{shown}" if re.match(FORMULA, shown) and not _NUMBER.fullmatch(shown) else shown
+    return f"'{shown}" if re.match(FORMULA, shown) and not re.match(SIGNED, shown) else shown
 
 
 def for_log(text: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from usp_prof.model.errors import UsageError
 from usp_prof.tables import catalogue
 from usp_prof.tables.build import empty
+from usp_prof.tables.sql_cells import Cells, with_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,9 @@ class Relations:
             except duckdb.Error as error:
                 raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
 
-    def answer(self, sql: str, *, rows: int | None = None, seconds: float = math.inf) -> pa.Table:
+    def answer(
+        self, sql: str, *, rows: int | None = None, seconds: float = math.inf, cells: Cells = Cells.TYPED
+    ) -> pa.Table:
         """Answer one SELECT within bounds: its first rows, or an error when time is up. Several may ask at once."""
         explains = self._check(sql) == duckdb.StatementType.EXPLAIN
         cursor = self._connection.cursor()  # what is asked on one connection at a time only
@@ -90,7 +93,10 @@ class Relations:
                 self._bring(cursor, sql, set())
             watch.start()
             relation = cursor.sql(sql)
-            return (relation if explains or rows is None else relation.limit(rows)).to_arrow_table()
+            if explains:
+                return relation.to_arrow_table()
+            first = relation if rows is None else relation.limit(rows)
+            return with_cells(first, cells).to_arrow_table().rename_columns(relation.columns)
         except duckdb.InterruptException:
             raise UsageError(
                 f"the SQL took longer than {seconds:g} s", hint="ask for less: fewer ranks, steps or columns"

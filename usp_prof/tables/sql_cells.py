@@ -1,0 +1,69 @@
+"""Cells of an answer in SQL: numbers, truth values and texts as they are, all else as the text that DuckDB writes.
+
+Arrow or Python lose parts of the rarer types, or fail on them: the zone of a TIMETZ, the nanoseconds of a TIME_NS, a
+UHUGEINT beyond 127 bits, dates beyond the year 9999. DuckDB's own text, `CAST(... AS VARCHAR)`, is whole.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+_PLAIN = frozenset({
+    "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
+    "float", "double", "decimal", "varchar", "null", "sqlnull",
+})  # fmt: skip
+"""Types, as `DuckDBPyType.id` names them, whose values come through Arrow whole and are plain in every format."""
+_LOST_IN_ARROW = frozenset({
+    "uhugeint", "bignum", "varint", "bit", "time with time zone", "union", "variant", "geometry",
+})  # fmt: skip
+"""Types that Arrow has not: a UHUGEINT comes as -1, a TIMETZ without its zone, others as bytes of DuckDB's own."""
+
+
+class Cells(StrEnum):
+    """How the values of an answer come."""
+
+    TYPED = "typed"
+    """By Arrow's types, where it has one: for Parquet and for programs."""
+    PLAIN = "plain"
+    """Numbers, truth values, texts, and lists and structs of these: for JSON, CSV and grids."""
+    TEXT = "text"
+    """Lists and structs as texts too: for people."""
+
+
+def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB relations
+    """Let DuckDB write the values that `cells` wants as text; the names of columns may be lost."""
+    targets = [_target(kind, cells) for kind in relation.types]
+    if targets == list(relation.types):
+        return relation
+    columns = (f"CAST(#{number} AS {target})" for number, target in enumerate(targets, 1))
+    return relation.project(", ".join(columns))
+
+
+def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types
+    """Give the type that a column is cast to: its own, text, or one that holds such."""
+    import duckdb  # noqa: PLC0415 - it takes long to load, and few ask in SQL
+
+    if kind.id in _PLAIN:
+        return kind
+    if kind.id not in _NESTED[cells]:
+        is_lost = cells is not Cells.TYPED or kind.id in _LOST_IN_ARROW
+        return duckdb.type("VARCHAR") if is_lost else kind
+    names = [name for name, _ in kind.children]
+    if len(set(names)) < len(names):  # `row(1, 2)`: a dict would keep the last
+        return duckdb.type("VARCHAR")
+    # An array has its size for a second child.
+    inner = {name: _target(child, cells) if hasattr(child, "id") else child for name, child in kind.children}
+    if list(inner.items()) == list(kind.children):
+        return kind
+    if kind.id == "struct":
+        return duckdb.struct_type(inner)
+    return duckdb.map_type(inner["key"], inner["value"]) if kind.id == "map" else duckdb.list_type(inner["child"])
+
+
+_NESTED = {
+    Cells.TYPED: frozenset({"list", "array", "struct", "map"}),
+    Cells.PLAIN: frozenset({"list", "array", "struct"}),
+    Cells.TEXT: frozenset[str](),
+}
+"""Types that stay what they are, with other values inside."""
