@@ -84,6 +84,7 @@ from usp_prof.report import stored_document
 from usp_prof.report.answers import comparison as comparison_answer
 from usp_prof.report.answers import one_plan as one_plan_answer
 from usp_prof.report.answers import plan as plan_answer
+from usp_prof.report.answers import plan_map as plan_map_answer
 from usp_prof.report.answers import sweep as sweep_answer
 from usp_prof.report.answers import whatif as whatif_answer
 from usp_prof.report.build import analyse

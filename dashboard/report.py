@@ -27,6 +27,7 @@ from .engine import (
     build_report,
     comparison_answer,
     plan_answer,
+    plan_map_answer,
     run_facts,
     write_webpage,
 )
@@ -98,10 +99,12 @@ def _plan(index: int) -> tuple[Section, ...]:
 
 
 def _sweep(index: int) -> tuple[Section, ...]:
-    _, plans = _plans(index)
-    return (
-        (plan_answer.sweep_section(plans, *GRID_AXES[:2], next(iter(plan_answer.SWEEP_FIGURES))),) if plans.best else ()
-    )
+    learnt, plans = _plans(index)
+    if not plans.best:
+        return ()
+    down, across = GRID_AXES[:2]
+    figure, trainer = next(iter(plan_map_answer.FIGURES)), next(iter(TRAINERS))
+    return (plan_map_answer.section(plans, down, across, figure, trainer, learnt),)
 
 
 def _compare(index: int) -> tuple[Section, ...]:

@@ -20,6 +20,7 @@ from ..engine import (
     Plans,
     UspProfError,
     plan_answer,
+    plan_map_answer,
     read_published_sweep,
     rows_of_sweep,
     score_of_sweep,
@@ -193,19 +194,20 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
     # The second axis comes first, so that the default is not the one that goes down.
     others = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
     across = _axis(across_column, "Across", "across", others)
-    figures = tuple(plan_answer.SWEEP_FIGURES)
+    figures = tuple(plan_map_answer.FIGURES)
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
-    key = ("sweep", learnt is None, data.question_key(plans.question), down, across, figure)
-    heat_map = wait(data.ask_made(key, lambda: plan_answer.sweep_section(plans, down, across, figure, learnt)))
+    trainer = _trainer(learnt)
+    choice = f"{data.question_key(plans.question)} {down} {across} {figure} {trainer}"
+    key = ("sweep", learnt is None, choice)
+    heat_map = wait(data.ask_made(key, lambda: plan_map_answer.section(plans, down, across, figure, trainer, learnt)))
     with top:
-        verdict(plan_answer.sweep_verdict(plans, down, across, figure, learnt))
+        verdict(plan_map_answer.verdict(plans, down, across, figure, trainer, learnt))
     *drawn, listed = heat_map.blocks
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())
     folded("sweep-cells", "The plan of each cell", lambda: show(listed, "sweep-cells", state.is_dark()))
     if data.run_count():
-        choice = f"{data.question_key(plans.question)} {down} {across} {figure}"
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 
 

@@ -16,7 +16,7 @@ from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.answers import comparison, plan
+from usp_prof.report.answers import comparison, plan, plan_map
 from usp_prof.report.document import DataTable, TableColumn
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_plans_are_downloaded_whole() -> None:
     assert len(frame) == len(plans.best)
     assert frame["memory_bytes"].tolist() == [each.footprint.total_bytes for each in plans.best]
     assert plan.listed(plans.best, 2).more == len(plans.best) - 2
-    cells = plan.sweep_section(plans, "tp", "pp", "step").blocks[-1]
+    cells = plan_map.section(plans, "tp", "pp", "step", "usp-prof").blocks[-1]
     assert isinstance(cells, DataTable)
     assert "step [ns]" in plain(cells)
 

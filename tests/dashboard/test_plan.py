@@ -15,11 +15,10 @@ from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
-from usp_prof.planner import search
 from usp_prof.planner.sweep import rows as sweep_rows
 from usp_prof.planner.sweep import runner
 from usp_prof.planner.sweep.cells import Cell
-from usp_prof.report.answers import one_plan, plan
+from usp_prof.report.answers import one_plan, plan, plan_map
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.write import write
 
@@ -59,7 +58,9 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")
     assert plan.startable(plans, "torchtitan")[0] == -1
-    assert plan.verdict(learnt, plans, "torchtitan").startswith(f"Fastest of {plans.fitting:,} that fit: ")
+    none = plan.verdict(learnt, plans, "torchtitan")
+    assert none.startswith(f"Fastest of {plans.fitting:,} that fit: ")
+    assert "torchtitan can start none of the plans: it has no configuration of the model" in none
 
 
 def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
@@ -139,24 +140,53 @@ def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
 @pytest.mark.parametrize("figure", ["MFU", "memory"])
 def test_a_sweep_has_a_cell_for_each_pair(figure: str) -> None:
     app = drawn("sweep", down="tp", across="pp", figure=figure, open="sweep-cells")
-    assert {head.partition(" [")[0] for head in app.dataframe[0].value} == {"tp", "pp", "configuration", figure}
+    heads = {head.partition(" [")[0] for head in app.dataframe[0].value}
+    assert heads == {"tp", "pp", "configuration", figure, "why usp-prof cannot start it"}
     assert len(app.dataframe[0].value) > 3
 
 
 def test_a_sweep_opens_with_its_best_and_its_worst_cell() -> None:
     plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
-    said = plan.sweep_verdict(plans, "tp", "pp", "tokens/s")
-    speeds = [each.tokens_per_second for each in search.grid(plans, "tp", "pp").values()]
+    said = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof")
+    cells = plan_map.cells_of(plans, "tp", "pp", "usp-prof")
+    speeds = [cell.plan.tokens_per_second for cell in cells.values() if not cell.refusal]
     assert f"{max(speeds):,.0f} (" in said
     assert said.endswith(f"{min(speeds):,.0f}.")
     learnt = data.ask_calibration(0).result()
-    of_run = plan.sweep_verdict(plans, "tp", "pp", "tokens/s", learnt)
+    of_run = plan_map.verdict(plans, "tp", "pp", "tokens/s", "usp-prof", learnt)
     ran = round(learnt.prediction.tokens_per_second)
     assert of_run == f"{said[:-1]}. What ran, with tp 1 and pp 4, is predicted at {ran:,}."
-    (drawn_map, *_) = plan.sweep_section(plans, "tp", "pp", "tokens/s", learnt).blocks
+    (drawn_map, *_) = plan_map.section(plans, "tp", "pp", "tokens/s", "usp-prof", learnt).blocks
     assert sum(text.endswith(", it ran here") for text in drawn_map.data.texts) == 1  # type: ignore[union-attr]
-    shortest = plan.sweep_verdict(plans, "tp", "pp", "step")
+    shortest = plan_map.verdict(plans, "tp", "pp", "step", "usp-prof")
     assert str(plans.best[0].configuration) in shortest  # less is better
+    app = drawn("sweep", figure="step", trainer="megatron")
+    assert any("Best step that megatron can start" in said.proto.body for said in app.get("html"))
+
+
+def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([TRACES / "recorded-5d"], tmp_path, monkeypatch):
+        plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
+        place, _ = plan.startable(plans, "usp-prof")
+        assert place > 0  # the fastest of all is refused
+        cells = plan_map.cells_of(plans, "tp", "zero", "usp-prof")
+        for (tp, zero), cell in cells.items():
+            alike = [each for each in plans.best if (each.configuration.tp, each.configuration.zero) == (tp, zero)]
+            able = [each for each in alike if not plan.refusal_of("usp-prof", plans.question.model, each.configuration)]
+            assert cell.plan == (able or alike)[0]
+            assert bool(cell.refusal) == (not able)
+        assert f"({plans.best[place].configuration})" in plan_map.verdict(plans, "tp", "zero", "step", "usp-prof")
+
+
+def test_a_sweep_of_what_no_trainer_can_start_says_so() -> None:
+    plans = data.ask_plans(recorded_question(data.ask_calibration(0).result())).result()
+    said = plan_map.verdict(plans, "tp", "pp", "step", "torchtitan")
+    assert said.startswith(f"torchtitan can start none of the {plans.fitting:,} plans that fit: ")
+    drawn_map, _, listed = plan_map.section(plans, "tp", "pp", "step", "torchtitan").blocks
+    assert set(drawn_map.data.texts) - {""} == {plan_map.REFUSED}  # type: ignore[union-attr]
+    assert all(row[-1] for row in listed.rows)  # type: ignore[union-attr]
 
 
 def test_the_configuration_that_ran_is_marked_among_the_plans() -> None:

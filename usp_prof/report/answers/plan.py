@@ -1,4 +1,4 @@
-"""Plans as sections: the configurations that fit, one of them, a heat map over two degrees."""
+"""Plans as sections: the configurations that fit, and one of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.charts.inputs import MemoryParts, PlanGrid, PlanPoints
+from usp_prof.charts.inputs import MemoryParts, PlanPoints
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import command as launch_command
 from usp_prof.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.planner.models import not_modelled
-from usp_prof.planner.search import grid as plan_grid
 from usp_prof.report.answers.one_plan import FILLS
 from usp_prof.report.document import (
     Chart,
@@ -26,7 +25,7 @@ from usp_prof.report.document import (
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pandas as pd
 
@@ -72,27 +71,36 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
     text = f"Fastest of {plans.fitting:,} that fit{which}: {best.configuration}"
     if learnt is None or not is_doubtful(plans.question, learnt):
         text += f": {quantity(best.step_ns, Unit.NS)} a step"
-        if learnt is not None and _is_recorded_question(learnt, plans.question) and best.step_ns > 0:
+        if learnt is not None and is_recorded_question(learnt, plans.question) and best.step_ns > 0:
             faster = learnt.prediction.step_ns / best.step_ns
             text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
             text += f" ({quantity(faster, Unit.RATIO)} as fast)"
     if place > 0:
         faster_ones = "one that is faster" if place == 1 else f"{place} that are faster"
         return f"{text}. The {faster_ones} it cannot start: {refusal}."
+    if place < 0:
+        return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:
     """Find the fastest plan that a trainer can start: its place, -1 for none, and why it cannot start the fastest."""
-    refusal = ""
+    first_refusal = ""
     for place, plan in enumerate(plans.best):
-        try:
-            launch_command(trainer, plans.question.model, plan.configuration)
-        except UspProfError as error:
-            refusal = refusal or error.message.partition(f"{plan.configuration}: ")[2]
-        else:
-            return place, refusal
-    return -1, refusal
+        refusal = refusal_of(trainer, plans.question.model, plan.configuration)
+        if not refusal:
+            return place, first_refusal
+        first_refusal = first_refusal or refusal
+    return -1, first_refusal
+
+
+def refusal_of(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Say why a trainer cannot start a configuration; empty where it can."""
+    try:
+        launch_command(trainer, model, configuration)
+    except UspProfError as error:
+        return error.message.partition(f"{configuration}: ")[2]
+    return ""
 
 
 def is_doubtful(question: Question, learnt: Calibration) -> bool:
@@ -139,7 +147,7 @@ def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> P
 
     `named` is the place of the plan whose configuration is written beside its point.
     """
-    ran = [learnt.prediction] if learnt is not None and _is_recorded_question(learnt, plans.question) else []
+    ran = [learnt.prediction] if learnt is not None and is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
     shown = [*plans.best, *ran]
     return PlanPoints(
@@ -154,7 +162,7 @@ def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> P
     )
 
 
-def _is_recorded_question(learnt: Calibration, question: Question) -> bool:
+def is_recorded_question(learnt: Calibration, question: Question) -> bool:
     """Say whether plans answer for the model, the devices and the batch that ran."""
     same_size = question.devices == learnt.configuration.devices and question.batch == learnt.configuration.batch
     return same_size and question.cluster == learnt.cluster and question.model == learnt.model
@@ -278,63 +286,3 @@ def frame(plans: Sequence[Plan]) -> pd.DataFrame:
             for plan in plans
         ]
     )
-
-
-# Sweep: a figure over two degrees of a configuration; each cell is the fastest plan that has them.
-
-
-SWEEP_FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
-    "tokens/s": (lambda plan: round(plan.tokens_per_second), Unit.COUNT),
-    "MFU": (lambda plan: plan.mfu, Unit.FRACTION),
-    "step": (lambda plan: plan.step_ns, Unit.NS),
-    "memory": (lambda plan: plan.footprint.total_bytes, Unit.BYTES),
-    "bubble": (lambda plan: plan.bubble_fraction, Unit.FRACTION),
-}
-"""What a map may show: how to read it off a plan, and its unit."""
-
-
-LESS_IS_BETTER = frozenset({"step", "memory", "bubble"})
-
-
-def sweep_verdict(plans: Plans, down: str, across: str, what: str, learnt: Calibration | None = None) -> str:
-    """Say with which two degrees a figure is best and worst, and what is predicted for what ran."""
-    cells = plan_grid(plans, down, across)
-    if not cells:
-        return nothing_fits(plans)
-    read, unit = SWEEP_FIGURES[what]
-    ordered_cells = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=what not in LESS_IS_BETTER)
-    (row, column), best = ordered_cells[0]
-    text = f"Best {what} with {down} {row} and {across} {column}: {quantity(read(best), unit)} ({best.configuration})"
-    if len(ordered_cells) > 1:
-        (row, column), worst = ordered_cells[-1]
-        text += f"; worst with {down} {row} and {across} {column}: {quantity(read(worst), unit)}"
-    if learnt is not None and _is_recorded_question(learnt, plans.question):
-        ran = learnt.prediction
-        row, column = (getattr(ran.configuration, axis) for axis in (down, across))
-        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {quantity(read(ran), unit)}"
-    return f"{text}."
-
-
-def sweep_section(plans: Plans, down: str, across: str, what: str, learnt: Calibration | None = None) -> Section:
-    """Map a figure over two degrees; a cell is the fastest plan that has them. The cell of what ran says so."""
-    cells = plan_grid(plans, down, across)
-    rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
-    read, unit = SWEEP_FIGURES[what]
-    plans_of = [[cells.get((row, column)) for column in columns] for row in rows]
-    flat = [plan for line in plans_of for plan in line]
-    ran = learnt.configuration if learnt is not None and _is_recorded_question(learnt, plans.question) else None
-    place = (getattr(ran, down), getattr(ran, across)) if ran is not None else None
-    marks = [", it ran here" if (row, column) == place else "" for row in rows for column in columns]
-    chart = PlanGrid(
-        what, across, down, tuple(columns), tuple(rows),
-        np.array([[read(plan) if plan else np.nan for plan in line] for line in plans_of]),
-        tuple(f"{quantity(read(plan), unit) if plan else ''}{mark}" for plan, mark in zip(flat, marks, strict=True)),
-        tuple(str(plan.configuration) if plan else "nothing fits" for plan in flat),
-    )  # fmt: skip
-    listed = DataTable(
-        "",
-        (TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(what, unit)),
-        tuple((row, column, str(plan.configuration), read(plan)) for (row, column), plan in sorted(cells.items())),
-    )
-    said = Text("Each cell is the fastest plan with these two degrees; an empty one has none that fits.", quiet=True)
-    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), said, listed))
