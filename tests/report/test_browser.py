@@ -149,16 +149,21 @@ def colors(picture: np.ndarray) -> int:
     return len(np.unique(picture.reshape(-1, 3), axis=0))
 
 
-def test_paper_says_so_where_a_chart_was_not_drawn_yet(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_that_is_printed_at_once_has_all_its_charts(browser: Any, tmp_path: Path, theme: str) -> None:
     charts = tuple(Section(f"s{place}", "chart", (Chart("", data),)) for place, data in enumerate(SAMPLES))
     path = tmp_path / "report.html"
     path.write_text(webpage.write([document(sections=charts)]), encoding="utf-8")
-    page = browser.new_page()
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
     page.add_init_script("window.requestIdleCallback = () => {}")  # nobody scrolls, and the browser is never idle
     page.goto(path.as_uri())
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(".paper").count() == len(SAMPLES)
-    assert "Print again" in (page.locator(".chart").last.text_content() or "")
+    pdf = page.pdf(format="A4")
+    assert faults == []
+    assert sum(colors(picture) > 2 for picture in pictures(pdf)) >= len(SAMPLES)
+    assert points_of_css_pixel(pdf) == {0.75}
+    assert page.locator(".paper").count() == 0  # taken away again
 
 
 @pytest.mark.parametrize("paper", PAPER)

@@ -17,10 +17,12 @@
   async function draw(target) {
     const id = target.dataset.chart;
     const item = read("chart-" + id);
+    const { doc } = root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item;
     target.replaceChildren();
-    const drawn = await Bokeh.embed.embed_item(root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item, target);
-    views.set(target, drawn.roots[0]);
     target.dataset.drawn = root.dataset.theme;
+    // Not `embed_item`, which waits for another turn of the browser: while it prints there is none.
+    const drawn = await Bokeh.embed.add_document_standalone(Bokeh.Document.from_json(doc), target);
+    views.set(target, drawn.roots[0]);
   }
 
   // Charts far down the page are drawn when they come near, so that a long report opens at once.
@@ -41,7 +43,7 @@
   }
 
   document.getElementById("theme").addEventListener("click", () => show(root.dataset.theme === "dark" ? "light" : "dark"));
-  // A browser prints what is there and waits for nobody: all charts are drawn while the reader reads the first ones.
+  // All charts are drawn while the reader reads the first ones: printing and scrolling find them there.
   const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
   async function drawRest() {
     const target = [...document.querySelectorAll(".chart")].find((each) => !each.dataset.drawn);
@@ -55,11 +57,6 @@
   // drawn, and Chromium shrinks the whole document until the widest of them fits. Bokeh's own export draws the picture.
   function copyForPaper(chart) {
     const view = views.get(chart);
-    if (!view) {
-      const text = "This chart was not drawn yet when the page was printed. Print again in a moment.";
-      chart.append(Object.assign(document.createElement("p"), { className: "paper", textContent: text }));
-      return;
-    }
     const drawn = view.export("png").canvas, { width, height } = drawn;
     const copy = Object.assign(document.createElement("canvas"), { className: "paper", width, height });
     copy.getContext("2d").drawImage(drawn, 0, 0); // printed itself, it would make the whole sheet a masked group
@@ -67,7 +64,13 @@
     chart.append(copy);
   }
 
-  window.addEventListener("beforeprint", () => { for (const chart of document.querySelectorAll(".chart")) copyForPaper(chart); });
+  // The browser waits for promises that are kept in this turn, and for nothing else: a chart that is not drawn is drawn now.
+  window.addEventListener("beforeprint", async () => {
+    for (const chart of document.querySelectorAll(".chart")) {
+      if (!views.has(chart)) await draw(chart);
+      copyForPaper(chart);
+    }
+  });
   window.addEventListener("afterprint", () => { for (const copy of document.querySelectorAll(".paper")) copy.remove(); });
   show(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();

@@ -48,7 +48,7 @@ def write(documents: Sequence[Document]) -> str:
     """Write the documents of one or several runs as one page."""
     from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
 
-    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
+    library = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
     title = escape(", ".join(document.run.name for document in documents))
     body = "\n".join(_article(document, place) for place, document in enumerate(documents))
     return (
