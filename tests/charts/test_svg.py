@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -48,6 +49,18 @@ def test_a_waterfall_ends_at_the_sum() -> None:
     widths = [float(box.attrib["width"]) for box in boxes]
     assert widths[-1] == pytest.approx(widths[0] * 0.7, rel=0.01)
     assert widths[1] == pytest.approx(widths[0] * 0.4, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", [inputs.PipelineSchedule, inputs.TimelineSlices])
+def test_pictures_to_be_compared_begin_at_one_place(kind: type[inputs.ChartInput]) -> None:
+    data = next(sample for sample in SAMPLES if isinstance(sample, kind))
+    shorter = replace(data, rows=tuple("r" * (place + 1) for place in range(len(data.rows))))  # type: ignore[type-var]
+    first, second = (
+        [mark.attrib["x"] for mark in marks(replace(each, label_characters=30))]  # type: ignore[arg-type]
+        for each in (data, shorter)
+    )
+    assert first == second
+    assert first != [mark.attrib["x"] for mark in marks(shorter)]
 
 
 def test_names_of_a_legend_do_not_collide() -> None:

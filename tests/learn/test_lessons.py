@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,13 @@ def test_pictures_are_small_and_each_belongs_to_a_run() -> None:
     assert set(sizes) == expected
     assert max(sizes.values()) < PICTURE_BYTES
     assert sum(sizes.values()) < COURSE_BYTES
+
+
+@pytest.mark.parametrize("name", known())
+def test_pictures_of_a_lesson_have_one_margin(name: str) -> None:
+    drawings = [(IMAGES / f"{name}-{run.name}.svg").read_text() for run in lesson(name).runs]
+    margins = {found[1] for each in drawings if (found := re.search(r'<line x1="([\d.]+)"', each))}
+    assert len(margins) == 1
 
 
 def test_a_lesson_of_kept_recordings_measures_what_its_page_says(tmp_path: Path) -> None:

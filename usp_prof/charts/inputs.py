@@ -65,6 +65,8 @@ class PipelineSchedule:
     micro_batch: Ints
     until_ns: int = 0
     """Where the drawing ends at the earliest: charts to be compared share one scale."""
+    label_characters: int = 0
+    """What the rows' labels are given room for at least: charts to be compared share one margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class TimelineSlices:
     level_start: tuple[int, ...]
     until_ns: int = 0
     """Where the drawing ends at the earliest: charts to be compared share one scale."""
+    label_characters: int = 0
+    """What the rows' labels are given room for at least: charts to be compared share one margin."""
     frame_ns: tuple[int, int] | None = None
     """A range to frame over all rows."""
 

@@ -105,7 +105,7 @@ def number_text(value: float) -> str:
 # Boxes on rows.
 
 _ROW, _TOP, _BOTTOM, _RIGHT = 18, 30, 26, 20
-_MOST_ROWS = 64
+_MOST_ROWS, _LABEL = 64, 40
 _LEAST_PIXELS = 0.3
 """Boxes narrower than this are widened to it, so that none vanishes."""
 
@@ -130,6 +130,7 @@ class _Boxes:
     write: Callable[[float], str]
     until: float = 0
     frame: tuple[float, float] | None = None
+    label_characters: int = 0
 
 
 @singledispatch
@@ -203,7 +204,8 @@ def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
         for row, start, end, kind, stage, micro_batch in zip(*columns, strict=True)
     )  # fmt: skip
     legend = tuple((names.get(kind, kind), f"action:{kind}") for kind in dict.fromkeys(data.kind))
-    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(data.until_ns)), theme)
+    until = float(data.until_ns)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, until, label_characters=data.label_characters), theme)
 
 
 @as_svg.register(inputs.TimelineSlices)
@@ -218,12 +220,12 @@ def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
     )  # fmt: skip
     legend = tuple((role.removeprefix("comm:"), role) for role in data.roles)
     end = max(data.until_ns, int(data.end_ns.max(initial=1)))
-    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(end), data.frame_ns), theme)
+    return _drawn(_Boxes(data.rows, boxes, legend, time_text, float(end), data.frame_ns, data.label_characters), theme)
 
 
 def _drawn(data: _Boxes, theme: Theme) -> str:
     rows = data.rows[:_MOST_ROWS]
-    left = 16 + CHARACTER * min(40, max(map(len, rows), default=0))
+    left = 16 + CHARACTER * min(_LABEL, max([data.label_characters, *map(len, rows)]))
     end = max([data.until, *(box.end for box in data.boxes)], default=0) or 1.0
     scale = (WIDTH - left - _RIGHT) / end
     bottom = _TOP + _ROW * len(rows)
@@ -232,7 +234,7 @@ def _drawn(data: _Boxes, theme: Theme) -> str:
         parts.append(line(left + tick * scale, _TOP, left + tick * scale, bottom, theme.grid))
         parts.append(text_at(left + tick * scale, bottom + 15, data.write(tick), theme.muted, "middle"))
     for row, label in enumerate(rows):
-        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, shortened(label, 40), theme.muted, "end"))
+        parts.append(text_at(left - 8, _TOP + _ROW * (row + 0.5) + 4, shortened(label, _LABEL), theme.muted, "end"))
     shown = (box for box in data.boxes if box.row < len(rows) and box.end > box.start)
     parts += [_box(box, left, scale, theme) for box in shown]
     if data.frame is not None:

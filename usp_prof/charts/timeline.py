@@ -153,6 +153,8 @@ def _longest(data: TimelineSlices) -> list[float]:
 
 
 _LABEL_PIXELS = 16
+_CHARACTER_PIXELS, _AXIS_PIXELS = 8, 16
+"""What a character of a row's label takes at most, and what lies between label and plot."""
 
 # Bokeh does not clip text to its box, so numbers are shown only where the box is wide enough at this zoom.
 _SHOW_LABELS = """
@@ -181,6 +183,8 @@ def schedule(data: PipelineSchedule, theme: Theme) -> Figure:
             _draw_kind(plot, data, theme, kind, chosen)
     plot.yaxis.ticker = list(range(rows))
     plot.yaxis.major_label_overrides = dict(enumerate(data.rows))
+    if data.label_characters:
+        plot.min_border_left = _AXIS_PIXELS + _CHARACTER_PIXELS * data.label_characters
     plot.xaxis.formatter = time_ticks()
     plot.ygrid.grid_line_color = None
     legend(plot, theme)

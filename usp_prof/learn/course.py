@@ -206,10 +206,13 @@ _BOX = re.compile(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\
 
 
 def draw(lesson: Lesson, runs: Mapping[str, Run]) -> dict[str, str]:
-    """Draw a middle step of each run; a millisecond is as wide in all of them."""
+    """Draw a middle step of each run; a time lies at the same place, and is as wide, in all of them."""
     inputs = {name: _timeline_of(lesson, run) for name, run in runs.items()}
     until = max(int(drawn.end_ns.max()) for drawn in inputs.values())
-    return {name: _small(as_svg(replace(drawn, until_ns=until))) for name, drawn in inputs.items()}
+    label = max(len(row) for drawn in inputs.values() for row in drawn.rows)
+    return {
+        name: _small(as_svg(replace(drawn, until_ns=until, label_characters=label))) for name, drawn in inputs.items()
+    }
 
 
 def _timeline_of(lesson: Lesson, run: Run) -> _Drawn:
