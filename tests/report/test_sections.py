@@ -91,6 +91,23 @@ def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> 
     assert [column.head for column in stages.columns] == ["stage", "ranks", "micro-batch", "F", "B"]
 
 
+def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Path) -> None:
+    described = DECLARED | {"mesh": {"pp": 2, "dp": 2}, "faults": [{"kind": "slow_rank", "rank": 3, "factor": 2.0}]}
+    write(Declaration.from_dict(described), tmp_path / "run", described=True)
+    opened = open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
+    made = build(opened.tables, analyse(opened.tables), name=opened.name)
+    drawn, ideal = (block for block in blocks(made, "pipeline") if isinstance(block, Chart))
+    assert isinstance(drawn.data, inputs.PipelineSchedule)
+    assert isinstance(ideal.data, inputs.PipelineSchedule)
+    place = opened.tables.topology.coordinates[3]["dp"]
+    assert f"in the pipeline (dp {place}) of rank 3, for which the others wait" in drawn.title
+    members = [rank for rank, each in opened.tables.topology.coordinates.items() if each["dp"] == place]
+    assert drawn.data.rows == tuple(f"rank {rank}, stage {stage}" for stage, rank in enumerate(sorted(members)))
+    # The order at best has the durations of the first pipeline, and its names.
+    assert ideal.data.rows == ("rank 0, stage 0", f"rank {sorted(set(range(4)) - set(members))[1]}, stage 1")
+    assert ideal.data.label_characters == drawn.data.label_characters
+
+
 def test_mfu_names_every_convention(document: Document) -> None:
     by = tables(document, "mfu")["By convention"]
     assert [row[0] for row in by.rows] == ["palm", "matmul", "causal"]

@@ -115,6 +115,8 @@ class PipelineResult:
     bubbles: Ideal
     micro_batches: int
     notes: tuple[HealthRow, ...] = ()
+    pipelines: tuple[tuple[int, ...], ...] = ()
+    """Ranks of each pipeline, first stage first; empty where who follows whom is not known."""
 
     def bubble_fraction(self, step: int | None = None) -> float:
         """Give the measured bubble of a step, or the mean over steps; NaN without actions."""
@@ -205,7 +207,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     if chains and np.isnan(bubbles.measured):
         detail = "actions are missing (ranks not read, or a step cut by the window): no ideal bubble"
         notes.append(HealthRow("pipeline_incomplete", Severity.INFO, detail=detail))
-    return PipelineResult(actions, cells, _stages(actions), found, bubbles, count, tuple(sorted(notes)))
+    notes.sort()
+    return PipelineResult(actions, cells, _stages(actions), found, bubbles, count, tuple(notes), tuple(chains))
 
 
 _LEAST_STAGES = 2

@@ -10,12 +10,14 @@ import numpy as np
 from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.topology import Axis
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, listed, notes, without_blanks
 
 if TYPE_CHECKING:
     from usp_prof.analyses.pipeline import PipelineResult
+    from usp_prof.analyses.stragglers import StragglersResult
     from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
     from usp_prof.schedule_orders import Timeline
@@ -46,27 +48,68 @@ def build_pipeline(context: Context, title: str) -> Section | None:
     if not result.cells:
         return Section("pipeline", title, tuple(notes(result)))
     blocks: list[Block] = [*key_figures(result), Text(_WINDOW, quiet=True), Text(_looks_like(result), quiet=True)]
-    measured, step = schedule(result)
-    ideal = ideal_schedule(result, measured)
-    # Both are drawn to one scale, so that what the run lost is what is missing on the right of the ideal.
-    until = max(int(drawn.end_ns.max()) for drawn in (measured, ideal) if drawn is not None)
-    blocks.append(Chart(f"Step {step} as measured, one rank a stage", replace(measured, until_ns=until)))
-    if ideal is not None:
-        blocks.append(
-            Chart("The same order at best, with each stage's measured durations", replace(ideal, until_ns=until))
-        )
+    blocks += _schedules(context, result)
     if result.stages:
         blocks.append(_stages(result))
     blocks.append(listed(result.listing(), "Ranks and steps", _RANKS))
     return Section("pipeline", title, (*blocks, *notes(result)))
 
 
-def schedule(result: PipelineResult) -> tuple[PipelineSchedule, int]:
-    """Take the actions of the middle step, of the first rank that holds each stage; of all where stages are unknown."""
+def _schedules(context: Context, result: PipelineResult) -> list[Block]:
+    """Draw the pipeline of the rank that the others wait for, else the first, and its order at best."""
+    rank = late_rank(context)
+    ranks = next((each for each in result.pipelines if rank in each), None)
+    measured, step = schedule(result, ranks)
+    title = f"Step {step} as measured"
+    if ranks is not None and len(result.pipelines) > 1:
+        title += f", in the pipeline{_place(context, ranks)} of rank {rank}, for which the others wait"
+    elif len(result.pipelines) > 1:
+        title += f", in the first of {len(result.pipelines)} pipelines"
+    elif result.stages and not result.pipelines:
+        title += ", one rank a stage"
+    ideal = ideal_schedule(result)
+    drawn = [measured] if ideal is None else [measured, ideal]
+    # Both have one scale and one margin, so that what the run lost is what is missing on the right of the ideal.
+    until = max(int(each.end_ns.max()) for each in drawn)
+    label = max(len(row) for each in drawn for row in each.rows)
+    titles = [title, "The same order at best, with the durations that were measured on these ranks"]
+    return [
+        Chart(each_title, replace(each, until_ns=until, label_characters=label))
+        for each_title, each in zip(titles, drawn, strict=False)
+    ]
+
+
+def late_rank(context: Context) -> int | None:
+    """Give the culprit that costs the others most, if the ranks that the others wait for were looked for."""
+    if "stragglers" not in context.results:
+        return None
+    culprits = {each.rank for each in cast("StragglersResult", context.results["stragglers"]).culprits}
+    cost = {int(rank): value for rank, value in context.figures.along("straggler_cost", "rank").items()}
+    latest = max(cost, key=lambda rank: (cost[rank], -rank), default=None)
+    return latest if latest in culprits else None
+
+
+def _place(context: Context, ranks: tuple[int, ...]) -> str:
+    """Write the coordinates that all ranks of a pipeline have in common; empty where they are not known."""
+    topology = context.tables.topology
+    places = [topology.coordinates.get(rank, {}) for rank in ranks]
+    common = [
+        f"{axis} {size}"
+        for axis, size in places[0].items()
+        if axis in topology.axes and axis != Axis.PP and all(each.get(axis) == size for each in places)
+    ]
+    return f" ({', '.join(common)})" if common else ""
+
+
+def schedule(result: PipelineResult, ranks_drawn: tuple[int, ...] | None = None) -> tuple[PipelineSchedule, int]:
+    """Take the actions of a pipeline's ranks in the middle step.
+
+    Without ranks these are the first that hold each stage; all, where no stage is known.
+    """
     actions = result.actions
     steps = np.unique(actions.step)
     step = int(steps[len(steps) // 2])
-    stages = _held(result)
+    stages = _held(result) if ranks_drawn is None else {rank: _stages_of(result, rank) for rank in ranks_drawn}
     ranks = sorted(stages, key=lambda rank: (stages[rank], rank))
     mine = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
     row_of_rank = {rank: row for row, rank in enumerate(ranks)}
@@ -83,12 +126,12 @@ def schedule(result: PipelineResult) -> tuple[PipelineSchedule, int]:
     return drawn, step
 
 
-def ideal_schedule(result: PipelineResult, measured: PipelineSchedule) -> PipelineSchedule | None:
-    """Lay the simulated actions out in the rows of the measured ones; none where the order cannot be simulated."""
+def ideal_schedule(result: PipelineResult) -> PipelineSchedule | None:
+    """Lay out the simulated actions, which have the durations of the first pipeline; None where none are simulated."""
     line = result.bubbles.line
-    if line is None or line.ranks != len(measured.rows):
+    if line is None or not result.pipelines or line.ranks != len(result.pipelines[0]):
         return None
-    return simulated_schedule(line, measured.rows)
+    return simulated_schedule(line, tuple(_row(rank, _stages_of(result, rank)) for rank in result.pipelines[0]))
 
 
 def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedule:
@@ -111,6 +154,10 @@ def _held(result: PipelineResult) -> dict[int, list[int]]:
     for stage in result.stages:
         stages.setdefault(stage.ranks[0], []).append(stage.stage)
     return stages or {rank: [] for rank in np.unique(result.actions.rank).tolist()}
+
+
+def _stages_of(result: PipelineResult, rank: int) -> list[int]:
+    return [stage.stage for stage in result.stages if rank in stage.ranks]
 
 
 def _row(rank: int, stages: list[int]) -> str:
