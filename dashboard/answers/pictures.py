@@ -93,9 +93,14 @@ def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...
 
 
 def of_host(document: Document, tables: TableSet) -> Chart | None:
-    """Set out who waits for its host; where that costs next to nothing or is not known, how far the hosts run ahead."""
+    """Set out who waits for its host; where that costs next to nothing or is not known, how far the hosts run ahead.
+
+    A single rank has nobody to be set beside: its own lead over time tells more than one bar.
+    """
     waits = idle_for_host(document)
-    return waits if waits is not None and waits_notably(document) else launch_lead(document, tables) or waits
+    if waits is not None and waits_notably(document) and len(document.run.ranks) > 1:
+        return waits
+    return launch_lead(document, tables) or waits
 
 
 def waits_notably(document: Document) -> bool:

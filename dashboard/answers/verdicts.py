@@ -66,7 +66,14 @@ def ranks(document: Document) -> str:
     figures = Figures(document.values)
     cost = figures.along("straggler_cost", "rank")
     if not cost:
-        return ""
+        if not document.sections:
+            return ""
+        read = document.run.ranks
+        return (
+            f"Who is late is not known: only rank {read[0]} was read."
+            if len(read) == 1
+            else (sentences.stragglers(figures))
+        )
     rank, _ = sentences.largest(cost)
     said = [sentences.stragglers(figures)]
     culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
@@ -124,7 +131,7 @@ def communication(document: Document) -> str:
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
         text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last member, the rest is transfer"
-    late = _late_on(document, figures, axis)
+    late = _late_on(document, figures, axis) or _late_anywhere(document)
     return f"{text}. {late}" if late else f"{text}."
 
 
@@ -139,14 +146,21 @@ def _late_on(document: Document, figures: Figures, axis: Key) -> str:
     return f"Rank {rank} arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}." if late else ""
 
 
+def _late_anywhere(document: Document) -> str:
+    rank = late_rank(document)
+    return f"The others wait most for rank {rank}." if rank is not None else ""
+
+
 def _calls_of(axis: Key) -> str:
     return "calls of an unknown axis" if axis == UNKNOWN_AXIS else f"{axis} calls"
 
 
 def pipeline(document: Document) -> str:
-    """Say how large the bubble is, and how much of it the schedule explains."""
+    """Say how large the bubble is, how much of it the schedule explains, and which rank the others wait for."""
     figures = Figures(document.values)
-    return sentences.pipeline(figures) if figures.whole("bubble_fraction") is not None else ""
+    if figures.whole("bubble_fraction") is None:
+        return ""
+    return f"{sentences.pipeline(figures)} {_late_anywhere(document)}".strip()
 
 
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:

@@ -18,7 +18,20 @@ from ..components import findings
 from ..components.blocks import folded, section, show, verdict
 from ..components.findings import listed, shown_at
 from ..components.timeline import timeline
-from ..engine import BreakdownRows, Chart, DataTable, Findings, Health, HeatMap, KeyFigures, Part, Stack, Unit, quantity
+from ..engine import (
+    BreakdownRows,
+    Chart,
+    DataTable,
+    Figures,
+    Findings,
+    Health,
+    HeatMap,
+    KeyFigures,
+    Part,
+    Stack,
+    Unit,
+    quantity,
+)
 from ..state import Page, Room, View
 from ..work import wait
 
@@ -84,12 +97,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     if steps:
         worst = max(steps, key=lambda step: step.end_ns - step.start_ns)
         begin, end = worst.start_ns, worst.end_ns
-        length = quantity(end - begin, Unit.NS)
-        st.markdown(
-            f"**The longest step**, {worst.number}: {length}"
-            if len(steps) > 1
-            else f"**Step {worst.number}**: {length}"
-        )
+        st.markdown(f"{_named(worst.number, len(steps), document)}: {quantity(end - begin, Unit.NS)}")
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
@@ -100,6 +108,13 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     if there is not None:
         query = state.link("timeline", {"at": str(worst.number)} if steps else {})
         st.page_link(there, label="Open it in Timeline", query_params=query)
+
+
+def _named(step: int, steps: int, document: Document) -> str:
+    """Name the step that is drawn; where steps are not known, it is all that was recorded."""
+    if Figures(document.values).whole("job_step_time") is None:
+        return "**The window**"
+    return f"**The longest step**, {step}" if steps > 1 else f"**Step {step}**"
 
 
 def _folds(document: Document, view: View, *, dark: bool) -> None:

@@ -77,9 +77,9 @@ def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tu
 
 
 def _figures(document: Document, section: str) -> None:
-    """Show the key figures of a section."""
+    """Show the key figures of a section, unless nothing of it happened."""
     for block in pictures.blocks_of(document, section):
-        if isinstance(block, KeyFigures):
+        if isinstance(block, KeyFigures) and any(figure.value for figure in block.figures):
             show(block, f"key-{section}", state.is_dark())
 
 
@@ -237,7 +237,8 @@ def draw_memory() -> None:
             )
         )
     figures = Figures(document.values)
-    if figures.whole("taken_memory") is None and not figures.along("peak_memory", "rank"):
+    is_measured = figures.whole("taken_memory") is not None or figures.along("peak_memory", "rank")
+    if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
         st.caption("To measure it, record with `profile_memory=True`, or put allocator snapshots beside the traces.")
     _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
 

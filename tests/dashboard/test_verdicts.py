@@ -112,6 +112,12 @@ def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
     assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
 
 
+def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
+    alone = replace(slow_rank, values=(), run=replace(slow_rank.run, ranks=(3,)))
+    assert verdicts.ranks(alone) == "Who is late is not known: only rank 3 was read."
+    assert "no call was recorded on more than one of its members" in verdicts.ranks(replace(slow_rank, values=()))
+
+
 def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
     said = verdicts.overview(replace(slow_rank, findings=(doubtful, certain)))

@@ -29,6 +29,7 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
         (data.front & ~ran, front, 10, "circle", "best at its memory"),
         (ran, theme.ink, 14, "diamond", "what ran, predicted"),
     )  # fmt: skip
+    marks = []
     for chosen, ink, size, marker, label in looks:
         if not chosen.any():
             continue
@@ -41,11 +42,12 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
                 "label": [text for text, keep in zip(data.label, chosen.tolist(), strict=True) if keep],
             }
         )
-        plot.scatter(
+        drawn = plot.scatter(
             "memory", "speed", source=source, size=size, marker=marker, fill_color=ink,
             fill_alpha=1.0 if chosen is ran else 0.6, line_color=theme.background if chosen is ran else theme.muted,
             line_width=0.5, legend_label=label,
         )  # fmt: skip
+        marks.append(drawn)
     order = np.argsort(data.memory_bytes[data.front])
     plot.line(
         data.memory_bytes[data.front][order],
@@ -60,6 +62,11 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
             [data.memory_bytes[named]], [data.tokens_per_second[named]], [data.label[named]],
             y_offset=-9, text_align="right" if right else "left", text_baseline="bottom",
             text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
+            background_fill_color=theme.background, background_fill_alpha=0.85, padding=2,
+        )  # fmt: skip
+        plot.scatter(
+            [data.memory_bytes[named]], [data.tokens_per_second[named]], size=12, fill_color=None,
+            line_color=theme.ink, line_width=2,
         )  # fmt: skip
     size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
     plot.y_range.start, plot.y_range.end = 0, 1.12 * max(data.tokens_per_second.max(initial=0), 1e-9)
@@ -72,7 +79,7 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
         ("MFU", "@mfu{0.0 %}"),
         ("memory", f"@size{{0,0.0}} {name}"),
     ]
-    hover(plot, tips)
+    hover(plot, tips, marks)
     legend(plot, theme)
     return plot
 

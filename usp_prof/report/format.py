@@ -112,6 +112,8 @@ def _scale(size: float, unit: Unit) -> _Scale:
 def _decimals(scaled: float, unit: Unit, value: Number) -> int:
     if unit is Unit.FRACTION:
         return 1
+    if not value:
+        return 0  # 0 ns, not 0.00 ns
     if scaled == value and (isinstance(value, int) or (unit is Unit.COUNT and value == round(value))):
         return 0
     size = abs(scaled)
