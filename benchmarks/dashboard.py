@@ -17,6 +17,8 @@ the other pages is a made-up one of as many ranks. Server and browser do all tha
     play      the longest frame while a repair of 16 ranks is played, from recorded to predicted
     users     five users at once, each turning the wheel twice a second
     ranks     Overview and Ranks of a run of 512 ranks
+    wall      the wall of 1,024 ranks on the Ranks page, from its question to its picture
+    area      from a selected area, of all ranks and up to the whole run, to the list of what ran in it
     use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards, in a browser
               that keeps no record of what it fetched (see plain_browser.py)
 """
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from dashboard_pages import (
+    AREA,
     COUNTS,
     DRIVE,
     HOME,
@@ -39,6 +42,7 @@ from dashboard_pages import (
     PLAYABLE,
     SHARP,
     SWITCH,
+    WALL_DRAWN,
     chromium,
     first_useful,
     memory,
@@ -46,7 +50,7 @@ from dashboard_pages import (
     tour,
     visit,
 )
-from dashboard_runs import MANY, PLAYED, SLOW, fill, made_up, with_slow_rank
+from dashboard_runs import MANY, PLAYED, SLOW, WALLED, fill, made_up, with_slow_rank
 from dashboard_server import prepare_one, tiles
 from plain_browser import plain_browser
 
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
     from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
-PARTS = ("prepare", "tile", "wheel", "paint", "switches", "play", "users", "ranks", "use")
+PARTS = ("prepare", "tile", "wheel", "paint", "switches", "play", "users", "ranks", "wall", "area", "use")
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
 """Shares of the run that are in view."""
 TURNS = 14
@@ -201,6 +205,30 @@ def many(folder: Path, browser: Browser) -> None:
         page.context.close()
 
 
+def wall(folder: Path, browser: Browser) -> None:
+    """Draw the wall of very many ranks, five times in a browser that keeps nothing."""
+    drawn = []
+    with served(made_up(folder, WALLED)) as address:
+        for _ in range(6):
+            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page.goto(f"{address}/ranks")
+            page.wait_for_function(WALL_DRAWN, timeout=900_000)
+            drawn.append(float(page.evaluate(WALL_DRAWN)))
+            page.context.close()
+    say(f"the wall of {WALLED} ranks, for the first reader", drawn[0], "ms")
+    spread("  for the next five (bar 300 ms)", drawn[1:])
+
+
+def area(browser: Browser, address: str, ranks: int) -> None:
+    """Select areas of the whole run in view, on all ranks."""
+    page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
+    page.evaluate(AREA, 0.01)  # the tables' code is loaded with the first
+    for share in (0.05, 0.3, 1.0):
+        found = [page.evaluate(AREA, share * (1 - place / 100)) for place in range(5)]
+        spread(f"an area of {share:g} of the run, {ranks} ranks (bar 300 ms)", found)
+    page.context.close()
+
+
 def use(address: str, ranks: int, minutes: float, look: float) -> None:
     """Use the dashboard for some minutes, each page for `look` seconds: what does the page's process hold?"""
     with plain_browser() as page:
@@ -257,7 +285,7 @@ def main() -> None:
 
 def _measure_other_runs(parts: set[str], folder: Path) -> None:
     """Measure the parts that look at another run than the big one."""
-    wanted = [measured for part, measured in (("ranks", many), ("play", play)) if part in parts]
+    wanted = [measured for part, measured in (("ranks", many), ("wall", wall), ("play", play)) if part in parts]
     if wanted:
         with chromium() as browser:
             for measured in wanted:
@@ -272,22 +300,23 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         say(f"prepare {events:,} events of a rank, CPU (bar 1 s)", cpu_seconds, "s")
         say("  the same by the clock", seconds, "s")
     _measure_other_runs(parts, folder)
-    if parts <= {"prepare", "ranks", "play"}:
+    if parts <= {"prepare", "ranks", "wall", "play"}:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
         times, busy = tiles(traces, ZOOMS)
         spread("tile of 128 rows on the server (bar p50 10 ms)", times)
         spread("  the same, CPU", busy)
-    if not parts - {"prepare", "ranks", "play", "tile", "fill"}:
+    if not parts - {"prepare", "ranks", "wall", "play", "tile", "fill"}:
         return
     with chromium() as browser:
-        if parts & {"wheel", "switches", "users", "use"}:
+        if parts & {"wheel", "switches", "users", "area", "use"}:
             with served(traces) as address:
                 for part, measured in (
                     ("wheel", lambda: wheel(browser, address, args.ranks)),
                     ("switches", lambda: switches(browser, address)),
                     ("users", lambda: users(browser, address, args.ranks)),
+                    ("area", lambda: area(browser, address, args.ranks)),
                     ("use", lambda: use(address, args.ranks, args.minutes, args.look)),
                 ):
                     if part in parts:

@@ -90,6 +90,31 @@ LONGEST_FRAMES = (
 }"""
 )
 """Plays five times; gives the longest frame of each, in ms, and how many slices move."""
+WALL_DRAWN = """() => { const find = (root) => { for (const e of root.querySelectorAll('*')) {
+    if (e.matches('.usp-wall')) return e;
+    if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
+  return Number(find(document)?.dataset.drawn ?? 0); }"""
+"""Milliseconds from the wall's question to its picture; 0 while it is not drawn."""
+AREA = (
+    "async (share) => {"
+    + LOOK
+    + """
+  const line = find(document).timeline, canvas = line.canvas, box = canvas.getBoundingClientRect();
+  const said = () => [...document.querySelectorAll('strong')].map((e) => e.innerText)
+    .find((text) => text.startsWith('What ran in'));
+  const hand = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, {
+    bubbles: true, composed: true, shiftKey: true, clientX: box.left + x, clientY: box.top + y }));
+  const before = said(), width = line.width - 220;
+  hand(canvas, 'mousedown', 200, 60); hand(canvas, 'mousemove', 200 + width * share, line.viewHeight - 4);
+  const start = performance.now();
+  hand(canvas, 'mouseup', 200 + width * share, line.viewHeight - 4);
+  const done = () => said() && said() !== before
+    && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
+  while (!done()) await frame();
+  return performance.now() - start;
+}"""
+)
+"""Selects an area over all rows in view; gives the milliseconds until the page lists what ran in it."""
 HOME = ("Diagnose", "overview")
 PLACES = (
     ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),

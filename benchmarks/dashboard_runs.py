@@ -21,6 +21,8 @@ from usp_prof import open_run  # noqa: E402
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512
 """Ranks of the run whose Overview and Ranks are opened; from so many on its mesh has tp and pp."""
+WALLED = 1024
+"""Ranks of the run whose wall is drawn."""
 PLAYED, SLOW = 16, 5
 """How many ranks a repair is played of, and which of them is slow."""
 
