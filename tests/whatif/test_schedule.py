@@ -12,10 +12,12 @@ from made_faults import run_of
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.run import open_run
-from usp_prof.whatif.layout import layout_of
+from usp_prof.schedule import Schedule, Shape
+from usp_prof.schedule_orders import Kind, order
+from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predict import predict, unedited
-from usp_prof.whatif.recorded_pipeline import pipeline_of
-from usp_prof.whatif.rescheduled import reschedule
+from usp_prof.whatif.recorded_pipeline import Pipeline, pipeline_of
+from usp_prof.whatif.rescheduled import of_steps, reschedule
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -113,6 +115,36 @@ def test_an_action_has_its_own_time() -> None:
     assert pipeline.work(stage, kind, number + pipeline.micro_batches) == time
     assert pipeline.scaled(2.0).work(stage, kind, number) == 2 * time
     assert pipeline.work(99, kind, 0) is None
+
+
+def two_stages(forward: tuple[int, int], window: float, pauses: dict[tuple[int, Kind, int], int]) -> Pipeline:
+    """Make a pipeline of two stages and four micro-batches; `pauses` is what single actions take besides."""
+    duration = {(stage, kind): forward[stage] for stage in (0, 1) for kind in (Kind.FORWARD, Kind.BACKWARD)}
+    own = {(*of_stage, number): time for of_stage, time in duration.items() for number in range(4)}
+    own |= {key: own[key] + pause for key, pause in pauses.items()}
+    return Pipeline(duration, order(Schedule.ONE_F_ONE_B, Shape(2, 4, 1)), 4, window, own=own)
+
+
+def test_steps_that_save_the_same_share_agree_however_long_they_take() -> None:
+    """The steps of ranks that share cores differ by half, and each by itself is 1.5 times as long as even stages."""
+    steps = [two_stages((100 * load, 300 * load), 2600 * load, {}) for load in (1, 2)]
+    even = of_steps(steps[0], steps, [parse_edit("balance_stages")], Layout())
+    assert even.saved_ns / even.measured_ns == pytest.approx(600 / 2600)
+    assert even.error_ns == 0
+
+
+def test_steps_that_save_unlike_shares_are_a_doubt() -> None:
+    steps = [two_stages((100, 300), 2600, {}), two_stages((300, 300), 3000, {})]
+    even = of_steps(steps[0], steps, [parse_edit("balance_stages")], Layout())
+    assert even.saved_ns == pytest.approx(300)
+    assert even.error_ns == pytest.approx(300, rel=0.1)
+
+
+def test_the_pause_of_a_small_stage_is_no_longer_with_more_layers() -> None:
+    """It was scaled with the stage's work: a pause of 100 ms in a stage of 10 ms became one of 1.5 s."""
+    step = two_stages((10, 290), 2340, {(0, Kind.FORWARD, 3): 100})
+    even = of_steps(step, [step], [parse_edit("balance_stages")], Layout())
+    assert even.other_ns <= 1500 + 100
 
 
 @pytest.mark.parametrize("edit", ["schedule=zbv,v=1", "schedule=none"])

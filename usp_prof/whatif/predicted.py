@@ -204,8 +204,8 @@ def _rank_rows(
 ) -> list[dict[str, Any]]:
     """Give the events of a rank: each step's actions where the simulation puts them, and the steps' marks.
 
-    A step's window opens where it did, less what the steps before it saved; inside, simulated times are stretched as
-    the measured window was longer than the simulated one.
+    A step's window opens where it did, less what the steps before it saved; inside, the times of the median step are
+    stretched to the share of the measured window that the new order takes.
     """
     clocks, steps = clock.of(tables), tables.columns("steps", rank)
     line = other.timeline
@@ -225,7 +225,8 @@ def _rank_rows(
     laid = []  # of each step: where its window opens now, and by how much its actions are stretched
     for row, step in enumerate(steps["step"].tolist()):
         low, high = windows.get(step, (0, 0))
-        scale = (high - low) / max(other.simulated_ns, 1.0)  # what no simulation explains is in proportion
+        # What no simulation explains is in proportion.
+        scale = (high - low) * other.other_ns / max(other.simulated_ns * line.window, 1.0)
         laid.append((int(clocks.local(rank, np.array([low]))[0]) - row * saved, scale))
     begin = int(steps["start_ns"][0]) if len(steps) else 0
     for row, step in enumerate(steps["step"].tolist()):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 _KINDS = tuple(str(kind) for kind in Kind)
+MOST_STEPS = 6
+"""Steps that are simulated one by one: each costs a simulation for every order that is tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +36,7 @@ class Pipeline:
     meets: bool = True
     """All stages meet at the end of a step; else each begins the next when its own work is done."""
     own: dict[tuple[int, Kind, int], int] = field(default_factory=dict)
-    """The time of each (stage, kind, micro-batch), where they differ: the noise of one step stays in its place."""
+    """The time of each (stage, kind, micro-batch), where they differ: the noise of an action stays in its place."""
 
     @property
     def stages(self) -> int:
@@ -56,7 +58,19 @@ class Pipeline:
 
 
 def pipeline_of(tables: TableSet) -> Pipeline:
-    """Gather the pipeline's actions, once; raises where the run has none."""
+    """Gather the pipeline's actions in the median step, once; raises where the run has none."""
+    return _gathered_once(tables)[0]
+
+
+def pipeline_steps(tables: TableSet) -> tuple[Pipeline, ...]:
+    """Give the pipeline of each step by itself: with that step's window and its actions' own times.
+
+    As in a replay, the first of three steps or more is left out. Of many steps `MOST_STEPS` are taken, evenly apart.
+    """
+    return _gathered_once(tables)[1]
+
+
+def _gathered_once(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
     return tables.memo("whatif pipeline", lambda: _gathered(tables))
 
 
@@ -85,7 +99,7 @@ class _Actions:
         return list(zip(self.stage[rows].tolist(), kinds, self.micro_batch[rows].tolist(), strict=True))
 
 
-def _gathered(tables: TableSet) -> Pipeline:
+def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
     found = _actions_of(tables)
     found = found.take((found.step >= 0) & (found.stage >= 0) & (found.kind >= 0) & (found.micro_batch >= 0))
     if not len(found.rank):
@@ -94,11 +108,35 @@ def _gathered(tables: TableSet) -> Pipeline:
     for rows in rows_by_code(group_codes(found.stage, found.kind)).values():
         stage, kind, _ = found.keys(rows[:1])[0]
         duration[stage, kind] = int(np.median(found.busy[rows]))
+    order, passes = _own_order(found), int(found.micro_batch.max()) + 1
+    overhead, transfer, meets = _overhead(found), _transfer(tables), _meets(tables)
+    own = _own_times(found)
+    typical = Pipeline(duration, order, passes, _window(found), overhead, transfer, meets, own)
+    return typical, tuple(_of_step(typical, found.take(found.step == step)) for step in _settled_steps(found))
+
+
+def _own_times(found: _Actions) -> dict[tuple[int, Kind, int], int]:
+    """Give each action's median time over steps and replicas."""
     own = {}
     for rows in rows_by_code(group_codes(found.stage, found.kind, found.micro_batch)).values():
         own[found.keys(rows[:1])[0]] = int(np.median(found.busy[rows]))
-    order, passes = _own_order(found), int(found.micro_batch.max()) + 1
-    return Pipeline(duration, order, passes, _window(found), _overhead(found), _transfer(tables), _meets(tables), own)
+    return own
+
+
+def _settled_steps(found: _Actions) -> list[int]:
+    steps = np.unique(found.step)
+    if len(steps) >= 3:
+        steps = steps[1:]
+    chosen = np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).round().astype(np.int64)
+    return [int(step) for step in steps[chosen]]
+
+
+def _of_step(typical: Pipeline, in_step: _Actions) -> Pipeline:
+    """Give one step's pipeline: its own times, and those of its stages as much longer as all of its actions take."""
+    own = _own_times(in_step)
+    usual_ns = sum(typical.work(*key) or 0 for key in own)
+    longer = sum(own.values()) / usual_ns if usual_ns else 1.0
+    return replace(typical.scaled(longer), own=own, window_ns=_window(in_step))
 
 
 def _actions_of(tables: TableSet) -> _Actions:

@@ -187,8 +187,9 @@ class StageImbalance:
         evenly, so that `--layers` should be a multiple of the stages.
 
     How the gain is predicted
-        The run's own order of actions is simulated with the measured times and with every stage at the mean of all
-        (`balance_stages`): a bound, since layers cannot be cut at will.
+        The run's own order of actions is simulated with the measured times of each step, and with every stage at the
+        mean of all (`balance_stages`): a bound, since layers cannot be cut at will. Its error is what the simulation
+        misses of a step, and how far the steps differ in the share that they save.
 
     When it is wrong
         When one layer is larger than the difference.
