@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from usp_prof.findings.causes import SHOWN, causes_of, with_causes
+from usp_prof.findings.rules.contention import EFFECTS
+from usp_prof.findings.rules.slow_ranks import SAYS_WHY
 from usp_prof.findings.search import Judged, _finding, _in_order
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis, Finding, Level
@@ -18,10 +20,10 @@ def finding(code: str, gain: float, together: float, error: float = 0.02, **wher
     return Finding(code, code, where, {}, gain_fraction=gain, cumulative_gain_fraction=together, error_fraction=error)
 
 
-def judged(code: str, gain: float, error: float, *, opportunity: bool = False) -> Judged:
+def judged(code: str, gain: float, error: float, *, opportunity: bool = False, covers: tuple[str, ...] = ()) -> Judged:
     draft: Any = SimpleNamespace(
         title=code, where={}, evidence={}, edit=Edit(code), advice="", opportunity=opportunity, is_choice=False,
-        covers=(), basis=None, settings={}, rows="",
+        covers=covers, basis=None, settings={}, rows="",
     )  # fmt: skip
     rule: Any = SimpleNamespace(CODE=code)
     return Judged(rule, draft, Gain(gain, Basis.REPLAYED, error))
@@ -39,6 +41,16 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
     levels = {item.rule.CODE: _finding(item, 0.0).level for item in items}
     assert levels == {"choice": Level.NOTE, "noisy": Level.NOTE, "sure": Level.WARNING, "unsure": Level.WARNING}
     assert _finding(judged("critical", 0.3, 0.1), 0.0).level is Level.CRITICAL
+
+
+def test_a_late_rank_stands_behind_the_cores_that_make_it_late() -> None:
+    """Which rank is late is chance there. It came first, and `shared-cores` by the 12 points that it adds to it."""
+    items = [
+        judged("late-rank", 0.18, 0.05, covers=SAYS_WHY),
+        judged("shared-cores", 0.30, 0.05, covers=EFFECTS),
+        judged("small-messages", 0.26, 0.14),
+    ]
+    assert [each.rule.CODE for each in _in_order(items)] == ["shared-cores", "small-messages", "late-rank"]
 
 
 def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:

@@ -29,8 +29,9 @@ UNEVEN = 0.25
 """Share of the compute beyond the medians of its ops; paced runs on shared cores reach 0.16."""
 LEAST_TIMES = 8
 """An op that ran less often has no median to speak of."""
-EFFECTS = ("late-rank", "slow-rank", "slow-host", "slow-link", "slow-op", "host-pause", "slowed-compute")
-"""What ranks that are taken off their cores look like."""
+EFFECTS = ("slow-rank", "slow-host", "slow-link", "slow-op", "host-pause", "slowed-compute")
+"""What ranks that are taken off their cores look like, and what may be a fault of its own that costs more. A late rank
+alone is no such fault: it stands behind this finding, which says why it is late."""
 
 
 class SharedCores:

@@ -177,7 +177,7 @@ class SlowHost:
 
 SAYS_WHY = (
     "slow-rank", "slow-host", "host-pause", "late-input", "slow-link", "uneven-experts", "uneven-sequence",
-    "unequal-lengths",
+    "unequal-lengths", "shared-cores",
 )  # fmt: skip
 """Findings that name what makes the rank late."""
 PAUSES = "its host pauses"
@@ -215,9 +215,10 @@ class LateRank:
     What to do
         The title says what takes longer on that rank: its compute, its host, its input or its link. Where another
         finding names the same rank (`slow-rank`, `host-pause`, `late-input`, `uneven-experts`), that one says why, and
-        this one is folded under it. Where the trace does not show why, record that rank with shapes and stacks.
-        torchtitan, Megatron-LM, nanotron and DeepSpeed have no setting for it; Megatron-LM's `--log-straggler` watches
-        for it, and our trainer makes one with `--fault slow-rank` or `--fault pause`.
+        this one is folded under it. So it is under `shared-cores`: which rank the system takes off its core is chance.
+        Where the trace does not show why, record that rank with shapes and stacks. torchtitan, Megatron-LM, nanotron
+        and DeepSpeed have no setting for it; Megatron-LM's `--log-straggler` watches for it, and our trainer makes one
+        with `--fault slow-rank` or `--fault pause`.
 
     How the gain is predicted
         The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
