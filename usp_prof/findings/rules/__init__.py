@@ -30,7 +30,7 @@ NAMES: tuple[str, ...] = (
     "kernels.SlowOp",
     "uneven_work.UnevenExperts",
     "uneven_work.UnevenSequence",
-    "uneven_work.UnequalLengths",
+    "unequal_lengths.UnequalLengths",
     "pipelines.StageImbalance",
     "pipelines.FewMicroBatches",
     "pipelines.PipelineSchedule",

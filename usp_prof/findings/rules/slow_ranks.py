@@ -11,7 +11,8 @@ from usp_prof.analyses.measures.lateness import COVERS, Why
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.rules.uneven_work import evened, everywhere, has_longer_sequences
+from usp_prof.findings.rules.unequal_lengths import evened, has_longer_sequences
+from usp_prof.findings.rules.uneven_work import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.replay.build import graph_of

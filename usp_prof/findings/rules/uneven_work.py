@@ -1,4 +1,8 @@
-"""Rules on uneven work: experts, parts of a sequence and micro-batches that hold more than their share."""
+"""Rules on uneven work: experts and parts of a sequence that hold more than their share of their group's work.
+
+Both find the rank with the largest share over the whole recording. A rank that takes as much longer even in what it
+does best has no more work than the others: it is slow (`slow-rank`).
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import moe
-from usp_prof.columns.rows import first_rows, group_codes
+from usp_prof.columns.rows import group_codes
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
-from usp_prof.findings.proof import longest, spot
+from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
-from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-from usp_prof.whatif.edits.balance import REPLICATED, shares
+from usp_prof.replay.node_work import work_of
+from usp_prof.whatif.edits.balance import shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.columns.arrays import Floats
     from usp_prof.model.finding import PlainMap
     from usp_prof.replay.graph import Graph
     from usp_prof.tables.table_set import TableSet
@@ -132,172 +136,6 @@ class UnevenSequence:
                 rows=proof.COMPUTE_BY_RANK,
                 settings={"our trainer": "--cp-layout zigzag"},
             )
-
-
-VARIES, TOGETHER, FEWEST = 0.05, 0.9, 8
-BY_CHANCE = 2.0
-"""Standard errors by which the mean of a rank's micro-batches may lie above that of its peers' by chance."""
-AXES = (Axis.PP, *REPLICATED)
-
-
-class UnequalLengths:
-    """Sequences of unequal lengths make micro-batches unequal.
-
-    What it finds
-        Runs in which the times of a micro-batch's forward and backward, within one rank and step, vary by 5 % or more
-        and together (correlation 0.9 or more over at least eight of them), where equal work on all replicas (in a
-        pipeline: in all of its micro-batches) would shorten the step by 3 % or more. That the two go together is the
-        mark of the data: noise of the machine strikes either.
-
-    Why it costs time
-        Attention grows with the square of a sequence's length; replicas wait for the one whose batch took longest, in
-        each step for another. Within a pipeline all stages wait for the longest micro-batch as it passes.
-
-    What to do
-        Give each replica the same sum of squares: sort or pack by length. torchtitan: its text loader packs to a fixed
-        length, look at your own; Megatron-LM: packed sequences (`--reset-attention-mask` lets documents differ: balance
-        them when preprocessing); nanotron: packs in its collator; DeepSpeed: `data_efficiency` with `dynamic_batching:
-        {enabled: true, lr_scaling_method: ...}`; our trainer: `--fault unequal-lengths` makes it, its own data is even.
-
-    How the gain is predicted
-        The run is replayed with each replica doing the mean work of its peers between its synchronisations, step by
-        step (`even_work=dp,per=step`); in a pipeline with each micro-batch doing the mean of its stage and step, over
-        all replicas (`even_work=pp`).
-
-    When it is wrong
-        When micro-batches differ for another reason that both passes share (experts chosen, a throttling device).
-    """
-
-    CODE = "unequal-lengths"
-    TITLE = "Sequences of unequal lengths make micro-batches unequal"
-    NEEDS = (Input.ALL_RANKS,)
-
-    @staticmethod
-    def look(tables: TableSet) -> Iterable[Draft]:
-        """Correlate forward and backward of micro-batches."""
-        graph = graph_of(tables)
-        axis = _unequal_over(graph)
-        passes = passes_of(tables)
-        if axis is not None and len(passes.rank) >= FEWEST and passes.together >= TOGETHER:
-            longest = int(passes.node[np.argmax(passes.forward)])
-            begin, end = int(graph.nodes.start[longest]), int(graph.nodes.end[longest])
-            variation = float(passes.forward.std())
-            yield Draft(
-                "micro-batches differ in length: their forward and backward vary together",
-                {"axis": str(axis)},
-                {"correlation": passes.together, "variation": variation, "micro_batches": len(passes.rank)}
-                | dict(spot(graph, longest, begin, end)),
-                evened(graph),
-                "give each replica and micro-batch the same sum of squared lengths",
-                least_gain=0.03,
-                rows=proof.largest(
-                    "actions", "kind IN ('F', 'B') AND micro_batch >= 0", "device_end_ns - device_start_ns"
-                ),
-                settings={"DeepSpeed": "data_efficiency.dynamic_batching"},
-            )
-
-
-def _unequal_over(graph: Graph) -> Axis | None:
-    """Give the axis that waits for the longest micro-batch: the stages of a pipeline, else replicas."""
-    return next((each for each in AXES if graph.on_axis(str(each)).any()), None)
-
-
-def evened(graph: Graph) -> Edit:
-    """Share the work of each step evenly among replicas, or among the micro-batches of a pipeline."""
-    axis = _unequal_over(graph) or Axis.DP
-    return Edit("even_work", str(axis), () if axis is Axis.PP else (("per", "step"),))
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """Micro-batches in the steps and stages that have several: one entry each."""
-
-    rank: Ints
-    forward: Floats
-    """Time of its forward over the mean of its rank, stage and step."""
-    backward: Floats
-    duration: Ints
-    """Forward and backward, in ns."""
-    node: Ints
-    """The first node of it."""
-
-    @property
-    def together(self) -> float:
-        """Give the correlation of forward and backward; 0 where they hardly vary."""
-        if not len(self.rank) or min(self.forward.std(), self.backward.std()) < VARIES:
-            return 0.0
-        return float(np.corrcoef(self.forward, self.backward)[0, 1])
-
-    def of(self, ranks: Sequence[int]) -> Passes:
-        """Give those of some ranks."""
-        own = np.isin(self.rank, ranks)
-        return Passes(self.rank[own], self.forward[own], self.backward[own], self.duration[own], self.node[own])
-
-
-def passes_of(tables: TableSet) -> Passes:
-    """Measure forward and backward of each micro-batch."""
-    return tables.memo("micro-batch passes", lambda: _measure_passes(graph_of(tables), tables))
-
-
-def _measure_passes(graph: Graph, tables: TableSet) -> Passes:
-    work, nodes = work_of(tables), graph.nodes
-    rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0))
-    rows = rows[(work.phase[rows] == FORWARD) | (work.phase[rows] == BACKWARD)]
-    has_actions = bool((work.micro_batch[rows] >= 0).any())
-    if has_actions:
-        rows = rows[work.micro_batch[rows] >= 0]
-    if not len(rows):
-        nothing = np.zeros(0, np.int64)
-        return Passes(nothing, nothing.astype(float), nothing.astype(float), nothing, nothing)
-    places = (nodes.rank[rows], work.stage[rows], nodes.step[rows])
-    group = group_codes(*places, work.micro_batch[rows] if has_actions else _pass_number(graph, work.phase, rows))
-    one = first_rows(group)
-    forward, backward = (
-        np.bincount(group, np.where(work.phase[rows] == phase, nodes.duration[rows], 0))
-        for phase in (FORWARD, BACKWARD)
-    )
-    # By micro-batch: the code of its rank, stage and step, of which there must be several to compare.
-    home = group_codes(*(each[one] for each in places))
-    good = np.bincount(home)[home] > 1
-    relative = []
-    for each in (forward, backward):
-        mean = (np.bincount(home, each) / np.bincount(home))[home]
-        good &= mean > 0
-        relative.append(each / np.maximum(mean, 1))
-    duration = (forward + backward).astype(np.int64)
-    return Passes(nodes.rank[rows[one]][good], relative[0][good], relative[1][good], duration[good], rows[one][good])
-
-
-def _pass_number(graph: Graph, phase: Ints, rows: Ints) -> Ints:
-    """Give passes numbers where no pipeline marks them: the next begins where forward follows backward.
-
-    F F B B F B  gives  0 0 0 0 1 1.
-    """
-    nodes = graph.nodes
-    order = np.lexsort((nodes.start[rows], nodes.step[rows], nodes.rank[rows]))
-    is_forward = phase[rows[order]] == FORWARD
-    begins = np.append(False, is_forward[1:] & ~is_forward[:-1])
-    number = np.empty(len(rows), np.int64)
-    number[order] = np.cumsum(begins)  # counts on over ranks and steps, which are told apart anyway
-    return number
-
-
-def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], ratio: float) -> bool:
-    """Say whether a rank that is slower than its peers only has longer sequences in some micro-batches.
-
-    Forward and backward vary together over all ranks, and either the rank is over its peers by no more than chance
-    makes of so many micro-batches; or its own vary so too, and its shortest are not half as much over its peers'
-    shortest as it is over them in all.
-    """
-    passes = passes_of(tables)
-    own, others = passes.of([rank]), passes.of(peers)
-    if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own.rank) or not len(others.rank):
-        return False
-    error = sum(float(each.duration.var()) / len(each.rank) for each in (own, others)) ** 0.5
-    if float(own.duration.mean() - others.duration.mean()) <= BY_CHANCE * error:
-        return True
-    shortest, usual = (float(np.quantile(each.duration, BEST)) for each in (own, others))
-    return own.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual
 
 
 # The rank with more than an equal share of its group's work, and whether it is slow in all that it does.
