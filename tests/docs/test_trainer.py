@@ -38,7 +38,7 @@ def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
 
 def test_no_option_is_made_up() -> None:
     known = {string for action in parser()._actions for string in action.option_strings}
-    typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGE)) - {"--nproc-per-node"}
+    typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGE)) - {"--nproc-per-node", "--shutdown-timeout"}
     assert typed <= known
 
 

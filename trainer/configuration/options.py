@@ -40,9 +40,9 @@ def refuse(broken: object, rule: str, hint: str) -> None:
 SCHEDULES = tuple(str(schedule) for schedule in Schedule if schedule.traits.pytorch_name)
 
 
-def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: str = "") -> Any:  # noqa: ANN401
-    """Declare one option."""
-    metadata = {"help": text, "choices": choices, "metavar": metavar}
+def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: str = "", section: str = "") -> Any:  # noqa: ANN401
+    """Declare one option; `section` heads it and those behind it in `--help`."""
+    metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -52,77 +52,74 @@ def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: s
 class Options:
     """Every option with its default; zero for a size means: choose one."""
 
-    # Data parallelism, and what its ranks shard.
-    dp: int = option(0, "data-parallel ranks (default: what the other axes leave)")
+    dp: int = option(0, "data-parallel ranks (default: what the other axes leave)", section="data parallelism")
     dp_replicate: int = option(1, "replicas among them: hybrid sharding over dp / dp-replicate ranks")
     zero: int = option(0, "ZeRO stage: what data-parallel ranks shard", choices=(0, 1, 2, 3))
     prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
     bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
 
-    # Tensor and sequence parallelism.
-    tp: int = option(0, "tensor-parallel ranks")
+    tp: int = option(0, "tensor-parallel ranks", section="tensor parallelism")
     sequence_parallel: bool = option(default=True, text="tensor ranks hold a slice of the sequence between blocks")
     tp_async: bool = option(default=False, text="cut products into chunks, so that tp's messages hide behind them")
 
-    # Context parallelism.
-    cp: int = option(0, "context-parallel ranks")
+    cp: int = option(0, "context-parallel ranks", section="context parallelism")
     cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
     cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
 
-    # Pipeline parallelism.
-    pp: int = option(0, "pipeline stages' ranks")
-    schedule: str = option("1f1b", "order of the pipeline's work", choices=SCHEDULES)
+    pp: int = option(0, "pipeline-parallel ranks", section="pipeline parallelism")
+    schedule: str = option("1f1b", "order of the pipeline's actions", choices=SCHEDULES)
     stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
     micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice --pp)")
 
-    # Expert parallelism, and the mixture of experts.
-    ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp")
+    ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp", section="experts")
     ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
     experts: int = option(0, "routed experts in each layer (default: the model's, or none)")
     top_k: int = option(0, "experts for each token (default: the model's, else 2)")
-    capacity: float = option(0.0, "most that an expert takes, in even shares; more is dropped (default: no limit)")
+    capacity: float = option(0.0, "most tokens of an expert, in even shares; more are dropped (default: no limit)")
 
-    # The batch, and how a layer computes.
-    recompute: str = option("none", "activations computed again in backward", choices=("none", "selective", "full"))
-    offload: str = option("none", "what the host holds: masters and moments", choices=("none", "optimizer"))
+    recompute: str = option(
+        "none", "activations computed again in backward", choices=("none", "selective", "full"), section="compute"
+    )
+    offload: str = option("none", "what is kept in host memory: masters and moments", choices=("none", "optimizer"))
     accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
     micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
     batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
-    dtype: str = option("fp32", "arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
+    dtype: str = option("fp32", "type of the arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
     compile: bool = option(default=False, text="compile the layers with torch.compile")
 
-    # The model and its data.
-    model: str = option("tiny", "tiny, small, 100m, 1b, 8b or a config.json", metavar="NAME|FILE")
+    model: str = option(
+        "tiny", "tiny, small, 100m, 1b, 8b or a config.json", metavar="NAME|FILE", section="model and data"
+    )
     layers: int = option(0, "override the model's layers")
     sequence: int = option(0, "override the model's sequence length")
     data: str = option("", "a text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
 
-    # Updates.
-    steps: int = option(5, "updates to make")
+    steps: int = option(5, "updates to make", section="updates")
     lr: float = option(3e-3, "peak learning rate")
     warmup: int = option(2, "updates of linear warm-up; a cosine follows")
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
     adamw: str = option("fused", "how an update runs over the tensors", choices=("fused", "foreach", "loop"))
-    seed: int = option(0, "of weights and data")
+    seed: int = option(0, "seed of weights and data (default: 0)")
 
-    # Where it runs, and what it records and tells.
-    device: str = option("", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"))
+    device: str = option(
+        "", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"), section="recording"
+    )
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")
     profile_steps: int = option(2, "steps to record")
     profile_memory: bool = option(default=True, text="record allocations too")
     metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
-    flop_convention: str = option("palm", "of the MFU shown", choices=("palm", "matmul", "causal"))
+    flop_convention: str = option("palm", "what counts as FLOP in the MFU shown", choices=("palm", "matmul", "causal"))
 
-    # Checkpoints.
-    checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER")
+    checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER", section="checkpoints")
     checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
     resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
 
-    # Paced compute and injected faults.
-    pace: str = option("", "replace compute by the waits of a device: h100, a100, b200, or F,I,W[,A[,E]] ms of a layer")
+    pace: str = option(
+        "", "replace compute by waits: h100, a100, b200, or F,I,W[,A[,E]] ms a layer", section="pacing, faults"
+    )
     pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
     fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
     timeout: int = option(300, "seconds until a rank that waits for a lost one gives up")
@@ -170,14 +167,18 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
         description="Train a small decoder on a five-axis mesh, and record where each step goes.",
+        epilog="docs/trainer.md: what each technique does, what to look for in its trace, and the faults.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
     types = get_type_hints(Options)
+    section: argparse._ActionsContainer = made
     for item in fields(Options):
+        if title := item.metadata["section"]:
+            section = made.add_argument_group(title)
         reading = _reading(item, types[item.name])
-        made.add_argument(*flags_of(item), help=described(item), **reading)
+        section.add_argument(*flags_of(item), help=described(item), **reading)
     return made
 
 
