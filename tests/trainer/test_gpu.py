@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from trainer_counts import check_efficiency, check_mfu, check_products
 from trainer_fleet import finish, process_of, start, torchrun
 
+from trainer.configuration.load import load_shape
 from usp_prof import open_run
-from usp_prof.analyses import mfu
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from usp_prof.run import Run
 
 GPUS = torch.cuda.device_count()
 pytestmark = [
@@ -119,16 +122,49 @@ def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
     assert losses(1, f"{options} --resume") == pytest.approx(whole[2:], rel=1e-5)
 
 
-def test_a_gpu_trace_holds_kernels_with_their_ops(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    losses(1, f"--device cuda --dtype bf16 --profile --profile-skip 1 --profile-steps 2 --output {folder}")
-    run = open_run(folder, cache_dir=tmp_path / "cache")
+TRACED = ("--dtype bf16", "--dtype fp8", "--dtype bf16 --compile", "--dtype bf16 --offload optimizer", "")
+"""Each kind of run whose trace is held against counts by hand."""
+
+
+@pytest.mark.parametrize("options", TRACED)
+def test_a_gpu_trace_has_the_flop_mfu_and_efficiency_counted_by_hand(options: str, tmp_path: Path) -> None:
+    """Beyond warm-up, since a compiled layer compiles in the first steps."""
+    if "fp8" in options and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("no 8-bit products here")
+    run = recorded(1, f"--model small {options}", tmp_path)
     kernels = run.tables.columns("kernels", 0)
     compute = kernels.matches("kind", "compute")
     assert compute.sum() > 50
     assert np.mean(kernels["op_event"][compute] >= 0) > 0.9
-    whole = {value.metric.id: value.value for value in mfu.compute(run.tables).values() if not value.dims}
-    assert 0 < whole["mfu"] < 1
+    if "--offload" in options:  # gradients come down and weights go up
+        assert kernels.matches("kind", "memcpy").any()
+    shape = load_shape("small", layers=4)
+    tokens = 8 * shape.sequence
+    check_mfu(run, shape, tokens, processes=1)
+    check_efficiency(run)
+    if "--compile" not in options:  # a compiled product may stand under another name
+        check_products(run, shape, tokens)
+
+
+def test_a_trace_of_two_processes_on_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo carries their gradients; the device is one, and the manifest says how many share it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
+    losses.cache_clear()
+    run = recorded(2, "--model small --dp 2 --dtype bf16", tmp_path)
+    assert run.tables.manifest is not None
+    assert run.tables.manifest.processes_per_device == 2
+    for rank in (0, 1):
+        assert run.tables.columns("kernels", rank).matches("kind", "compute").sum() > 50
+        assert run.tables.columns("collectives", rank).matches("axis", "dp").any()
+    shape = load_shape("small", layers=4)
+    check_mfu(run, shape, 8 * shape.sequence, processes=2)
+
+
+def recorded(processes: int, options: str, folder: Path) -> Run:
+    """Record two steps behind two of warm-up; the traces stay in the temporary folder of pytest."""
+    window = f"--profile --profile-skip 2 --profile-steps 2 --output {folder / 'run'}"
+    losses(processes, f"--device cuda {options} {window}")
+    return open_run(folder / "run", cache_dir=folder / "cache")
 
 
 @pytest.mark.skipif(GPUS < 2, reason="NCCL wants a GPU for each process")

@@ -1,0 +1,31 @@
+"""Are FLOP, MFU and efficiency of a recorded run those counted by hand? On a CPU; `test_gpu.py` asks the same there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from trainer_counts import check_efficiency, check_mfu, check_products
+from trainer_fleet import finish, start, torchrun
+
+from trainer.configuration.load import load_shape
+from usp_prof import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
+
+
+def test_a_recorded_run_has_the_flop_and_mfu_counted_by_hand(tmp_path: Path) -> None:
+    options = "--device cpu --batch 8 --steps 4 --metrics json --profile --profile-skip 1 --profile-steps 2"
+    process = start([*torchrun(1), "trainer/run.py", *options.split(), "--output", str(tmp_path / "run")])
+    out, err = finish(process, 280)
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-2])["step"] == 3
+    run, shape = open_run(tmp_path / "run", cache_dir=tmp_path / "cache"), load_shape("tiny")
+    tokens = 8 * shape.sequence
+    check_products(run, shape, tokens)
+    check_mfu(run, shape, tokens, processes=1)
+    check_efficiency(run)

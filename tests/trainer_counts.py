@@ -1,0 +1,58 @@
+"""Counts by hand of a recorded run of the trainer: its FLOP in matrix products, its MFU, the efficiency of an op."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from usp_prof.analyses import kernels, mfu
+
+if TYPE_CHECKING:
+    from trainer.configuration.shape import ModelShape
+    from usp_prof.analyses.measures.kernel_tally import OpStat
+    from usp_prof.run import Run
+
+
+def check_mfu(run: Run, shape: ModelShape, tokens: int, processes: int) -> None:
+    """Hold the MFU to 6 N + 12 L h s for each token, over the mean step and each process's share of a device's peak."""
+    found = mfu.compute(run.tables)
+    steps = [run.tables.columns("steps", rank) for rank in run.tables.ranks]
+    seconds = float(np.mean([(of_rank["end_ns"] - of_rank["start_ns"]).mean() for of_rank in steps])) / 1e9
+    flop = 6 * shape.parameters + 12 * shape.layers * shape.heads * shape.head_dim * shape.sequence
+    assert found.convention == "palm"
+    assert found.peak > 0, found.notes
+    assert found.mfu == pytest.approx(flop * tokens / seconds / (processes * found.peak), rel=0.05)
+    assert 0 < found.mfu < 1
+
+
+def check_products(run: Run, shape: ModelShape, tokens: int) -> None:
+    """Hold the FLOP of the plain products to those of the layers and the head: forward, and twice that in backward."""
+    weights = shape.parameters - shape.vocab * shape.hidden - (2 * shape.layers + 1) * shape.hidden
+    steps = sum(len(run.tables.columns("steps", rank)) for rank in run.tables.ranks)
+    products = [op for op in kernels.compute(run.tables).ops if op.name in PRODUCTS]
+    by_hand = 3 * 2 * weights * tokens * steps / len(run.tables.ranks)
+    assert sum(op.flop for op in products) == pytest.approx(by_hand, rel=0.01)
+
+
+def check_efficiency(run: Run) -> None:
+    """Hold the op that takes longest to 2 m n k for each call, over its kernels' time and the roofline."""
+    found = kernels.compute(run.tables)
+    longest = max((op for op in found.ops if op.name in PRODUCTS), key=lambda op: op.time_ns)
+    assert longest.flop == pytest.approx(longest.calls * _flop_of(longest))
+    assert longest.rate == pytest.approx(longest.flop / longest.time_ns * 1e9)
+    for op in found.ops:
+        if op.is_bounded:
+            assert 0 < op.efficiency <= 1, op
+
+
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm")
+"""Products of a whole batch of tokens with a weight; attention has ops of its own."""
+
+
+def _flop_of(op: OpStat) -> int:
+    """Count 2 m n k; the factors are the first two matrices among the arguments."""
+    (rows, inner), (_, columns) = [dims for dims in literal_eval(op.dims) if len(dims) == 2][-2:]
+    return 2 * rows * inner * columns
