@@ -1,7 +1,7 @@
 """Train a small decoder on a five-axis mesh: ``torchrun --nproc-per-node 8 trainer/run.py --profile``.
 
-Reads from here downwards: options (`options`), whether they can be (`rules`), the mesh (`parallel/mesh`), the model on
-it (`build`), one update (`step`), and the loop below.
+Reads from here downwards: options (`options`), whether they can be trained together (`rules`), the mesh
+(`parallel/mesh`), the model on it (`build`), one update (`step`), and the loop below.
 """
 
 # ruff: noqa: E402 - the path and the environment have to be set before torch and the trainer are imported

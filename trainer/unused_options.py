@@ -5,7 +5,8 @@
     hint: leave --schedule out
 
 `conditions` lists the options that act only beside others. An option at its default asks for nothing, so it is never
-refused. Beside them: numbers that are none, times of work that the run has not, and folders that cannot be written.
+refused. Refused as well: values that are not numbers, times of work that the run does not do, and folders that cannot
+be written.
 """
 
 from __future__ import annotations

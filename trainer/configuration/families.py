@@ -1,4 +1,4 @@
-"""Model families: the fields of their files, what each fixes without a field, and what the trainer has not."""
+"""Model families: the fields of their files, what each fixes without a field, and what the trainer lacks."""
 
 from __future__ import annotations
 

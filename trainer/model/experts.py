@@ -2,7 +2,8 @@
 
 A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
 all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
-token is dropped. A bias per expert, moved after each step against its load, keeps loads even without an auxiliary loss.
+token is dropped, unless `--capacity` limits what an expert takes (`parallel/capacity.py`). A bias per expert, moved
+after each step against its load, keeps loads even without an auxiliary loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights: noted on paper first, then created by the rank that keeps them, and nothing else of them.
+"""Weights: declared without memory first; then each rank creates the part that it keeps, and no more.
 
 A layer asks for its part of a weight and gets a parameter on torch's `meta` device, which has a shape and no memory.
 On it stands a `Note`: how the whole weight begins, which box of it the part is, and over whom its gradient is summed.

@@ -1,7 +1,8 @@
 """Slow link: the sockets of a process group, whose bandwidth and latency the Linux kernel is asked to worsen.
 
 Nothing waits on the host: a message is posted when it is ready, and takes longer on its way, as over a bad cable. Gloo
-opens its sockets when a group is opened, so those that are new since then are the group's. NCCL's are its own affair.
+opens its sockets when a group is opened, so those that are new since then are the group's. NCCL opens
+others, so the fault is refused there.
 """
 
 from __future__ import annotations
