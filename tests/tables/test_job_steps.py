@@ -148,3 +148,18 @@ def test_ranks_that_cannot_be_cut_alike_are_not_compared(tmp_path: Path) -> None
     assert not result.culprits
     assert not result.values()
     assert result.notes[0].code == "ranks_not_compared"
+
+
+def test_a_rank_that_shares_no_calls_has_no_steps_and_that_is_said(tmp_path: Path) -> None:
+    """Three ranks are cut alike; of the fourth only the kernels were recorded that are no communication."""
+    path = declared({"dp": 4})
+
+    def recorded(rank: int, event: dict[str, Any]) -> bool:
+        return rank != 3 or "nccl" not in event.get("name", "").lower()
+
+    found = device_only(path, tmp_path / "run", chosen=recorded)
+    (row,) = [row for row in found.health if row.code == "steps_unknown"]
+    assert row.detail.startswith("ranks 3 share no calls")
+    assert row.count == 1
+    assert len(found.tables.columns("steps", 3)) == 0
+    assert {len(found.tables.columns("steps", rank)) for rank in (0, 1, 2)} == {4}

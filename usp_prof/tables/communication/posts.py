@@ -52,41 +52,50 @@ def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints
 
     1. Sends and receives begin inside their op, on its thread.
     2. All others run on gloo's workers. Of one operation and size, ops and ranges follow each other in the same
-       order, so the k-th range belongs to the k-th op. More ranges than ops: the first were posted before the window.
+       order, so the k-th range belongs to the k-th op.
     """
     posts = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
     post_of_row = around(frame, posts, frame.track[row], frame.start[row])
-    on_worker = np.flatnonzero((post_of_row < 0) & ~np.isin(op, P2P))
     free_posts = posts[~np.isin(posts, post_of_row)]
     if not len(free_posts):
         return post_of_row
+    on_worker = np.flatnonzero((post_of_row < 0) & ~np.isin(op, P2P))
     op_of_post = operation_of(frame, free_posts)
     op_of_post = np.where(op_of_post == "reduce_scatter", "all_reduce", op_of_post)  # gloo carries it out as one
-    range_key = _keys(frame, row[on_worker], op[on_worker])
-    post_key = _keys(frame, free_posts, op_of_post)
-    # Keys as codes: ranges first, posts behind them.
-    keys, code = np.unique(np.concatenate([range_key, post_key]), return_inverse=True)
-    code_of_range, code_of_post = code[: len(range_key)], code[len(range_key) :]
-    surplus = np.bincount(code_of_range, minlength=len(keys)) - np.bincount(code_of_post, minlength=len(keys))
-    nth_range = occurrence(code_of_range) - np.maximum(surplus, 0)[code_of_range]
-    # One number for "the n-th of this key", by which ranges find their posts.
-    stride = len(row) + len(free_posts) + 1
-    wanted = np.where(nth_range >= 0, code_of_range * stride + nth_range, -1)
-    offered = code_of_post * stride + occurrence(code_of_post)
-    post_of_row[on_worker] = lookup(free_posts, rows_of(offered, wanted), missing=-1)
+    kind_of_range = _operations_and_sizes(frame, row[on_worker], op[on_worker])
+    kind_of_post = _operations_and_sizes(frame, free_posts, op_of_post)
+    post_of_row[on_worker] = lookup(free_posts, _in_order_of_kind(kind_of_range, kind_of_post), missing=-1)
     return post_of_row
 
 
-def _keys(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
-    """Tell operations of different size apart: by the elements of the input, which c10d lists after the output."""
-    dims, values = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
-    outputs_first = np.isin(op, ("all_gather", "reduce_scatter", "all_to_all"))
-    first = lookup([elements(text) for text in values], dims, missing=-1)
-    second = lookup([second_elements(text) for text in values], dims, missing=-1)
-    posted = frame.by_name(rows, lambda name: name.startswith("c10d::"))
-    reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
-    count = np.where(posted & (outputs_first | reduce_scatter) & (second >= 0), second, first)
-    return np.char.add(np.char.add(op.astype(str), " "), count.astype(str))
+def _in_order_of_kind(kind_of_range: NDArray[np.str_], kind_of_post: NDArray[np.str_]) -> Ints:
+    """Give for each range the place of its post: the k-th of a kind is posted by the k-th of that kind; -1: by none.
+
+    More ranges than posts of a kind: the first of them were posted before the window, so the last ones belong together.
+
+        ranges  A A B A     posts  A B A      gives  -1 0 1 2
+    """
+    kinds, code = np.unique(np.concatenate([kind_of_range, kind_of_post]), return_inverse=True)
+    code_of_range, code_of_post = code[: len(kind_of_range)], code[len(kind_of_range) :]
+    # By kind: ranges that were posted before the window.
+    posted_before = np.bincount(code_of_range, minlength=len(kinds)) - np.bincount(code_of_post, minlength=len(kinds))
+    nth_range = occurrence(code_of_range) - np.maximum(posted_before, 0)[code_of_range]
+    # One number for "the n-th of this kind", by which ranges find their posts; negative: none.
+    stride = len(code) + 1
+    wanted = np.where(nth_range >= 0, code_of_range * stride + nth_range, -1)
+    return rows_of(code_of_post * stride + occurrence(code_of_post), wanted)
+
+
+def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
+    """Name operation and size of each event, the size in elements of the input, which c10d lists after the output."""
+    dims, texts = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
+    first_list = lookup([elements(text) for text in texts], dims, missing=-1)
+    second_list = lookup([second_elements(text) for text in texts], dims, missing=-1)
+    is_post = frame.by_name(rows, lambda name: name.startswith("c10d::"))
+    is_reduce_scatter = frame.by_name(rows, lambda name: "reduce_scatter" in name)
+    output_first = is_post & (np.isin(op, ("all_gather", "reduce_scatter", "all_to_all")) | is_reduce_scatter)
+    size = np.where(output_first & (second_list >= 0), second_list, first_list)
+    return np.char.add(np.char.add(op.astype(str), " "), size.astype(str))
 
 
 # Late waits: posted transfers (gloo) that were over before anybody waited for them.

@@ -172,22 +172,31 @@ def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, Flags]:
     often than they end. Parts outside of all steps can be trusted only where members have as many of them.
     """
     step, start = columns["step"], columns["start_ns"]
-    # Parts of each kind, step and member; then, whether all members have as many in that step.
-    in_step = group_codes(kind, step, member)
-    tally = np.bincount(in_step)[in_step]
-    cell = group_codes(kind, step)
-    cells = int(cell.max()) + 1
-    fewest, most = (per_code(cell, tally, how, cells) for how in (np.minimum, np.maximum))
-    is_equal = (fewest == most)[cell]
-    # By kind: members have equally many in every step, and some part lies in a step.
+    is_equal = _equally_many(kind, step, member)
+    in_steps = _comparable_by_step(kind, step, is_equal)
+    place_in_step = occurrence(group_codes(kind, step, member), start)
+    place_from_end = occurrence_from_end(group_codes(kind, member), start)
+    keys = (kind, np.where(in_steps, step, -2), np.where(in_steps, place_in_step, place_from_end))
+    return keys, ~in_steps | is_equal
+
+
+def _equally_many(kind: Ints, step: Ints, member: Ints) -> Flags:
+    """Mark the parts in whose step all members that have any have equally many parts of their kind."""
+    kind_of_member = group_codes(kind, step, member)
+    parts_of_member = np.bincount(kind_of_member)[kind_of_member]
+    in_step = group_codes(kind, step)
+    steps = int(in_step.max()) + 1
+    fewest = per_code(in_step, parts_of_member, np.minimum, steps)
+    most = per_code(in_step, parts_of_member, np.maximum, steps)
+    return np.asarray((fewest == most)[in_step])
+
+
+def _comparable_by_step(kind: Ints, step: Ints, is_equal: Flags) -> Flags:
+    """Mark the parts of kinds of which members have equally many in every step; some part has to lie in a step."""
     kinds = int(kind.max()) + 1
-    agrees = per_code(kind, is_equal | (step < 0), np.minimum, kinds)
-    has_steps = per_code(kind, step >= 0, np.maximum, kinds)
-    by_step = (agrees & has_steps)[kind].astype(bool)
-    from_start = occurrence(in_step, start)
-    from_end = occurrence_from_end(group_codes(kind, member), start)
-    place = np.where(by_step, from_start, from_end)
-    return (kind, np.where(by_step, step, -2), place), ~by_step | is_equal
+    always_equal = per_code(kind, is_equal | (step < 0), np.logical_and, kinds)
+    has_steps = per_code(kind, step >= 0, np.logical_or, kinds)
+    return np.asarray((always_equal & has_steps)[kind])
 
 
 # Calls that two ranks ran together, before steps are known.

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.table_set import Source
 
+    _State = tuple[int, int]
+    """Which group a worker has, and whether it is the group's `_FIRST` or `_SECOND` worker."""
     OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 
@@ -51,7 +53,7 @@ _FITS = {
     "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.EP: -0.5},
 }
 _SAME = {Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE}
-_WORKERS_OF_A_GROUP = 2
+_FIRST, _SECOND = 1, 2
 
 
 @dataclass(slots=True)
@@ -161,34 +163,46 @@ def _score(worker: _Worker, group: Group) -> float:
 def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
     """Choose a group for each worker, in order and at most two workers each, with the highest sum of scores.
 
-    Dynamic programming, worker by worker. A state (group, used) says which group the worker has, and that it is the
-    group's first or second one. A worker that is a group's second comes behind its first; a worker that is a group's
-    first comes behind whichever state of an earlier group has the highest sum.
+    `scores` has one row a worker and one column a group. Dynamic programming, worker by worker: of each state (group,
+    and whether the worker is its first or second) the highest sum of scores up to this worker is kept.
+
+        scores [[2, 1], [3, 1], [0, 2]]    groups 0, 0, 1: the sum is 2 + 3 + 2
     """
-    groups = len(scores[0])
-    states = [(group, used) for group in range(groups) for used in range(1, _WORKERS_OF_A_GROUP + 1)]
-    # By state: the highest sum of scores up to the worker at hand. The first worker is its group's first.
-    best = {(group, used): (scores[0][group] if used == 1 else _IMPOSSIBLE * 10) for group, used in states}
-    # By worker from the second on, and state: the state of the worker before.
-    origins: list[dict[tuple[int, int], tuple[int, int]]] = []
+    # The first worker is its group's first.
+    best: dict[_State, float] = {}
+    for group, score in enumerate(scores[0]):
+        best[group, _FIRST] = score
+        best[group, _SECOND] = _IMPOSSIBLE * 10
+    # By worker from the second on, and state: the state of the worker before it.
+    origins: list[dict[_State, _State]] = []
     for score_of_group in scores[1:]:
-        before, best, origin = best, {}, {}
-        highest, best_earlier = _IMPOSSIBLE * 100, (0, 1)  # over all states of earlier groups
-        for group, used in states:
-            if used == 1 and group:
-                for earlier in ((group - 1, count) for count in range(1, _WORKERS_OF_A_GROUP + 1)):
-                    if before[earlier] > highest:
-                        highest, best_earlier = before[earlier], earlier
-            origin[group, used] = best_earlier if used == 1 else (group, used - 1)
-            best[group, used] = score_of_group[group] + (highest if used == 1 else before[group, used - 1])
-        origins.append(origin)
+        previous = _best_previous(best)
+        best = {state: score_of_group[state[0]] + best_sum for state, (best_sum, _) in previous.items()}
+        origins.append({state: origin for state, (_, origin) in previous.items()})
     # From the best state of the last worker back to the first.
-    state = max(states, key=lambda state: best[state])
+    state = max(best, key=lambda state: best[state])
     chosen = [state[0]]
     for origin in reversed(origins):
         state = origin[state]
         chosen.append(state[0])
     return chosen[::-1]
+
+
+def _best_previous(best: Mapping[_State, float]) -> dict[_State, tuple[float, _State]]:
+    """Give for each state of a worker the best state of the worker before it, behind its sum of scores.
+
+    A group's second worker comes behind its first. A group's first worker comes behind whichever state of an earlier
+    group has the highest sum.
+    """
+    previous: dict[_State, tuple[float, _State]] = {}
+    best_of_earlier: tuple[float, _State] = (_IMPOSSIBLE * 100, (0, _FIRST))  # nothing comes before the first group
+    for group in sorted({group for group, _ in best}):
+        previous[group, _FIRST] = best_of_earlier
+        previous[group, _SECOND] = (best[group, _FIRST], (group, _FIRST))
+        for state in ((group, _FIRST), (group, _SECOND)):
+            if best[state] > best_of_earlier[0]:
+                best_of_earlier = (best[state], state)
+    return previous
 
 
 _SAME_SHARE = 0.9

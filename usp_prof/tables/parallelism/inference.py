@@ -191,8 +191,10 @@ def _activations(traffic: Traffic) -> Inferred:
     }
     in_backward = {(kind.op, kind.bytes) for kind in known if kind.phase == "backward"}
     in_forward = {(kind.op, kind.bytes) for kind in known if not kind.late}
-    both = in_backward & in_forward
-    shared = {kind: n for kind, n in known.items() if (kind.op, kind.bytes) in both and kind.bytes >= _ACTIVATIONS}
+    in_both_passes = in_backward & in_forward
+    shared = {
+        kind: n for kind, n in known.items() if (kind.op, kind.bytes) in in_both_passes and kind.bytes >= _ACTIVATIONS
+    }
     often = sum(shared.values()) >= _OFTEN * max(traffic.steps, 1)
     if not often or _weight(shared) < _MOST * _weight(known):
         return Inferred()

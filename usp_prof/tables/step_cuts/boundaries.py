@@ -80,65 +80,69 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
 
 
 def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, high: Ints) -> Ints:
-    """Choose one place in each interval (low, high]: all by the first rule that finds one in each inner interval."""
-    intervals = list(
-        zip(
-            np.searchsorted(work.start_ns, low, side="right").tolist(),
-            np.searchsorted(work.start_ns, high, side="right").tolist(),
-            strict=True,
-        )
-    )
-    theirs = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
-    for before, behind in _SIDES:
-        chosen = _only_places(_alike(their_work, theirs, work, before, behind), intervals)
-        if chosen is not None:
-            break
-    else:
-        chosen = _last_places(work.after_update(), intervals)
-    place = np.array(chosen, np.int64)
-    at = np.where(place >= 0, work.start_ns[place], high)
-    if place[0] == 0 or (place[0] < 0 and low[0] < 0):
+    """Give the time of each boundary: where the activity begins that opens a step, after `low` and not after `high`.
+
+    Where no activity is known to open the step, its first call does. Example with the calls `a` and `c`, of which `c`
+    opens the step on the other rank with the kernel `k` before it:
+
+        device work   a  u  k  c        low is the start of a, high the start of c
+                            ^           the boundary: k is what the other rank's boundary has behind it
+    """
+    # Rows of `work` that may open the step behind each boundary: from `first` to before `behind`.
+    first = np.searchsorted(work.start_ns, low, side="right")
+    behind = np.searchsorted(work.start_ns, high, side="right")
+    candidates = [range(*rows) for rows in zip(first.tolist(), behind.tolist(), strict=True)]
+    opening = _opening_activities(cut, their_work, work, candidates)
+    at = np.where(opening >= 0, work.start_ns[opening], high)
+    # At the edges of the recording: all of the work that was recorded, where nothing was recorded beyond.
+    if opening[0] == 0 or (opening[0] < 0 and low[0] < 0):
         at[0] = work.first_ns
-    if place[-1] < 0 and high[-1] == _EVER:
+    if opening[-1] < 0 and high[-1] == _EVER:
         at[-1] = work.last_ns
     return at
 
 
+def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, candidates: list[range]) -> Ints:
+    """Give the row of the activity that opens the step behind each boundary; -1 where none is known.
+
+    All boundaries by one rule, the first that finds an activity at each inner boundary:
+    1. The activities around it are those around the other rank's boundaries: of `_SIDES`, the strictest that finds
+       exactly one.
+    2. It is the last that follows an update of parameters.
+    """
+    # Row of the other rank's work that opens the step behind each of its inner boundaries.
+    theirs = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
+    for before, behind in _SIDES:
+        alike = _fitting(_alike(their_work, theirs, work, before, behind), candidates)
+        only = np.array([rows[0] if len(rows) == 1 else -1 for rows in alike], np.int64)
+        if (only[1:-1] >= 0).all() and (only >= 0).any():
+            return only
+    after_update = _fitting(work.after_update(), candidates)
+    last = np.array([rows[-1] if len(rows) else -1 for rows in after_update], np.int64)
+    return last if (last[1:-1] >= 0).all() else np.full(len(candidates), -1, np.int64)
+
+
+def _fitting(fits: Flags, candidates: list[range]) -> list[Ints]:
+    """List the marked rows among the candidates of each boundary."""
+    return [np.array(rows, np.int64)[fits[rows.start : rows.stop]] for rows in candidates]
+
+
 def _alike(their_work: DeviceWork, theirs: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
-    """Mark places with the work around them that most of the other rank's boundaries have."""
-    sides = _sides(their_work, before, behind)[theirs[theirs < len(their_work)]]
-    if not len(sides):
+    """Mark activities that have the surroundings which most of the other rank's boundaries have."""
+    around_theirs = _surroundings(their_work, before, behind)[theirs[theirs < len(their_work)]]
+    if not len(around_theirs):
         return np.zeros(len(work), bool)
-    kinds, count = np.unique(sides, return_counts=True)
-    return np.asarray(_sides(work, before, behind) == kinds[np.argmax(count)])
+    kinds, count = np.unique(around_theirs, return_counts=True)
+    return np.asarray(_surroundings(work, before, behind) == kinds[np.argmax(count)])
 
 
-def _sides(work: DeviceWork, before: int, behind: int) -> Ints:
-    """Give each place a number for so many activities before it and from it on; -1 stands for none."""
+def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
+    """Give each activity a number for the names of so many activities before it and from it on; -1 stands for none."""
     padded = np.r_[np.full(before, -1), work.name, np.full(behind, -1)]
     number = np.zeros(len(work), np.int64)
     for offset in range(before + behind):
         number = number * np.int64(1_000_003) + padded[offset : offset + len(work)]
     return number
-
-
-def _only_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int] | None:
-    """Give the one place that fits in each interval; `None` where an inner one has none or several."""
-    places = np.flatnonzero(fits)
-    inside = [places[(places >= first) & (places < behind)] for first, behind in intervals]
-    only = [int(found[0]) if len(found) == 1 else -1 for found in inside]
-    if -1 in only[1:-1] or max(only, default=-1) < 0:
-        return None
-    return only
-
-
-def _last_places(fits: Flags, intervals: list[tuple[int, int]]) -> list[int]:
-    """Give the last place that fits in each interval; -1 everywhere when an inner one has none."""
-    places = np.flatnonzero(fits)
-    inside = [places[(places >= first) & (places < behind)] for first, behind in intervals]
-    if any(not len(found) for found in inside[1:-1]):
-        return [-1] * len(intervals)
-    return [int(found[-1]) if len(found) else -1 for found in inside]
 
 
 def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:

@@ -1,0 +1,157 @@
+"""Regular windows: short runs of symbols that recur at regular distances, and the places where they may begin repeats.
+
+A window of 1, 2, 4, ... symbols that occurs once in each repeat cuts the sequence into segments as long as a repeat.
+`repetition.py` judges whether these are repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import first_of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.arrays import Floats, Ints
+
+
+REGULAR = 1.1
+"""Longest over shortest distance between windows that may begin repeats."""
+COVERED = 0.75
+"""Share of the sequence that has to lie inside the repeats."""
+SHORTEST = 5
+"""Symbols that a repeat has at least."""
+FILLED = 0.03
+"""Share of a period by which a sequence may be longer or shorter than a whole number of periods, to be one."""
+TRIED = 24
+"""Cuts that are tried of each sort."""
+
+_LONGEST_WINDOW = 64
+"""Symbols of the longest windows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """Places where repeats may begin."""
+
+    places: Ints
+    ratio: float
+    """The longest over the shortest distance between them."""
+    begin: float
+    """How readily a repeat begins there: the mean over the places, 0 to 1."""
+
+    @property
+    def period(self) -> float:
+        """The usual distance."""
+        return float(np.median(np.diff(self.places)))
+
+
+def cuts_of(codes: Ints, begin: Floats) -> list[Cut]:
+    """List places before and behind windows at regular distances: the most regular, and the best beginnings.
+
+    Example: in  a b c a b d a b c  the window  a b  begins at 0, 3 and 6, always 3 apart. It may begin repeats at these
+    places, or end them: then repeats begin behind it, at 2, 5 and 8.
+    """
+    cuts = []
+    for keys in _windows(codes):
+        windows = _equal_windows(keys, len(codes))
+        width = len(codes) - len(keys) + 1
+        for behind in (0, width):
+            cuts += _cuts_at(windows, behind, begin)
+    return cuts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windows:
+    """Windows of one length: group by group those that are equal, and in order within each."""
+
+    place: Ints
+    """Where each begins in the sequence."""
+    first: Ints
+    """By group: the row of `place` at which it begins."""
+    count: Ints
+    regular: Ints
+    """Groups whose windows lie at regular distances all over the sequence."""
+    ratio: Floats
+    """By regular group: the longest over the shortest distance."""
+
+
+def _equal_windows(keys: NDArray[np.uint64], length: int) -> _Windows:
+    """Group the windows that begin at each place by their keys, and find the regular groups."""
+    place = np.argsort(keys, kind="stable")
+    key = keys[place]
+    first = np.flatnonzero(first_of_run(key))
+    count = np.diff(np.r_[first, len(key)])
+    last = first + count - 1
+    # Distance from each window to the next of its group; the last has none, and counts for neither extreme.
+    gaps = np.r_[np.diff(place), 0]
+    gaps[last] = 0
+    longest = np.maximum.reduceat(gaps, first)
+    gaps[last] = length
+    shortest = np.minimum.reduceat(gaps, first)
+    is_regular = (count >= 2) & (shortest >= SHORTEST) & (longest <= REGULAR * shortest)
+    # Nothing as long as a repeat lies behind the last window, and not too much before the first.
+    is_regular &= length - place[last] <= REGULAR * longest
+    is_regular &= place[first] <= (1 - COVERED) * length + longest
+    regular = np.flatnonzero(is_regular)
+    return _Windows(place, first, count, regular, longest[regular] / shortest[regular])
+
+
+def _cuts_at(windows: _Windows, behind: int, begin: Floats) -> list[Cut]:
+    """Cut so far behind the windows: those of the most regular groups, and of those at which repeats begin best."""
+    place = windows.place + behind
+    is_inside = (place > 0) & (place < len(begin))
+    readiness = np.where(is_inside, begin[np.minimum(place, len(begin) - 1)], 0.0)
+    count = windows.count[windows.regular]
+    mean_readiness = np.add.reduceat(readiness, windows.first)[windows.regular] / count
+    cuts = []
+    for chosen in _best_of_each(count, windows.ratio, mean_readiness):
+        first = windows.first[windows.regular[chosen]]
+        places = place[first : first + count[chosen]]
+        places = places[places < len(begin)]
+        if len(places) > 1:
+            cuts.append(Cut(places, float(windows.ratio[chosen]), float(mean_readiness[chosen])))
+    return cuts
+
+
+def from_starts(cuts: Sequence[Cut], length: int) -> list[Cut]:
+    """Move cuts to the sequence's start, those by whose period the sequence is a whole number of periods."""
+    moved = []
+    for cut in cuts:
+        count = round(length / cut.period)
+        if count < 2 or abs(length - count * cut.period) > FILLED * cut.period:
+            continue
+        places = cut.places - cut.places[0]
+        if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period lies before the first place
+            places = np.r_[0, places + cut.places[0]]
+        moved.append(Cut(places[:count], cut.ratio, cut.begin))
+    return moved
+
+
+def _best_of_each(count: Ints, ratio: Floats, readiness: Floats) -> list[int]:
+    """Choose for each count (the smallest of them) the most regular window, and those that begin best."""
+    chosen: list[int] = []
+    for number in np.unique(count)[:TRIED].tolist():
+        groups = np.flatnonzero(count == number)
+        chosen.append(int(groups[np.argmin(ratio[groups])]))
+        chosen += groups[np.argsort(-readiness[groups], kind="stable")[:TRIED]].tolist()
+    return chosen
+
+
+def _windows(codes: Ints) -> Iterator[NDArray[np.uint64]]:
+    """Give keys of the windows of 1, 2, 4, ... symbols that begin at each place."""
+    with np.errstate(over="ignore"):
+        keys = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        length = 1
+        while True:
+            yield keys
+            if 4 * length > len(codes) or length >= _LONGEST_WINDOW:
+                return
+            keys = (keys[:-length] ^ (keys[:-length] >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) + keys[length:]
+            length *= 2
