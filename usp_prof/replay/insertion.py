@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import first_of_run
+from usp_prof.columns.rows import first_of_run, numbered
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, NodeKind, Nodes
 
 if TYPE_CHECKING:
-    from usp_prof.columns.arrays import Ints
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.replay.graph import Graph
 
 
@@ -28,7 +28,7 @@ class Added:
     """Number of the call, counted from 0 among those put in: members have one number."""
     transfer: Ints
     after: Ints
-    at_start: np.ndarray
+    at_start: Flags
     asked_ns: Ints
     """When each would have been asked for in the run as measured: tells which step it belongs to."""
     before: Ints
@@ -37,74 +37,105 @@ class Added:
     stands_for: Ints | None = None
     """The measured node that each entry takes the place of, and whose event it becomes; without, all are new."""
 
+    def __len__(self) -> int:
+        """Count the entries."""
+        return len(self.rank)
+
+    def by_rank(self) -> Added:
+        """Give the entries rank by rank, those of one rank in their order."""
+        order = np.argsort(self.rank, kind="stable")
+        return Added(
+            self.rank[order],
+            self.call[order],
+            self.transfer[order],
+            self.after[order],
+            self.at_start[order],
+            self.asked_ns[order],
+            self.before[order],
+            self.axis,
+            self.name,
+            None if self.stands_for is None else self.stands_for[order],
+        )
+
 
 def with_calls(graph: Graph, added: Added) -> Graph:
-    """Put collectives in; an `after` or `before` of -1 is none."""
-    count, nodes = len(added.rank), graph.nodes
-    if not count:
+    """Put collectives in; an `after` or `before` of -1 is none.
+
+    Each entry becomes a node behind all others, on one new lane a rank. Into a graph of 10 nodes on lanes 0 and 1:
+
+        entries of ranks 3, 5, 3     nodes 10 and 11 on lane 2 (rank 3), node 12 on lane 3 (rank 5)
+    """
+    if not len(added):
         return graph
-    order = np.lexsort((np.arange(count), added.rank))
-    rank, after, before = added.rank[order], added.after[order], added.before[order]
-    anchor = np.where(after >= 0, after, before)
-    first_lane = int(nodes.lane.max(initial=-1)) + 1
-    lane = first_lane + np.searchsorted(np.unique(rank), rank)
+    added = added.by_rank()
     axes, axis = _code(graph.axes, added.axis)
     names, name = _code(graph.names, added.name)
-    start = added.asked_ns[order]
-    # What stands for a measured node was measured there, and has its event; the node itself has none any longer.
-    event = None if nodes.event is None else np.append(nodes.event, np.full(count, -1))
-    replaced = None if added.stands_for is None else added.stands_for[order]
-    if replaced is not None and event is not None:
-        event[len(nodes) :] = event[replaced]
-        event[replaced] = -1
-    first_call = int(nodes.call.max(initial=-1)) + 1
-    new = Nodes(
-        np.append(nodes.rank, rank),
-        np.append(nodes.lane, lane),
-        np.append(nodes.kind, np.full(count, int(NodeKind.COMMUNICATION))),
-        np.append(nodes.start, start),
-        np.append(nodes.duration, np.zeros(count, np.int64) if replaced is None else nodes.duration[replaced]),
-        np.append(nodes.step, nodes.step[anchor]),
-        np.append(nodes.axis, np.full(count, axis)),
-        np.append(nodes.name, np.full(count, name)),
-        np.append(nodes.call, first_call + added.call[order]),
-        event,
-    )
-    own = len(nodes) + np.arange(count)
-    opens = first_of_run(lane)
-    zeros = np.zeros(count, np.int64)
+    nodes = _with_nodes(graph.nodes, added, axis, name)
+    own = len(graph.nodes) + np.arange(len(added))  # the node of each entry
+    # A lane's first part that waits for nothing begins when it would have been asked for.
+    is_free = first_of_run(nodes.lane[own]) & (added.after < 0)
+    edges = with_edges(graph.edges, added.after, own, at_end=~added.at_start, kind=EdgeKind.ISSUE)
+    edges = with_edges(edges, own, added.before, at_end=np.ones(len(added), dtype=bool), kind=EdgeKind.WAIT)
+    zeros = np.zeros(len(added), np.int64)
     return replace(
         graph,
-        nodes=new,
+        nodes=nodes,
         gap=np.append(graph.gap, zeros),
-        earliest=np.append(graph.earliest, np.where(opens & (after < 0), start, NEVER)),
-        edges=with_edges(
-            with_edges(graph.edges, after, own, at_end=~added.at_start[order], kind=EdgeKind.ISSUE),
-            own,
-            before,
-            at_end=np.ones(count, dtype=bool),
-            kind=EdgeKind.WAIT,
-        ),
+        earliest=np.append(graph.earliest, np.where(is_free, added.asked_ns, NEVER)),
+        edges=edges,
         duration=np.append(graph.duration, zeros),
-        transfer=np.append(graph.transfer, added.transfer[order]),
-        tied=np.append(graph.tied, np.ones(count, dtype=bool)),
+        transfer=np.append(graph.transfer, added.transfer),
+        tied=np.append(graph.tied, np.ones(len(added), dtype=bool)),
         axes=axes,
         names=names,
-        added=graph.added + count,
+        added=graph.added + len(added),
         rewired=True,
     )
 
 
-def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: np.ndarray, kind: EdgeKind) -> Edges:
+def _with_nodes(nodes: Nodes, added: Added, axis: int, name: int) -> Nodes:
+    """Append one node an entry; entries are sorted by rank."""
+    count = len(added)
+    first_lane = int(nodes.lane.max(initial=-1)) + 1
+    first_call = int(nodes.call.max(initial=-1)) + 1
+    # A part is in the step of what it waits for, else of what waits for it.
+    neighbour = np.where(added.after >= 0, added.after, added.before)
+    duration = np.zeros(count, np.int64) if added.stands_for is None else nodes.duration[added.stands_for]
+    return Nodes(
+        rank=np.append(nodes.rank, added.rank),
+        lane=np.append(nodes.lane, first_lane + numbered(added.rank)[1]),
+        kind=np.append(nodes.kind, np.full(count, int(NodeKind.COMMUNICATION))),
+        start=np.append(nodes.start, added.asked_ns),
+        duration=np.append(nodes.duration, duration),
+        step=np.append(nodes.step, nodes.step[neighbour]),
+        axis=np.append(nodes.axis, np.full(count, axis)),
+        name=np.append(nodes.name, np.full(count, name)),
+        call=np.append(nodes.call, first_call + added.call),
+        event=_events(nodes, added),
+    )
+
+
+def _events(nodes: Nodes, added: Added) -> Ints | None:
+    """Give the event of each node: what stands for a measured node has its event, which that node has no longer."""
+    if nodes.event is None:
+        return None
+    event = np.append(nodes.event, np.full(len(added), -1))
+    if added.stands_for is not None:
+        event[len(nodes) :] = event[added.stands_for]
+        event[added.stands_for] = -1
+    return event
+
+
+def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: Flags, kind: EdgeKind) -> Edges:
     """Let targets wait for sources too; pairs with a -1 are none."""
-    good = (source >= 0) & (target >= 0)
-    count = int(good.sum())
-    joined = np.append(edges.target, target[good])
-    order = np.argsort(joined, kind="stable")
-    return Edges(  # column by column: what one needs on the way serves the next
-        np.append(edges.source, source[good]).take(order),
-        np.append(edges.at_end, at_end[good]).take(order),
-        joined.take(order),
+    is_pair = (source >= 0) & (target >= 0)
+    count = int(is_pair.sum())
+    targets = np.append(edges.target, target[is_pair])
+    order = np.argsort(targets, kind="stable")
+    return Edges(
+        np.append(edges.source, source[is_pair]).take(order),
+        np.append(edges.at_end, at_end[is_pair]).take(order),
+        targets.take(order),
         np.append(edges.lag, np.zeros(count, np.int64)).take(order),
         np.append(edges.kind, np.full(count, int(kind))).take(order),
     )

@@ -210,11 +210,11 @@ def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
     """Mark the calls during whose transfer no other call of their group moves data."""
     alone = np.ones(len(group), dtype=bool)
     for rows in rows_by_code(group).values():
-        mine = rows[np.argsort(begin[rows], kind="stable")]
+        by_begin = rows[np.argsort(begin[rows], kind="stable")]
         # In the order of begins: a call is alone where all before it are over, and the next begins after its end.
-        all_over = np.maximum.accumulate(end[mine])
-        alone[mine[1:]] &= all_over[:-1] <= begin[mine[1:]]
-        alone[mine[:-1]] &= begin[mine[1:]] >= end[mine[:-1]]
+        all_over = np.maximum.accumulate(end[by_begin])
+        alone[by_begin[1:]] &= all_over[:-1] <= begin[by_begin[1:]]
+        alone[by_begin[:-1]] &= begin[by_begin[1:]] >= end[by_begin[:-1]]
     return alone
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import numbered, rows_by_code
+from usp_prof.columns.rows import first_of_run, last_of_run, numbered, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
 from usp_prof.replay.graph import EdgeKind, NodeKind
@@ -61,7 +61,7 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
             peers = list(host_step_of_rank.values())
             pieces = _pieces(peers)
             count = 1 + max(int(piece[-1]) for piece in pieces)
-            # Peers by pieces: what each took.
+            # What each took: one row a peer, one column a piece.
             taken = np.array(
                 [np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)]
             )
@@ -117,23 +117,26 @@ def own_times(graph: Graph) -> Ints:
 def host_slowness(graph: Graph) -> dict[int, float]:
     """Compare the hosts: time between their launches (the median of each) over the median of the other ranks'."""
     is_call = graph.nodes.kind == NodeKind.HOST
-    usual = {}
+    median_ns = {}
     for rank in np.unique(graph.nodes.rank[is_call]).tolist():
         rows = graph.nodes.of_rank(rank)
         rows = rows[is_call[rows]]
-        times = np.maximum(graph.gap[rows], 0) + graph.duration[rows]
-        if len(times) > 1:
-            usual[rank] = float(np.median(times))
-    found = {}
-    for rank, own in usual.items():
-        others = [time for other, time in usual.items() if other != rank]
+        between_launches = np.maximum(graph.gap[rows], 0) + graph.duration[rows]
+        if len(between_launches) > 1:
+            median_ns[rank] = float(np.median(between_launches))
+    slowness = {}
+    for rank, own in median_ns.items():
+        others = [time for other, time in median_ns.items() if other != rank]
         if others and np.median(others) > 0:
-            found[rank] = own / float(np.median(others))
-    return found
+            slowness[rank] = own / float(np.median(others))
+    return slowness
 
 
 def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
-    """Give the graph with other own times of the hosts: what changes goes to the thinking, what is left to the call."""
+    """Give the graph with other own times of the hosts: what changes goes to the thinking, what is left to the call.
+
+    thinks 7, call takes 3 (own 10); target 2       thinks 0, call takes 2
+    """
     change = np.flatnonzero(target != own)
     if not len(change):
         return graph
@@ -143,16 +146,19 @@ def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
     # What is still too long after all thinking is gone is the call's own length.
     duration = graph.duration.copy()
     duration[change] = np.minimum(duration[change], np.where(wanted[change] > 0, duration[change], target[change]))
-    shorter, longer = wanted < think, wanted > think
-    edges = graph.edges
+    is_shorter, is_longer = wanted < think, wanted > think
+    # Thinking is kept in the lag of edges that end a wait, and in the gap behind the lane's node before.
+    edges, more = graph.edges, wanted - think
+    holds, target_of_edge = holds_thought(edges), edges.target
     arrived = np.where(edges.at_end, graph.nodes.end[edges.source], graph.nodes.start[edges.source])
-    binds = holds_thought(edges) & (arrived + edges.lag == graph.nodes.start[edges.target])
-    lag = np.where(holds_thought(edges) & shorter[edges.target], np.minimum(edges.lag, wanted[edges.target]), edges.lag)
-    lag = np.where(binds & longer[edges.target], lag + (wanted - think)[edges.target], lag)
-    waits = np.zeros(len(think), dtype=bool)
-    waits[edges.target[binds]] = True
-    gap = np.where(shorter, np.minimum(graph.gap, wanted), graph.gap)
-    gap = np.where(longer & ~waits & ~graph.nodes.first_of_lane, gap + wanted - think, gap)
+    binds = holds & (arrived + edges.lag == graph.nodes.start[target_of_edge])
+    lag = np.where(holds & is_shorter[target_of_edge], np.minimum(edges.lag, wanted[target_of_edge]), edges.lag)
+    lag = np.where(binds & is_longer[target_of_edge], lag + more[target_of_edge], lag)
+    # Longer thinking goes to the edge that bound the node; only a node that none bound has it in its gap.
+    is_bound = np.zeros(len(think), dtype=bool)
+    is_bound[target_of_edge[binds]] = True
+    gap = np.where(is_shorter, np.minimum(graph.gap, wanted), graph.gap)
+    gap = np.where(is_longer & ~is_bound & ~graph.nodes.first_of_lane, gap + more, gap)
     return graph.with_changes(gap=gap, duration=duration, edges=replace(edges, lag=lag))
 
 
@@ -162,19 +168,19 @@ def _host_steps(graph: Graph, tables: TableSet) -> dict[int, dict[int, _HostStep
     communicates = label // (len(graph.axes) + 1) == NodeKind.COMMUNICATION
     # On a device the host's calls count, on a CPU the compute and what it posts.
     counts = (thinks(graph) | posts(graph)) & graph.measured
-    found: dict[int, dict[int, _HostStep]] = {}
-    for rank, seen in hosts_seen(graph, tables).items():
+    host_steps: dict[int, dict[int, _HostStep]] = {}
+    for rank, is_seen in hosts_seen(graph, tables).items():
         rows = graph.nodes.of_rank(rank)
         rows = rows[counts[rows] & (graph.nodes.step[rows] >= 0)]
-        if not seen or not len(rows):
+        if not is_seen or not len(rows):
             continue
         rows = rows[np.argsort(graph.nodes.start[rows], kind="stable")]
         steps, step = numbered(graph.nodes.step[rows])
-        found[rank] = {
-            steps[place]: _HostStep(rows[at], own[rows[at]], label[rows[at]], communicates[rows[at]])
-            for place, at in rows_by_code(step).items()
-        }
-    return found
+        host_steps[rank] = {}
+        for place, within in rows_by_code(step).items():
+            in_step = rows[within]
+            host_steps[rank][steps[place]] = _HostStep(in_step, own[in_step], label[in_step], communicates[in_step])
+    return host_steps
 
 
 def _labels(graph: Graph) -> Ints:
@@ -189,20 +195,29 @@ def _labels(graph: Graph) -> Ints:
 
 def _compared(hosts: dict[int, dict[int, _HostStep]], group: tuple[int, ...]) -> Iterator[dict[int, _HostStep]]:
     """Give for each step what the peers do in it, by rank; steps that only one of them has are left out."""
-    there = [rank for rank in group if rank in hosts]
-    for step in sorted({step for rank in there for step in hosts[rank]}):
-        found = {rank: hosts[rank][step] for rank in there if step in hosts[rank]}
-        if len(found) > 1:
-            yield found
+    present = [rank for rank in group if rank in hosts]
+    for step in sorted({step for rank in present for step in hosts[rank]}):
+        step_of_rank = {rank: hosts[rank][step] for rank in present if step in hosts[rank]}
+        if len(step_of_rank) > 1:
+            yield step_of_rank
 
 
 def _pieces(steps: list[_HostStep]) -> list[Ints]:
-    """Cut the peers' steps alike, as finely as they agree: gives the number of the piece that each node is in."""
-    for closes in ([each.label >= 0 for each in steps], [each.communicates for each in steps]):
-        kinds = [each.label[ends] for each, ends in zip(steps, closes, strict=True)]
-        if all(np.array_equal(kinds[0], other) for other in kinds[1:]):
-            return [_numbered_to(ends) for ends in closes]
-    return [np.zeros(len(each.rows), np.int64) for each in steps]
+    """Cut the peers' steps alike, as finely as they agree: gives the number of the piece that each node is in.
+
+    Example with launches of compute `c` and communication `x`, and calls that start nothing `.`:
+
+        peer 0   . c . x . c      pieces 0 0 1 1 2 2      where both launch c x c
+        peer 1   c . x c          pieces 0 1 1 2
+    """
+    by_launch = [step.label >= 0 for step in steps]
+    by_communication = [step.communicates for step in steps]
+    for closes in (by_launch, by_communication):
+        # By peer: what its closing nodes start, in order.
+        started = [step.label[is_last] for step, is_last in zip(steps, closes, strict=True)]
+        if all(np.array_equal(started[0], other) for other in started[1:]):
+            return [_numbered_to(is_last) for is_last in closes]
+    return [np.zeros(len(step.rows), np.int64) for step in steps]
 
 
 def _numbered_to(closes: Flags) -> Ints:
@@ -219,23 +234,44 @@ def _shared_out(own_ns: Ints, piece: Ints, should: Floats) -> Ints:
     """Give each node its part of what its piece should take.
 
     Of a piece that takes too long the peaks are cut off at one level; one that takes too little is stretched.
+
+        nodes 5, 100, 5 should take 20      level 10: gives 5, 10, 5
+        nodes 5, 15 should take 40          gives 10, 30
+    """
+    total = np.bincount(piece, own_ns, len(should))[piece]
+    wanted = should[piece]
+    # A piece without any time has nothing to stretch: its longest node (the last of those that are equal) gets all.
+    stretched = np.where(total > 0, own_ns * (wanted / np.maximum(total, 1)), wanted * _is_longest(own_ns, piece))
+    cut_off = np.minimum(own_ns, _levels(own_ns, piece, should)[piece])
+    return np.rint(np.where(wanted < total, cut_off, stretched)).astype(np.int64)
+
+
+def _is_longest(own_ns: Ints, piece: Ints) -> Flags:
+    """Mark the longest node of each piece; of equal ones the last."""
+    order = np.lexsort((own_ns, piece))
+    is_longest = np.zeros(len(piece), bool)
+    is_longest[order[last_of_run(piece[order])]] = True
+    return is_longest
+
+
+def _levels(own_ns: Ints, piece: Ints, should: Floats) -> Floats:
+    """Give the level of each piece: cut off there, its nodes add up to what it should take; 0 where nothing is left.
+
+    With the nodes of a piece in order, from the shortest: the level is where the shorter nodes, and all others at that
+    level, add up to what is wanted. Each node that reaches the level gives a bound, and the highest bound is the level.
+
+        nodes 5, 5, 100 should take 20      bounds 20/3 (too high for 5), 15/2 (too high for 5), (20 - 10) / 1 = 10
     """
     order = np.lexsort((own_ns, piece))
     own, piece = own_ns[order], piece[order]
-    opens = np.append(True, piece[1:] != piece[:-1])
-    first = np.maximum.accumulate(np.where(opens, np.arange(len(own)), 0))
-    last = np.append(np.flatnonzero(opens)[1:], len(own))[np.cumsum(opens) - 1]  # the row behind the piece
-    smaller = np.cumsum(own) - own
-    smaller -= smaller[first]  # the sum of the piece's nodes that are smaller
-    rest = last - np.arange(len(own))  # this node and the larger ones
+    first = np.flatnonzero(first_of_run(piece))
+    count = np.diff(np.append(first, len(piece)))
+    # By node: the sum of the shorter nodes of its piece, and how many nodes are as long or longer.
+    shorter = np.cumsum(own) - own
+    shorter -= np.repeat(shorter[first], count)
+    remaining = np.repeat(first + count, count) - np.arange(len(own))
     wanted = should[piece]
-    total = np.bincount(piece, own, len(should))[piece]
-    # The level is where the smaller nodes and the others at that level add up to what is wanted.
-    level = (wanted - smaller) / rest
-    cut = smaller + rest * own >= wanted
-    highest = np.zeros(len(should))
-    np.maximum.at(highest, piece[cut], level[cut])
-    longer = np.where(total > 0, own * (wanted / np.maximum(total, 1)), wanted * (rest == 1))
-    found = np.empty(len(own), np.int64)
-    found[order] = np.rint(np.where(wanted < total, np.minimum(own, highest[piece]), longer))
-    return found
+    reaches = shorter + remaining * own >= wanted
+    level = np.zeros(len(should))
+    np.maximum.at(level, piece[reaches], ((wanted - shorter) / remaining)[reaches])
+    return level

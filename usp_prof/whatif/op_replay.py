@@ -58,11 +58,13 @@ def build_model(table: OpTable) -> Model:
     model, place = Model(), {op: row for row, op in enumerate(table.ops)}
     start = {op: int(table.start_ns[row, 0, 0]) for op, row in place.items()}
     for stage in range(table.stages):
-        mine = sorted((op for op in table.ops if op.stage == stage), key=lambda op: (start[op], op.number, op.kind))
+        ops_of_stage = sorted(
+            (op for op in table.ops if op.stage == stage), key=lambda op: (start[op], op.number, op.kind)
+        )
         of_kind: dict[str, list[Op]] = defaultdict(list)
-        for op in mine:
+        for op in ops_of_stage:
             of_kind[op.kind].append(op)
-        compute = [op for op in mine if op.kind in (FORWARD, BACKWARD)]
+        compute = [op for op in ops_of_stage if op.kind in (FORWARD, BACKWARD)]
         if not of_kind[FORWARD]:
             raise InputError(f"stage {stage} has no {FORWARD}", hint="read all stages")
         model.chain(compute)

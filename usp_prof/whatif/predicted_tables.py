@@ -1,8 +1,8 @@
 """Tables of a predicted run: those of the recorded one, each event where the replay puts it.
 
-Work that the graph holds is moved exactly. What lies between (ops, annotations, Python functions) moves with the host's
-calls around it: between two of them, time is stretched evenly. A column is moved when it is asked for: most questions
-need few of them.
+Work that the graph holds moves as its node does. What lies between (ops, annotations, Python functions) moves with the
+host's calls around it: between two of them, time is stretched evenly. With calls that move from 100 to 100 and from 200
+to 300, an op that began at 150 begins at 200. A column is moved when it is asked for: most questions need few of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
+from usp_prof.columns.rows import last_of_run
 from usp_prof.columns.table import Replaced, table_of
 from usp_prof.replay.graph import NodeKind, events_of
 from usp_prof.replay.step_times import moved
@@ -35,59 +36,68 @@ _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_D
 def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
     """Give the tables of a run as a replay of its graph would have it."""
     sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
-    found = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
-    found.assumptions, found.recorded = tables.assumptions, tables.recorded or tables
+    predicted = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
+    predicted.assumptions, predicted.recorded = tables.assumptions, tables.recorded or tables
     clocks = clock.of(tables)
-    found.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
-    return found
+    predicted.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
+    return predicted
 
 
 class _Moves:
-    """How the times of one rank move, on its own clock."""
+    """How the times of one rank move, on its own clock.
+
+    Its nodes are those that a trace holds, and those that an edit put in their place.
+    """
 
     def __init__(self, tables: TableSet, graph: Graph, timeline: Timeline, rank: int) -> None:
         self.rank = rank
         self._tables, self._graph, self._timeline = tables, graph, timeline
-        rows = graph.nodes.of_rank(rank)
-        is_measured = rows < len(graph.nodes) - graph.added
+        nodes = graph.nodes
+        row = nodes.of_rank(rank)
+        is_measured = row < len(nodes) - graph.added
         # A node that an edit put in may stand for a measured one: then it has that one's event, which has none.
-        has_event = events_of(graph)[rows] >= 0
+        has_event = events_of(graph)[row] >= 0
         kept = is_measured | has_event
-        self._rows = rows[kept]
-        self._measured: Flags = is_measured[kept]
-        self._placed: Flags = has_event[kept]
-        kind = graph.nodes.kind[self._rows]
-        self._device: Flags = ~graph.nodes.of_host[self._rows]
-        self.is_host = bool(self._device.all())
+        self._node: Ints = row[kept]
+        """Rows of the graph's nodes; the flags below have an entry for each."""
+        self._is_measured: Flags = is_measured[kept]
+        self._has_event: Flags = has_event[kept]
+        self._on_device: Flags = ~nodes.of_host[self._node]
+        self.is_host = bool(self._on_device.all())
         """Whether the rank has no device: the host does its work."""
-        self._on_host = kind == NodeKind.COMPUTE if self.is_host else ~self._device
+        is_compute = nodes.kind[self._node] == NodeKind.COMPUTE
+        self._on_host: Flags = is_compute if self.is_host else ~self._on_device
 
     @cached_property
     def steps(self) -> dict[str, tuple[Ints, Ints]]:
         """Where the steps' bounds were, and where they are now."""
         steps, clocks = self._tables.columns("steps", self.rank), clock.of(self._tables)
-        work = self._rows[self._device & self._measured]
-        found = {}
+        work = self._node[self._on_device & self._is_measured]
+        bounds = {}
         for name in ("start_ns", "end_ns"):
             aligned = clocks.align(self.rank, steps[name])
             shift = moved(aligned, work, self._graph, self._timeline) - aligned if len(work) else np.zeros_like(aligned)
-            found[name] = (steps[name], steps[name] + shift)
-        return found
+            bounds[name] = (steps[name], steps[name] + shift)
+        return bounds
 
-    def spans(self, row: Ints) -> tuple[Ints, Ints]:
-        """Give when these events begin now, and how long they last."""
+    def spans(self, event: Ints) -> tuple[Ints, Ints]:
+        """Give when these events begin now, and how long they last; an instant (-1) stays one."""
         events, nodes = self._tables.columns("events", self.rank), self._graph.nodes
-        was, duration = events["start_ns"][row], events["dur_ns"][row]
-        ends = was + np.maximum(duration, 0)
-        node = self._node_of_event[row]
-        held, start, end = node >= 0, np.empty_like(was), np.empty_like(was)
-        # A posted transfer's range ends when it is asked for, later than its node: by what the node moves, it moves.
-        node = node[held]
-        start[held] = was[held] + self._timeline.start[node] - nodes.start[node]
-        end[held] = ends[held] + self._timeline.end[node] - nodes.end[node]
-        ranges = ~held & events.matches("category", *_DEVICE_RANGES)[row]
-        for rows, move in ((ranges, self.work), (~held & ~ranges, self.host)):
-            start[rows], end[rows] = move(was[rows]), move(ends[rows])
+        was_start, duration = events["start_ns"][event], events["dur_ns"][event]
+        was_end = was_start + np.maximum(duration, 0)
+        start, end = np.empty_like(was_start), np.empty_like(was_end)
+        # 1. Events of a node move as it does. A posted transfer's range ends when it is asked for, later than its
+        #    node: that end moves by what the node's end moves.
+        node = self._node_of_event[event]
+        has_node = node >= 0
+        node = node[has_node]
+        start[has_node] = was_start[has_node] + self._timeline.start[node] - nodes.start[node]
+        end[has_node] = was_end[has_node] + self._timeline.end[node] - nodes.end[node]
+        # 2. Ranges on the device move with the device's work around them, 3. all others with the host's.
+        is_device_range = ~has_node & events.matches("category", *_DEVICE_RANGES)[event]
+        is_of_host = ~has_node & ~is_device_range
+        for chosen, move in ((is_device_range, self.work), (is_of_host, self.host)):
+            start[chosen], end[chosen] = move(was_start[chosen]), move(was_end[chosen])
         return start, np.where(duration < 0, duration, np.maximum(end - start, 0))
 
     def host(self, when: Ints) -> Ints:
@@ -101,10 +111,10 @@ class _Moves:
     @cached_property
     def _node_of_event(self) -> Ints:
         """Give each event's node; -1 for what is no activity."""
-        found = np.full(len(self._tables.columns("events", self.rank)), -1, np.int64)
-        rows = self._rows[self._device & self._placed]
-        found[events_of(self._graph)[rows]] = rows
-        return found
+        node_of_event = np.full(len(self._tables.columns("events", self.rank)), -1, np.int64)
+        node = self._node[self._on_device & self._has_event]
+        node_of_event[events_of(self._graph)[node]] = node
+        return node_of_event
 
     @cached_property
     def _host_anchors(self) -> tuple[Ints, Ints]:
@@ -117,38 +127,40 @@ class _Moves:
 
     @cached_property
     def _work_anchors(self) -> tuple[Ints, Ints]:
-        return _in_order(*self._moments(self._device & self._placed))
+        return _in_order(*self._moments(self._on_device & self._has_event))
 
     def _moments(self, chosen: Flags) -> tuple[Ints, Ints]:
         """Give the begins and ends of some of the rank's nodes, as they were and as they are now."""
-        rows, nodes, clocks = self._rows[chosen], self._graph.nodes, clock.of(self._tables)
-        pairs = ((nodes.start, self._timeline.start), (nodes.end, self._timeline.end))
-        before = [clocks.local(self.rank, was[rows]) for was, _ in pairs]
-        after = [own + now[rows] - was[rows] for own, (was, now) in zip(before, pairs, strict=True)]
-        return np.concatenate(before), np.concatenate(after)
+        node, nodes, clocks = self._node[chosen], self._graph.nodes, clock.of(self._tables)
+        # Nodes are on the common clock, the rank's tables on its own.
+        start, end = (clocks.local(self.rank, was[node]) for was in (nodes.start, nodes.end))
+        new_start = start + self._timeline.start[node] - nodes.start[node]
+        new_end = end + self._timeline.end[node] - nodes.end[node]
+        return np.concatenate([start, end]), np.concatenate([new_start, new_end])
 
 
 def _in_order(before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Put anchors in order, with no moment twice."""
+    """Put anchors in order of where they were, with no moment twice; what comes later never moves before it."""
     if not len(before):
         return before, after
     order = np.argsort(before, kind="stable")
     before, after = before[order], np.maximum.accumulate(after[order])
-    last = np.append(before[1:] != before[:-1], True)
-    return before[last], after[last]
+    is_last = last_of_run(before)
+    return before[is_last], after[is_last]
 
 
 def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
     """Move moments with anchors: evenly between two, with the nearest beyond all."""
     if not len(before):
         return when.copy()
-    place = np.clip(np.searchsorted(before, when, side="right") - 1, 0, len(before) - 1)
-    upper = np.minimum(place + 1, len(before) - 1)
-    span = before[upper] - before[place]
-    inside = (when >= before[0]) & (when <= before[-1]) & (span > 0)
-    share = np.where(inside, (when - before[place]) / np.maximum(span, 1), 0.0)
-    between = after[place] + np.rint(share * (after[upper] - after[place])).astype(np.int64)
-    return np.where(inside, between, after[place] + when - before[place])
+    # Place of the anchor at or before each moment, and of the next one.
+    lower = np.clip(np.searchsorted(before, when, side="right") - 1, 0, len(before) - 1)
+    upper = np.minimum(lower + 1, len(before) - 1)
+    span = before[upper] - before[lower]
+    is_between = (when >= before[0]) & (when <= before[-1]) & (span > 0)
+    share = np.where(is_between, (when - before[lower]) / np.maximum(span, 1), 0.0)
+    between = after[lower] + np.rint(share * (after[upper] - after[lower])).astype(np.int64)
+    return np.where(is_between, between, after[lower] + when - before[lower])
 
 
 class _MovedTables:
@@ -195,9 +207,9 @@ class _MovedTables:
             return self._moves.spans(np.arange(len(table)))
         if name != "collectives":
             return self._moves.spans(table["event"])
-        row = np.where(table["event"] >= 0, table["event"], table["op_event"])
-        known = row >= 0
+        event = np.where(table["event"] >= 0, table["event"], table["op_event"])
+        has_event = event >= 0
         start, duration = table["start_ns"].copy(), table["dur_ns"].copy()
-        start[~known] = self._moves.host(start[~known])
-        start[known], duration[known] = self._moves.spans(row[known])
+        start[~has_event] = self._moves.host(start[~has_event])
+        start[has_event], duration[has_event] = self._moves.spans(event[has_event])
         return start, duration

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from usp_prof.analyses.formulas import Cost
     from usp_prof.analyses.measures.device_bounds import Roof
     from usp_prof.analyses.measures.op_work import OpKind, RankWork
+    from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
 
 SMALL_NS = 10_000
-# What is known of an op's product, from all of its kernels; the largest of its kernels' codes counts.
+# What is known of an op's product, from all of its kernels; the largest of their codes counts.
 _NO_PRODUCT, _AS_STATED, _UNKNOWN_ARITHMETIC, _IN_TF32 = range(4)
 _NO_OP = "(no CPU op known)"
 PACED = "(paced wait)"
@@ -121,61 +122,61 @@ class Tally:
         return {step: ideal / taken for step, (ideal, taken) in sorted(self._steps.items()) if taken}
 
     def _add_kernels(self, work: RankWork) -> None:
-        size = len(work.names)
-        count = np.bincount(work.name, minlength=size)
-        exact = np.zeros(size, np.int64)
-        np.add.at(exact, work.name, work.dur_ns)
-        squares = np.bincount(work.name, weights=work.dur_ns.astype(float) ** 2, minlength=size)
-        small = np.zeros(size, np.int64)
-        np.add.at(small, work.name, np.where(work.dur_ns < SMALL_NS, work.dur_ns, 0))
-        low, high = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-        np.minimum.at(low, work.name, work.dur_ns)
-        np.maximum.at(high, work.name, work.dur_ns)
+        """Add the kernels by name."""
+        dur, names = work.dur_ns, len(work.names)
+        count = np.bincount(work.name, minlength=names)
+        total = _sums(work.name, dur, names)
+        small = _sums(work.name, np.where(dur < SMALL_NS, dur, 0), names)
+        squares = np.bincount(work.name, weights=dur.astype(float) ** 2, minlength=names)
+        shortest, longest = np.full(names, np.iinfo(np.int64).max), np.zeros(names, np.int64)
+        np.minimum.at(shortest, work.name, dur)
+        np.maximum.at(longest, work.name, dur)
         for code in np.flatnonzero(count).tolist():
             stat = self._kernels.setdefault(work.names[code], KernelStat(work.names[code]))
             stat.count += int(count[code])
-            stat.total_ns += int(exact[code])
+            stat.total_ns += int(total[code])
             stat.squares += float(squares[code])
             stat.small_ns += int(small[code])
-            stat.min_ns = min(stat.min_ns, int(low[code]))
-            stat.max_ns = max(stat.max_ns, int(high[code]))
+            stat.min_ns = min(stat.min_ns, int(shortest[code]))
+            stat.max_ns = max(stat.max_ns, int(longest[code]))
 
     def _add_ops(self, work: RankWork) -> None:
-        paced = np.array([_is_paced(name) for name in work.names], dtype=bool)[work.name] & (work.kind < 0)
-        place, arithmetic = _products(work)
-        group = group_codes(work.kind, 4 * paced + arithmetic)
-        first = first_rows(group)
-        time, on_matrix, unknown = (np.zeros(len(first), np.int64) for _ in range(3))
-        np.add.at(time, group, work.dur_ns)
-        np.add.at(on_matrix, group, np.where(place == _PLACES.index(Cores.MATRIX), work.dur_ns, 0))
-        np.add.at(unknown, group, np.where(place == _PLACES.index(Cores.UNKNOWN), work.dur_ns, 0))
-        kernels = np.bincount(group, minlength=len(first))
-        instances = _instances(work, group, len(first))
-        ideal = np.zeros(len(first))
-        for code, row in enumerate(first.tolist()):
-            kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
-            stat = self._stat(kind, arithmetic=int(arithmetic[row]), paced=bool(paced[row]))
-            stat.calls += instances[code]
-            stat.kernels += int(kernels[code])
-            stat.time_ns += int(time[code])
-            stat.matrix_core_ns += int(on_matrix[code])
-            stat.unknown_core_ns += int(unknown[code])
-            if kind is not None and kind.cost is not None and stat.family:
-                ideal[code] = self._bound(stat, kind.cost, instances[code])
-        ideal[ideal * instances > time] = 0.0  # beaten bounds are none, see `OpStat.is_bounded`
-        self._add_steps(work, group, ideal)
+        """Add the ops by name, shapes and arithmetic.
 
-    def _add_steps(self, work: RankWork, group: np.ndarray, ideal: np.ndarray) -> None:
+        1. Group the kernels: those of ops of one kind (name and shapes) with one arithmetic, and paced waits apart.
+        2. Sum each group, and add it to the op's statistics.
+        3. Where the op has a formula, give one op of the group the time that the roofline allows.
+        4. Add these times step by step, but for groups that are faster: what beats its bound has none.
+
+            kernels  gemm of op 1, bias of op 1, gemm of op 2 (alike)     one group: 2 calls, 3 kernels
+        """
+        groups = _group(work)
+        ideal = np.zeros(len(groups.first))  # ns that the roofline allows one op of the group; 0: it has no bound
+        for code, row in enumerate(groups.first.tolist()):
+            kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
+            stat = self._stat(kind, arithmetic=int(groups.arithmetic[row]), paced=bool(groups.is_paced[row]))
+            calls = int(groups.calls[code])
+            stat.calls += calls
+            stat.kernels += int(groups.kernels[code])
+            stat.time_ns += int(groups.time_ns[code])
+            stat.matrix_core_ns += int(groups.matrix_core_ns[code])
+            stat.unknown_core_ns += int(groups.unknown_core_ns[code])
+            if kind is not None and kind.cost is not None and stat.family:
+                ideal[code] = self._bound(stat, kind.cost, calls)
+        ideal[ideal * groups.calls > groups.time_ns] = 0.0
+        self._add_steps(work, groups.of_kernel, ideal)
+
+    def _add_steps(self, work: RankWork, group: Ints, ideal: Floats) -> None:
         """Add what the roofline allows and what was taken, step by step, of the groups that have a bound."""
-        bounded = ideal[group] > 0
-        rows = np.flatnonzero(bounded & _first_of_each_op(work))
-        numbers, place = numbered(work.step)
-        allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(numbers))
-        taken = np.zeros(len(numbers), np.int64)
-        np.add.at(taken, place[bounded], work.dur_ns[bounded])
-        for number, more, spent in zip(numbers.tolist(), allowed.tolist(), taken.tolist(), strict=True):
-            before, until = self._steps.get(number, (0.0, 0))
-            self._steps[number] = (before + more, until + spent)
+        is_bounded = ideal[group] > 0
+        # An op's time counts once, in the step of its first kernel.
+        rows = np.flatnonzero(is_bounded & _first_of_each_op(work))
+        steps, place = numbered(work.step)
+        allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
+        taken = _sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
+        for step, allowed_ns, taken_ns in zip(steps.tolist(), allowed.tolist(), taken.tolist(), strict=True):
+            allowed_before, taken_before = self._steps.get(step, (0.0, 0))
+            self._steps[step] = (allowed_before + allowed_ns, taken_before + taken_ns)
 
     def _stat(self, kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:
         cost = kind.cost if kind is not None and arithmetic != _NO_PRODUCT else None
@@ -208,23 +209,75 @@ class Tally:
 _PLACES = tuple(Cores)
 
 
-def _products(work: RankWork) -> tuple[np.ndarray, np.ndarray]:
-    """Give for each row where its kernel multiplies (place in `_PLACES`), and what is known of its op's product.
+def _sums(codes: Ints, values: Ints, count: int) -> Ints:
+    """Add up the values of each code 0..count-1, exactly."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, codes, values)
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Kernels of one rank in groups: of ops of one kind with one arithmetic, or of no op."""
+
+    of_kernel: Ints
+    """By kernel: its group."""
+    is_paced: Flags
+    """By kernel: it stands for compute, and no op launched it."""
+    arithmetic: Ints
+    """By kernel: what is known of its op's product (`_NO_PRODUCT` to `_IN_TF32`)."""
+    first: Ints
+    """By group, as all that follow: row of its first kernel."""
+    kernels: Ints
+    calls: Ints
+    """Ops, each once however many kernels it launched; a kernel without an op counts itself."""
+    time_ns: Ints
+    matrix_core_ns: Ints
+    unknown_core_ns: Ints
+
+
+def _group(work: RankWork) -> _Groups:
+    """Group the kernels of one rank, and sum each group."""
+    is_paced = lookup([_is_paced(name) for name in work.names], work.name, missing=False) & (work.kind < 0)
+    place, arithmetic = _products(work)
+    group = group_codes(work.kind, 4 * is_paced + arithmetic)
+    first = first_rows(group)
+    count = len(first)
+    on_matrix_cores = place == _PLACES.index(Cores.MATRIX)
+    on_unknown_cores = place == _PLACES.index(Cores.UNKNOWN)
+    return _Groups(
+        group,
+        is_paced,
+        arithmetic,
+        first,
+        kernels=np.bincount(group, minlength=count),
+        calls=_calls(work, group, count),
+        time_ns=_sums(group, work.dur_ns, count),
+        matrix_core_ns=_sums(group, np.where(on_matrix_cores, work.dur_ns, 0), count),
+        unknown_core_ns=_sums(group, np.where(on_unknown_cores, work.dur_ns, 0), count),
+    )
+
+
+def _products(work: RankWork) -> tuple[Ints, Ints]:
+    """Say for each kernel where it multiplies (a place in `_PLACES`; CPU: -1), and what is known of the op's product.
 
     An op whose kernels here hold no product is one of which a part was not recorded, or lies in another step.
     """
     if not work.on_gpu:
         return np.full(len(work.name), -1), np.full(len(work.name), _AS_STATED)
+    # Each kind of op with each kernel name is looked at once.
     pair = group_codes(work.kind, work.name)
-    place, known = (np.zeros(int(pair.max(initial=-1)) + 1, np.int64) for _ in range(2))
-    for code, row in enumerate(first_rows(pair).tolist()):
+    first = first_rows(pair)
+    place_of_pair, product_of_pair = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
+    for code, row in enumerate(first.tolist()):
         cost = work.kinds[work.kind[row]].cost if work.kind[row] >= 0 else None
-        where, known[code] = _product(work.names[work.name[row]], cost)
-        place[code] = _PLACES.index(where)
-    of_op = np.zeros(int(work.owner.max(initial=-1)) + 1, np.int64)
-    owned = work.owner >= 0
-    np.maximum.at(of_op, work.owner[owned], known[pair][owned])
-    return place[pair], np.where(owned, lookup(of_op, work.owner, missing=_AS_STATED), _AS_STATED)
+        where, product_of_pair[code] = _product(work.names[work.name[row]], cost)
+        place_of_pair[code] = _PLACES.index(where)
+    # By op: the largest code of its kernels counts.
+    is_owned = work.owner >= 0
+    product_of_op = np.zeros(int(work.owner.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(product_of_op, work.owner[is_owned], product_of_pair[pair][is_owned])
+    return place_of_pair[pair], np.where(is_owned, lookup(product_of_op, work.owner, missing=_AS_STATED), _AS_STATED)
 
 
 def _product(kernel: str, cost: Cost | None) -> tuple[Cores, int]:
@@ -249,16 +302,17 @@ def _is_paced(name: str) -> bool:
     return mark is not None and mark.area == "pace"
 
 
-def _first_of_each_op(work: RankWork) -> np.ndarray:
-    """Mark one row for each op, however many kernels it launched; a row without an op stands for itself."""
+def _first_of_each_op(work: RankWork) -> Flags:
+    """Mark one kernel of each op, however many it launched; a kernel without an op stands for itself."""
     chosen = work.owner < 0
     chosen[first_rows(work.owner)] = True
     return chosen
 
 
-def _instances(work: RankWork, group: np.ndarray, groups: int) -> list[int]:
+def _calls(work: RankWork, group: Ints, groups: int) -> Ints:
     """Count the ops of each group, each once however many kernels it launched; unowned kernels count themselves."""
-    owned, owners = work.owner >= 0, int(work.owner.max(initial=-1)) + 1
-    pairs = distinct(group[owned] * owners + work.owner[owned])
-    alone = np.bincount(group[~owned], minlength=groups)
-    return list((alone + np.bincount(pairs // max(owners, 1), minlength=groups)).tolist())
+    is_owned = work.owner >= 0
+    ops = int(work.owner.max(initial=-1)) + 1
+    group_and_op = distinct(group[is_owned] * ops + work.owner[is_owned])
+    alone = np.bincount(group[~is_owned], minlength=groups)
+    return np.asarray(alone + np.bincount(group_and_op // max(ops, 1), minlength=groups), np.int64)

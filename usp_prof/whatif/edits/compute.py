@@ -114,9 +114,9 @@ def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str =
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
         wanted = _wanted(ops, name, word, size)
         hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
-        mine = graph.nodes.of_rank(rank)
-        mine = mine[graph.nodes.kind[mine] == NodeKind.COMPUTE]
-        found[mine] = np.isin(events[mine], work["event"][hits])
+        nodes_of_rank = graph.nodes.of_rank(rank)
+        nodes_of_rank = nodes_of_rank[graph.nodes.kind[nodes_of_rank] == NodeKind.COMPUTE]
+        found[nodes_of_rank] = np.isin(events[nodes_of_rank], work["event"][hits])
     return found
 
 
@@ -163,24 +163,24 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
     for rank in tables.ranks:
         kernels = tables.columns("kernels", rank)
         rows = nodes.of_rank(rank)
-        mine = rows[nodes.kind[rows] == NodeKind.COMPUTE]
-        if not len(kernels) or not len(mine):
+        compute = rows[nodes.kind[rows] == NodeKind.COMPUTE]
+        if not len(kernels) or not len(compute):
             continue
-        kind = _kind_of(kernels, tables.columns("ops", rank), events[mine])
+        kind = _kind_of(kernels, tables.columns("ops", rank), events[compute])
         talks = rows[nodes.kind[rows] == NodeKind.COMMUNICATION]
         beside = union(nodes.start[talks], nodes.end[talks])
-        start, end = nodes.start[mine], nodes.end[mine]
+        start, end = nodes.start[compute], nodes.end[compute]
         shared = beside.within(start, end) / np.maximum(end - start, 1)
         for code in distinct(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
             same = kind == code
             with_it, alone = same & (shared > 1 / 2), same & (shared == 0)
             if min(int(with_it.sum()), int(alone.sum())) < FEWEST:
                 continue
-            usual = float(np.median(nodes.duration[mine[alone]]))
-            slowed = float(np.median(nodes.duration[mine[with_it]]))
+            usual = float(np.median(nodes.duration[compute[alone]]))
+            slowed = float(np.median(nodes.duration[compute[with_it]]))
             kinds += 1
             if usual > 0 and slowed > usual:
-                ratio[mine[with_it]] = slowed / usual
+                ratio[compute[with_it]] = slowed / usual
     return Interference(ratio, kinds)
 
 

@@ -216,13 +216,13 @@ def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Add
     work = ~graph.nodes.of_host & (graph.nodes.kind != NodeKind.COMMUNICATION) & graph.measured
     messages: list[Message] = []
     for rank, group in whole.group.items():
-        mine = np.flatnonzero(compute & (graph.nodes.rank == rank) & (graph.nodes.step >= 0))
-        mine = mine[np.argsort(graph.nodes.start[mine], kind="stable")]
-        steps = graph.nodes.step[mine]
+        nodes_of_rank = np.flatnonzero(compute & (graph.nodes.rank == rank) & (graph.nodes.step >= 0))
+        nodes_of_rank = nodes_of_rank[np.argsort(graph.nodes.start[nodes_of_rank], kind="stable")]
+        steps = graph.nodes.step[nodes_of_rank]
         streams = np.flatnonzero(work & (graph.nodes.rank == rank))
         streams = streams[np.argsort(graph.nodes.start[streams], kind="stable")]
         for step in np.unique(steps).tolist():
-            own = mine[steps == step]
+            own = nodes_of_rank[steps == step]
             stepping = own[phase[own] == OPTIMIZER]
             last = int((stepping if len(stepping) else own)[-1])
             same_stream = graph.nodes.lane[streams] == graph.nodes.lane[last]
@@ -273,8 +273,8 @@ def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions
     rows = rows[np.lexsort((nodes.start[rows], nodes.rank[rows]))]
     after_backward: dict[tuple[int, int], int] = {}
     for rank, step in set(zip(nodes.rank[rows].tolist(), nodes.step[rows].tolist(), strict=True)):
-        mine = np.flatnonzero(backward & (nodes.rank == rank) & (nodes.step == step))
-        last = int(mine[np.argmax(nodes.end[mine])]) if len(mine) else -1
+        nodes_of_step = np.flatnonzero(backward & (nodes.rank == rank) & (nodes.step == step))
+        last = int(nodes_of_step[np.argmax(nodes.end[nodes_of_step])]) if len(nodes_of_step) else -1
         after_backward[rank, step] = _next_on_lane(graph, last) if last >= 0 else -1
     before = [after_backward[int(nodes.rank[row]), int(nodes.step[row])] for row in rows]
     _, call = np.unique(nodes.call[rows], return_inverse=True)
