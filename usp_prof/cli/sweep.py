@@ -20,6 +20,7 @@ from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_l
 from usp_prof.planner.sweep.runner import recorded
 from usp_prof.planner.sweep.score import predicted, score, to_learn_from
 from usp_prof.report.answers import sweep as answer
+from usp_prof.report.answers.sweep_maps import AXES
 from usp_prof.run import open_run
 from usp_prof.whole_files import whole_file
 
@@ -150,9 +151,9 @@ def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | Non
         return None
 
     def tell(done: int, of: int, each: Outcome) -> None:
-        said = each.reason or f"{each.tokens_per_second or 0:,.0f} tokens/s"
+        outcome = each.reason or f"{each.tokens_per_second or 0:,.0f} tokens/s"
         state = "" if each.tokens_per_second else f"{each.status}: "
-        notes(args).print(f"{done}/{of} {each.name}: {state}{said}", markup=False, soft_wrap=True)
+        notes(args).print(f"{done}/{of} {each.name}: {state}{outcome}", markup=False, soft_wrap=True)
 
     return tell
 
@@ -181,7 +182,7 @@ def _only(found: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
     for condition in wanted:
         name, _, values = condition.partition("=")
         read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
-                **answer.AXES}.get(name)  # fmt: skip
+                **AXES}.get(name)  # fmt: skip
         if read is None or not values:
             raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
         kept = tuple(row for row in kept if str(read(row)) in values.split(","))
@@ -194,19 +195,19 @@ def _axes(text: str) -> tuple[str, str] | None:
     if not text:
         return None
     first, _, second = text.partition(",")
-    if first not in answer.AXES or second not in answer.AXES or first == second:
-        raise UsageError(f"--map {text!r} names no two sides", hint=f"two of {', '.join(answer.AXES)}: --map tp,pp")
+    if first not in AXES or second not in AXES or first == second:
+        raise UsageError(f"--map {text!r} names no two sides", hint=f"two of {', '.join(AXES)}: --map tp,pp")
     return first, second
 
 
 def _write(
-    args: argparse.Namespace, title: str, found: Sequence[Row], judged: Score | None, said: Sequence[str],
+    args: argparse.Namespace, title: str, found: Sequence[Row], judged: Score | None, notes_below: Sequence[str],
     axes: tuple[str, str] | None,
 ) -> None:  # fmt: skip
     if args.format == "csv":
         text = _csv(found)
     else:
-        parts = answer.sections(found, judged, said, drawn=args.format == "html", axes=axes)
+        parts = answer.sections(found, judged, notes_below, drawn=args.format == "html", axes=axes)
         text = _page(title, parts) if args.format == "html" else _lines(args, title, parts)
     if args.output:
         with whole_file(Path(args.output)) as file:

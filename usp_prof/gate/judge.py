@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.gate.judgement import Judgement, Scale, Verdict, worsening
+from usp_prof.gate.judgement import Judgement, Scale, Verdict, gauge_for, worsening
 from usp_prof.gate.sample import boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
 from usp_prof.model.metric import Better, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from usp_prof.gate.judgement import Limit
+    from usp_prof.gate.judgement import Gauge
     from usp_prof.gate.measured import Measured
     from usp_prof.gate.policy import Policy, Rule
     from usp_prof.gate.sample import Noise, Sample
@@ -45,30 +43,39 @@ class Shift:
 
 
 def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, rule: Rule, noise: Noise) -> Shift:
-    """Measure how far `new` lies from the old runs."""
+    """Measure how far `new` lies from the old runs.
+
+    The variance of the difference is a sum of three, each known with so many degrees of freedom:
+        the new run's centre        from the spread of its steps
+        the baseline's centre       from the spread of its runs' steps, over the number of runs
+        what runs differ by         once for the new run, and over the number of runs for the baseline
+    """
     runs, least = len(olds), rule.between.amount
     centre = pseudo_median(np.array([old.centre for old in olds]))
-    theirs = sum(_within(old) for old in olds) / runs
-    sides = (olds, [new])
-    restless = [0.0 if rule.stated else _restless(series, gauge, side, noise) for side in sides]
-    between, known = _between(max(least, noise.prior.share * restless[0]), least, olds, theirs, noise)
-    moved = _moved(max(between - least**2, 0.0), restless[0], restless[1], noise)
-    parts = (_within(new), theirs / runs, max(between, moved) + between / runs)
-    freedoms = (new.freedom, sum(old.freedom for old in olds), known)
-    total = sum(parts)
-    doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(parts, freedoms, strict=True))
-    freedom = total * total / doubt if doubt > 0 else 1e9  # Welch and Satterthwaite
-    mendable = parts[0] + parts[1] if rule.medians else parts[0]
-    return Shift(new.centre - centre, math.sqrt(total), mendable, freedom, runs)
+    within_old = sum(_within(old) for old in olds) / runs
+    old_spread = 0.0 if rule.stated else _spread_of_steps(series, gauge, olds, noise)
+    new_spread = 0.0 if rule.stated else _spread_of_steps(series, gauge, [new], noise)
+    assumed = max(least, noise.prior.share * old_spread)
+    between, freedom_between = _between(assumed, least, olds, within_old, noise)
+    # Steps that vary more than the baseline's are those of a run that differs more from others.
+    between_new = max(between, _in_proportion(max(between - least**2, 0.0), old_spread, new_spread, noise))
+    variances = (_within(new), within_old / runs, between_new + between / runs)
+    freedoms = (new.freedom, sum(old.freedom for old in olds), freedom_between)
+    variance = sum(variances)
+    # Degrees of freedom of the sum, by Welch and Satterthwaite.
+    doubt = sum(part * part / max(freedom, 1.0) for part, freedom in zip(variances, freedoms, strict=True))
+    freedom = variance * variance / doubt if doubt > 0 else 1e9
+    mendable = variances[0] + variances[1] if rule.medians else variances[0]
+    return Shift(new.centre - centre, math.sqrt(variance), mendable, freedom, runs)
 
 
-def _restless(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
+def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
     """Give the spread of the steps; a figure that there is once a run is taken to vary as the step does."""
     if series.per_step:
-        known = [each.spread for each in samples if math.isfinite(each.spread)]
+        known = [sample.spread for sample in samples if math.isfinite(sample.spread)]
         return sum(known) / len(known) if known else 0.0
-    timed = series.unit is not Unit.BYTES  # what is allocated does not depend on how fast it goes
-    return noise.step_spread * gauge.size(samples[-1].centre) if timed else 0.0
+    is_timed = series.unit is not Unit.BYTES  # what is allocated does not depend on how fast it goes
+    return noise.step_spread * gauge.size(samples[-1].centre) if is_timed else 0.0
 
 
 def _between(assumed: float, least: float, olds: Sequence[Sample], within: float, noise: Noise) -> tuple[float, float]:
@@ -83,90 +90,34 @@ def _between(assumed: float, least: float, olds: Sequence[Sample], within: float
     return (worth * assumed**2 + (runs - 1) * seen) / freedom, freedom
 
 
-def _moved(between: float, old: float, new: float, noise: Noise) -> float:
-    """Give the variance that a run with such restless steps brings, in proportion to the baseline's."""
-    share = math.sqrt(between) / old if old > 0 else noise.prior.share
-    return (share * new) ** 2
+def _in_proportion(between: float, old_spread: float, new_spread: float, noise: Noise) -> float:
+    """Give the variance between runs whose steps have the new spread, in proportion to that of the baseline's."""
+    share = math.sqrt(between) / old_spread if old_spread > 0 else noise.prior.share
+    return (share * new_spread) ** 2
 
 
 def _within(sample: Sample) -> float:
-    """Give the variance that a run's own steps tell; one value for the whole run tells none."""
+    """Give the variance of a run's centre by its steps; 0 for one value for the whole run."""
     return sample.error**2 if sample.freedom else 0.0
 
 
-# The scale on which values are compared: logarithms where a change is relative
-#
-# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41 % of its rate, so the same
-# noise would call one a regression and not the other. In logarithms both changes are equal.
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """How values become what is subtracted, and differences become changes again; `unit` divides where no log does."""
-
-    log: bool
-    unit: float = 1.0
-
-    def into(self, samples: Sequence[float]) -> NDArray[np.float64]:
-        """Turn values into the measure."""
-        values = np.asarray(samples, dtype=np.float64)
-        return np.log(values) if self.log else values / self.unit
-
-    def value(self, centre: float) -> float:
-        """Turn a centre back into the metric's unit."""
-        return math.exp(centre) if self.log else centre * self.unit
-
-    def change(self, difference: float) -> float:
-        """Turn a difference into a change in the rule's scale."""
-        if not self.log:
-            return difference
-        return math.expm1(difference) if difference < _LARGEST else math.inf
-
-    def size(self, centre: float) -> float:
-        """Give what a relative spread is multiplied with to lie in the measure."""
-        return 1.0 if self.log else abs(centre)
-
-    def limit(self, limit: Limit, better: Better) -> float:
-        """Turn an allowed change for the worse into a difference."""
-        if not self.log or not math.isfinite(limit.amount):
-            return limit.amount
-        if better is not Better.HIGHER:
-            return math.log1p(limit.amount)
-        return -math.log1p(-limit.amount) if limit.amount < 1 else math.inf
-
-
-_LARGEST = 700.0
-
-
-def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | None:
-    """Choose the measure; `None` where the baseline is 0, so that there is no relative change."""
-    if scale is Scale.ABSOLUTE:
-        return Gauge(log=False)
-    if not after.exact and min(min(each.samples) for each in (*before, after)) > 0:
-        return Gauge(log=True)
-    centre = abs(float(np.median([np.median(each.samples) for each in before])))
-    return Gauge(log=False, unit=centre) if centre else None
-
-
 def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgement:
-    """Judge one series against the same series of the baseline's runs; `tail` is its share of the alarm budget."""
-    blank = Judgement(
-        after.key,
-        after.title,
-        after.unit,
-        after.better,
-        Verdict.INCONCLUSIVE,
-        scale=rule.allowed.scale,
-        allowed=rule.allowed.amount,
-    )
+    """Judge one series against the same series of the baseline's runs; `tail` is its share of the alarm budget.
+
+    1. Turn all values into the measure in which they are compared (logarithms where a change is relative).
+    2. Boil each run down to one centre with its error, without warm-up and odd steps.
+    3. Take the difference of the centres and its interval; an exact figure has no error.
+    4. The verdict is what the whole interval allows. Where it allows none, say how many more steps would.
+    """
+    blank = _blank(after, rule)
     gauge = gauge_for(before, after, rule.allowed.scale)
     if gauge is None:
         return _from_zero(blank, after)
-    boiled = boil_down_to_median if rule.medians and after.per_step else boil_down
-    olds = [boiled(gauge.into(each.samples), each.steps) for each in before]
-    new = boiled(gauge.into(after.samples), after.steps)
+    boil = boil_down_to_median if rule.medians and after.per_step else boil_down
+    olds = [boil(gauge.into(series.samples), series.steps) for series in before]
+    new = boil(gauge.into(after.samples), after.steps)
     centre = pseudo_median(np.array([old.centre for old in olds]))
-    blank = replace(
+    measured = replace(
         blank,
         before=gauge.value(centre),
         after=gauge.value(new.centre),
@@ -176,66 +127,101 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
     )
     if after.exact:
         change = new.centre - centre
-        return _said(replace(blank, change=change, low=change, high=change), rule)
+        return _with_verdict(replace(measured, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
-        return replace(blank, reason="one step shows no noise", more_steps=5)
-    assumed = steps_alone(noise) if rule.medians else noise
-    found = shift_of(after, gauge, olds, new, rule, assumed)
-    reach = t_quantile(tail, found.freedom) * found.error
-    low, high = gauge.change(found.amount - reach), gauge.change(found.amount + reach)
-    said = _said(replace(blank, change=gauge.change(found.amount), low=low, high=high), rule)
-    if said.verdict is not Verdict.INCONCLUSIVE:
-        return said
-    return _unsettled(said, found, rule, tail, gauge)
+        return replace(measured, reason="one step shows no noise", more_steps=5)
+    shift = shift_of(after, gauge, olds, new, rule, steps_alone(noise) if rule.medians else noise)
+    reach = t_quantile(tail, shift.freedom) * shift.error
+    low, high = gauge.change(shift.amount - reach), gauge.change(shift.amount + reach)
+    judged = _with_verdict(replace(measured, change=gauge.change(shift.amount), low=low, high=high), rule)
+    if judged.verdict is not Verdict.INCONCLUSIVE:
+        return judged
+    return _with_steps_needed(judged, shift, rule, tail, gauge)
+
+
+def _blank(after: Series, rule: Rule) -> Judgement:
+    """Name what is judged, with no verdict yet."""
+    return Judgement(
+        after.key,
+        after.title,
+        after.unit,
+        after.better,
+        Verdict.INCONCLUSIVE,
+        scale=rule.allowed.scale,
+        allowed=rule.allowed.amount,
+    )
 
 
 def _from_zero(blank: Judgement, after: Series) -> Judgement:
+    """Judge against a baseline of 0: only 0 is no change."""
     new = boil_down(after.samples, after.steps)
-    blank = replace(blank, before=0.0, after=new.centre, steps=new.steps)
+    measured = replace(blank, before=0.0, after=new.centre, steps=new.steps)
     if new.centre == 0:
-        return replace(blank, verdict=Verdict.PASS, change=0.0, low=0.0, high=0.0)
-    return replace(blank, reason="the baseline is 0, so there is no relative change; give an absolute limit")
+        return replace(measured, verdict=Verdict.PASS, change=0.0, low=0.0, high=0.0)
+    return replace(measured, reason="the baseline is 0, so there is no relative change; give an absolute limit")
 
 
-def _said(found: Judgement, rule: Rule) -> Judgement:
-    """Give the verdict that the interval allows."""
-    # All for the worse: the least and the largest change that the interval holds, the likely one, and the best case.
-    if found.better is Better.NEITHER:
-        nearest = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
-        farthest, amount, best = max(abs(found.low), abs(found.high)), abs(found.change), 0.0
-    elif found.better is Better.LOWER:
-        nearest, farthest, amount, best = found.low, found.high, found.change, found.high
-    else:
-        nearest, farthest, amount, best = -found.high, -found.low, -found.change, -found.low
-    allowed = rule.allowed.amount
-    slack = 1e-12 * max(1.0, abs(amount))
-    if nearest > allowed + slack:
-        return replace(found, verdict=Verdict.REGRESSED)
-    if best < -allowed - slack:
-        return replace(found, verdict=Verdict.IMPROVED)
-    if amount <= allowed + slack and farthest <= max(rule.resolve.amount, allowed) + slack:
-        return replace(found, verdict=Verdict.PASS)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Worsening:
+    """A change and its interval, turned so that worse is positive."""
+
+    least: float
+    """The least that the interval holds."""
+    most: float
+    likely: float
+    best: float
+    """The best case: how much better it may be, as a negative number. A metric without a direction has none: 0."""
 
 
-def _unsettled(found: Judgement, shift: Shift, rule: Rule, tail: float, gauge: Gauge) -> Judgement:
-    """Say what it would take to settle it, taking the difference seen for the true one."""
-    amount = worsening(found.better, shift.amount)
-    allowed, resolve = gauge.limit(rule.allowed, found.better), gauge.limit(rule.resolve, found.better)
+def _worsening(judgement: Judgement) -> _Worsening:
+    low, high, change = judgement.low, judgement.high, judgement.change
+    if judgement.better is Better.LOWER:
+        return _Worsening(low, high, change, high)
+    if judgement.better is Better.HIGHER:
+        return _Worsening(-high, -low, -change, -low)
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return _Worsening(least, max(abs(low), abs(high)), abs(change), 0.0)
+
+
+def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
+    """Give the verdict that the interval allows; none is inconclusive.
+
+    With 2 % allowed and 4 % to resolve:
+        +3 % to +5 %      regressed: all of it is worse than allowed
+        -6 % to -3 %      improved: all of it is better by more than allowed
+        -1 % to +3 %      pass, if the likely change is allowed: nothing of it is beyond what has to be resolved
+        -1 % to +5 %      inconclusive
+    """
+    worse, allowed = _worsening(judgement), rule.allowed.amount
+    slack = 1e-12 * max(1.0, abs(worse.likely))
+    if worse.least > allowed + slack:
+        return replace(judgement, verdict=Verdict.REGRESSED)
+    if worse.best < -allowed - slack:
+        return replace(judgement, verdict=Verdict.IMPROVED)
+    if worse.likely <= allowed + slack and worse.most <= max(rule.resolve.amount, allowed) + slack:
+        return replace(judgement, verdict=Verdict.PASS)
+    return judgement
+
+
+def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: float, gauge: Gauge) -> Judgement:
+    """Say how many more steps would settle it, taking the difference seen for the true one."""
+    amount = worsening(judgement.better, shift.amount)
+    allowed, resolve = gauge.limit(rule.allowed, judgement.better), gauge.limit(rule.resolve, judgement.better)
+    # How far the difference lies from the limit that it has to be told from, and the variance with which it can be.
     margin = amount - allowed if amount > allowed else resolve - amount
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
-    fixed = shift.error**2 - shift.mendable
+    fixed = shift.error**2 - shift.mendable  # what more steps do not mend
     if needed <= fixed:
         one = "one baseline run does not show how much runs differ: save a baseline of several runs"
         many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
-        return replace(found, more_steps=-1, reason=one if shift.runs == 1 else many)
-    wanted = found.steps * shift.mendable / (needed - fixed)
-    if not math.isfinite(wanted):
-        return replace(found, more_steps=-1, reason="the steps of this run do not show its noise")
-    more = max(math.ceil(wanted) - found.steps, 1)
+        return replace(judgement, more_steps=-1, reason=one if shift.runs == 1 else many)
+    steps_in_all = judgement.steps * shift.mendable / (needed - fixed)
+    if not math.isfinite(steps_in_all):
+        return replace(judgement, more_steps=-1, reason="the steps of this run do not show its noise")
+    more = max(math.ceil(steps_in_all) - judgement.steps, 1)
     where = " in both runs" if rule.medians else ""
     steps = "1 more step" if more == 1 else f"{more} more steps"
-    return replace(found, more_steps=more, reason=f"about {steps}{where} would settle it")
+    return replace(judgement, more_steps=more, reason=f"about {steps}{where} would settle it")
 
 
 # Absolute bounds (`--min`): below for certain is a regression, below within the noise is inconclusive
@@ -253,7 +239,7 @@ def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
     """Judge each bound of the policy."""
     news = after.by_key()
     return tuple(
-        _judged(news[name], floor, policy.false_alarm) if name in news else _missing(name, floor)
+        _judge_bound(news[name], floor, policy.false_alarm) if name in news else _missing(name, floor)
         for name, floor in policy.minimum
     )
 
@@ -263,10 +249,10 @@ def _missing(name: str, floor: float) -> Judgement:
     return Judgement(f"{name}{SIGN}{floor:g}", name, Unit.RATIO, Better.HIGHER, Verdict.INCONCLUSIVE, reason)
 
 
-def _judged(series: Series, floor: float, false_alarm: float) -> Judgement:
+def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
     sample = boil_down(series.samples, series.steps)
-    noisy = series.per_step and sample.freedom >= 1
-    reach = t_quantile(false_alarm, sample.freedom) * sample.error if noisy else 0.0
+    is_noisy = series.per_step and sample.freedom >= 1
+    reach = t_quantile(false_alarm, sample.freedom) * sample.error if is_noisy else 0.0
     low, high = sample.centre - reach, sample.centre + reach
     verdict = Verdict.PASS if sample.centre >= floor else Verdict.INCONCLUSIVE
     if high < floor:

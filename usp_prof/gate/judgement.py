@@ -1,13 +1,23 @@
-"""The judgement of one metric: verdict, change with its interval, allowed limit, and the steps needed to know more."""
+"""The judgement of one metric: limits, the scale on which values are compared, verdicts, and what a judgement holds."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from usp_prof.model.errors import UsageError
 from usp_prof.model.metric import Better, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.gate.series import Series
 
 # Limits: `2%` is relative to the baseline, `1pp` counts points of a fraction, `5` the metric's own units
 
@@ -52,6 +62,64 @@ def _number(word: str, text: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"{text!r} is not a limit", hint="write 2% (of the baseline), 1pp (points) or a plain number")
     return value
+
+
+# The scale on which values are compared: logarithms where a change is relative
+#
+# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41 % of its rate, so the same
+# noise would call one a regression and not the other. In logarithms both changes are equal.
+
+
+_LARGEST_LOGARITHM = 700.0
+"""Beyond it the number itself is more than a float holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How values become what is subtracted, and differences become changes again; `unit` divides where no log does."""
+
+    log: bool
+    unit: float = 1.0
+
+    def into(self, samples: Sequence[float]) -> NDArray[np.float64]:
+        """Turn values into the measure."""
+        values = np.asarray(samples, dtype=np.float64)
+        return np.log(values) if self.log else values / self.unit
+
+    def value(self, centre: float) -> float:
+        """Turn a centre back into the metric's unit."""
+        return math.exp(centre) if self.log else centre * self.unit
+
+    def change(self, difference: float) -> float:
+        """Turn a difference into a change in the rule's scale."""
+        if not self.log:
+            return difference
+        return math.expm1(difference) if difference < _LARGEST_LOGARITHM else math.inf
+
+    def size(self, centre: float) -> float:
+        """Give what a relative spread is multiplied with to lie in the measure."""
+        return 1.0 if self.log else abs(centre)
+
+    def limit(self, limit: Limit, better: Better) -> float:
+        """Turn an allowed change for the worse into a difference."""
+        if not self.log or not math.isfinite(limit.amount):
+            return limit.amount
+        if better is not Better.HIGHER:
+            return math.log1p(limit.amount)
+        return -math.log1p(-limit.amount) if limit.amount < 1 else math.inf
+
+
+def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | None:
+    """Choose the measure; `None` where the baseline is 0, so that there is no relative change."""
+    if scale is Scale.ABSOLUTE:
+        return Gauge(log=False)
+    if not after.exact and min(min(series.samples) for series in (*before, after)) > 0:
+        return Gauge(log=True)
+    centre = abs(float(np.median([np.median(series.samples) for series in before])))
+    return Gauge(log=False, unit=centre) if centre else None
+
+
+# Verdicts and judgements
 
 
 class Verdict(StrEnum):
