@@ -43,11 +43,17 @@ def test_says_what_changed_in_which_direction() -> None:
     assert {each.key: direction(each) for each in pair.judgements} == {
         "bubble_fraction": "",
         "compute_time": "changed",
-        "idle_time[cause=host]": "as before",
+        "idle_time[cause=host]": "within noise",
         "mfu": "better",
         "step_time": "worse",
     }
     assert [part.name for part in pair.waterfall] == ["compute", "idle host"]
+
+
+def test_what_is_known_exactly_and_did_not_change_is_the_same() -> None:
+    runs = [measured(series("collective_calls", [12.0], unit=Unit.COUNT, steps=[-1])) for _ in range(2)]
+    ((judged,),) = (pair.judgements for pair in compare(runs).pairs)
+    assert direction(judged) == "same"
 
 
 def test_a_small_share_of_the_peak_is_compared_as_the_speed_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -125,3 +126,19 @@ def test_on_a_wide_screen_nothing_is_left_out() -> None:
 def test_an_unknown_block_is_a_programming_error() -> None:
     with pytest.raises(TypeError, match="no way to print"):
         printed(("s",), document(sections=(Section("s", "S", ("no block",)),)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("color", [None, "truecolor"])
+def test_no_line_ends_with_blanks(color: str | None) -> None:
+    options: dict[str, object] = {"force_terminal": True, "color_system": color} if color else {}
+    for sections in ((), ("all",)):
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", printed(sections, **options))
+        assert [line for line in plain.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_wrapped_line_leaves_no_blanks_behind_in_colour() -> None:
+    paragraph = Text("the first of two lines is shorter than the screen, and rich fills it up", quiet=True)
+    text = terminal.sections_text("a title", [Section("one", "One", (paragraph,))], color=True, width=50)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    assert len(lines) == 5
+    assert [line for line in lines if line.endswith(" ")] == []

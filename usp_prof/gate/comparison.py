@@ -106,11 +106,13 @@ def rule_for(series: Series) -> Rule:
 
 
 def direction(found: Judgement) -> str:
-    """Say what a comparison shows: better, worse, changed, as before, or nothing where it cannot be told."""
+    """Say what a comparison shows: better, worse, changed, same, within noise, or nothing where nothing is compared."""
     if found.verdict is Verdict.NOT_COMPARED or math.isnan(found.low):
         return ""
+    if found.low == found.high == 0:
+        return "same"
     if found.low <= 0 <= found.high:
-        return "as before"
+        return "within noise"
     if found.better is Better.NEITHER:
         return "changed"
     return "worse" if found.worse > 0 else "better"

@@ -106,11 +106,11 @@ _BARRED_BY = {FactKind.HARDWARE: "times, rates and shares", FactKind.WORK: "time
 def uncompared(found: Iterable[Difference], across: Iterable[FactKind] = ()) -> tuple[str, ...]:
     """Say, a sentence a kind, which differences of device or work leave metrics uncompared."""
     passed = set(across)
-    told: dict[FactKind, list[str]] = {}
+    words_of_kind: dict[FactKind, list[str]] = {}
     for difference in found:
         if difference.known and difference.kind in _BARRED_BY and difference.kind not in passed:
-            told.setdefault(difference.kind, []).append(_in_words(difference))
-    return tuple(f"{', '.join(words)}: {_BARRED_BY[kind]} are not compared" for kind, words in told.items())
+            words_of_kind.setdefault(difference.kind, []).append(_in_words(difference))
+    return tuple(f"{', '.join(words)}: {_BARRED_BY[kind]} are not compared" for kind, words in words_of_kind.items())
 
 
 def _in_words(difference: Difference) -> str:

@@ -199,16 +199,16 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         findings=_level(written.findings),
         health=_member(Severity, "severity of health", written.health),
         across=tuple(_member(FactKind, "kind of fact", name) for name in written.across),
-        noise={**PRIORS, **dict(_prior(name, said) for name, said in written.noise.items())},
+        noise={**PRIORS, **dict(_prior(name, fields) for name, fields in written.noise.items())},
     )
     return policy.judging(_member(Judge, "way to judge", written.judge))
 
 
-def _prior(name: str, said: Mapping[str, float]) -> tuple[Machine, Prior]:
+def _prior(name: str, fields: Mapping[str, float]) -> tuple[Machine, Prior]:
     """Read what is assumed of one kind of machine; what is left out stays as it is."""
     machine: Machine = _member(Machine, "kind of machine", name)
-    _known("key of noise", said, _NOISE_KEYS)
-    prior = replace(PRIORS[machine], **said)
+    _known("key of noise", fields, _NOISE_KEYS)
+    prior = replace(PRIORS[machine], **fields)
     if prior.share < 0 or prior.worth <= 0 or prior.enough < 2:
         raise UsageError(f"noise.{name}: {prior}", hint="share >= 0, worth > 0, enough >= 2 baseline runs")
     return machine, prior

@@ -159,19 +159,19 @@ def t_quantile(tail: float, freedom: float) -> float:
     """Give the value that Student's t with `freedom` degrees of freedom exceeds with probability `tail` (< 0.5)."""
     if not 0 < tail < 0.5:
         raise ValueError(f"tail must lie between 0 and 0.5, not {tail}")
-    both = 2 * tail
+    two_tails = 2 * tail
     if freedom >= 1e6:
         return -_NORMAL.inv_cdf(tail)
     n = max(freedom, 1.0)
     if n == 1:
-        return 1 / math.tan(both * math.pi / 2)
+        return 1 / math.tan(two_tails * math.pi / 2)
     if n <= 2:
-        return math.sqrt(2 / (both * (2 - both)) - 2) if n == 2 else t_quantile(tail, 1)
+        return math.sqrt(2 / (two_tails * (2 - two_tails)) - 2) if n == 2 else t_quantile(tail, 1)
     a = 1 / (n - 0.5)
     b = 48 / (a * a)
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36
     d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
-    y = (d * both) ** (2 / n)
+    y = (d * two_tails) ** (2 / n)
     if y > 0.05 + a:
         x = _NORMAL.inv_cdf(tail)
         y = x * x
@@ -234,9 +234,9 @@ class Noise:
 
 def machine_of(facts: Iterable[Fact]) -> Machine:
     """Say what kind of machine a run was made on; one that did not say is taken to be shared."""
-    told = {fact.name: fact.value for fact in facts if fact.kind is FactKind.HARDWARE}
-    alone = told.get("processes per device", "1") == "1"
-    return Machine.DEDICATED if told.get("device", "cpu") != "cpu" and alone else Machine.SHARED
+    hardware = {fact.name: fact.value for fact in facts if fact.kind is FactKind.HARDWARE}
+    alone = hardware.get("processes per device", "1") == "1"
+    return Machine.DEDICATED if hardware.get("device", "cpu") != "cpu" and alone else Machine.SHARED
 
 
 def noise_of(runs: Sequence[Measured], priors: Mapping[Machine, Prior]) -> Noise:

@@ -256,11 +256,11 @@ def _overall(
     unusable: Sequence[str],
     unanswered: Sequence[str],
 ) -> Verdict:
-    said = {each.verdict for each in judgements}
+    verdicts = {each.verdict for each in judgements}
     if unusable:
         return Verdict.INCONCLUSIVE
-    if Verdict.REGRESSED in said or fresh:
+    if Verdict.REGRESSED in verdicts or fresh:
         return Verdict.REGRESSED
-    if Verdict.INCONCLUSIVE in said or unanswered:
+    if Verdict.INCONCLUSIVE in verdicts or unanswered:
         return Verdict.INCONCLUSIVE
-    return Verdict.IMPROVED if Verdict.IMPROVED in said else Verdict.PASS
+    return Verdict.IMPROVED if Verdict.IMPROVED in verdicts else Verdict.PASS

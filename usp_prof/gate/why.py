@@ -101,13 +101,13 @@ def explain(before: Measured, after: Measured) -> Why:
     least = LEAST_SHARE * max(step_before, step_after)
     kinds = _exposed_kinds(before), _exposed_kinds(after)
     parts = [_part(name, old.get(name, 0.0), new.get(name, 0.0), *kinds) for name in sorted({*old, *new})]
-    told = sorted(
+    moved = sorted(
         (part for part in parts if abs(part.delta_ns) > least), key=lambda part: (-abs(part.delta_ns), part.name)
     )
     return Why(
         step_before,
         step_after,
-        tuple(told),
+        tuple(moved),
         changed_work(before.work, after.work, least),
         tuple(each for each in after.findings if _mark(each) not in {_mark(old) for old in before.findings}),
         tuple(each for each in before.findings if _mark(each) not in {_mark(new) for new in after.findings}),

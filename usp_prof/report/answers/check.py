@@ -20,6 +20,7 @@ from usp_prof.report.answers.wording import (
     bare_table,
     change,
     figure,
+    finding_words,
     headline,
     interval,
     metric_cell,
@@ -29,7 +30,7 @@ from usp_prof.report.answers.wording import (
     why_lines,
     worst_first,
 )
-from usp_prof.report.writers.safe_console import SafeConsole
+from usp_prof.report.writers.safe_console import SafeConsole, print_trimmed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +59,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
 
     def say(text: str, style: str = "", indent: int = 2) -> None:
         if is_screen:
-            console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
+            print_trimmed(Padding(Text(text, style=style), (0, 0, 0, indent)), console)
         else:
             console.print(Text(" " * indent + text, style=style), soft_wrap=True)
 
@@ -70,7 +71,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
     differences = [f"differs: {each}" for each in report.differences]
     for line in (*(report.unusable + report.unanswered)[1:], *differences):
         say(line)
-    console.print(_terminal_table(report, width))
+    print_trimmed(_terminal_table(report, width), console)
     for line in _reasons(report):
         say(line)
     if lines := why_lines(report.why):
@@ -79,7 +80,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
             say(line)
     if report.ratchet:
         console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return out.getvalue()
 
 
 def _reasons(report: Report) -> list[str]:
@@ -89,8 +90,8 @@ def _reasons(report: Report) -> list[str]:
         if found.reason and found.verdict is not Verdict.PASS:
             keys_of.setdefault(found.reason, []).append(found.key)
     left_out = next((removed(each) for each in report.judgements if removed(each)), "")
-    said = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
-    return [*said, f"left out: {left_out}"] if left_out else said
+    reasons = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
+    return [*reasons, f"left out: {left_out}"] if left_out else reasons
 
 
 def _named(keys: list[str]) -> str:
@@ -225,7 +226,7 @@ def as_junit(report: Report) -> str:
     fails = report.inconclusive is Inconclusive.FAIL
     cases = [_case(each, why, fails=fails) for each in report.judgements]
     cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
-    cases += [_broken(f"finding {each.code}", f"{each.title} {each.where}", "failure") for each in report.new_findings]
+    cases += [_broken(f"finding {each.code}", finding_words(each), "failure") for each in report.new_findings]
     body = "".join(cases)
     counts = f'tests="{len(cases)}" failures="{body.count("<failure ")}" errors="{body.count("<error ")}"'
     counts += f' skipped="{body.count("<skipped ")}"'

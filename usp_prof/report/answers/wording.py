@@ -14,8 +14,9 @@ from usp_prof.model.printable import first_few, shortened
 
 if TYPE_CHECKING:
     from usp_prof.gate.judgement import Judgement
+    from usp_prof.gate.measured import SeenFinding
     from usp_prof.gate.verdict import Report
-    from usp_prof.gate.why import Why, WorkChange
+    from usp_prof.gate.why import PartChange, Why, WorkChange
 
 
 _WIDEST = 10.0
@@ -124,7 +125,7 @@ def bare_table(width: int) -> Table:
 
 # Sentences of a check that every writer shares.
 
-_PARTS_TOLD = 4
+_PARTS_NAMED = 4
 _NAME_WIDTH = 80
 
 
@@ -145,8 +146,8 @@ def headline(report: Report) -> str:
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{each.key} {change(each)}" for each in best[:3])
-    told = sum(each.verdict is Verdict.PASS for each in report.judgements)
-    return f"pass: {told} metrics as before"
+    passed = sum(each.verdict is Verdict.PASS for each in report.judgements)
+    return f"pass: {passed} metrics as before"
 
 
 def worst_first(found: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
@@ -193,16 +194,21 @@ def why_lines(why: Why) -> tuple[str, ...]:
     """Say why the step changed: the sum first, then the parts, the work and the findings."""
     lines = []
     if why.parts:
-        told = ", ".join(
-            f"{signed_duration(part.delta_ns)} {part.name} {part.mostly}".rstrip() for part in why.parts[:_PARTS_TOLD]
-        )
-        lines.append(f"{signed_duration(why.delta_ns)} a step: {told}")
-    lines += [work_line(each) for each in why.work]
-    lines += [
-        f"new finding {each.code} ({each.level}): {each.title} {each.where}".rstrip() for each in why.new_findings
-    ]
-    lines += [f"gone: finding {each.code}: {each.title} {each.where}".rstrip() for each in why.gone_findings]
+        parts = ", ".join(f"{signed_duration(part.delta_ns)} {_part(part)}" for part in why.parts[:_PARTS_NAMED])
+        lines.append(f"{signed_duration(why.delta_ns)} a step: {parts}")
+    lines += [work_line(work) for work in why.work]
+    lines += [f"new finding {new.code} ({new.level}): {finding_words(new)}" for new in why.new_findings]
+    lines += [f"finding gone: {gone.code}: {finding_words(gone)}" for gone in why.gone_findings]
     return tuple(lines)
+
+
+def _part(part: PartChange) -> str:
+    return f"{part.name} (mostly {part.mostly})" if part.mostly else part.name
+
+
+def finding_words(finding: SeenFinding) -> str:
+    """Say what a finding is, and where."""
+    return f"{finding.title} [{finding.where}]" if finding.where else finding.title
 
 
 def work_line(each: WorkChange) -> str:

@@ -1,11 +1,14 @@
-"""Safe console: rich's, except that no text it is given reaches the terminal or a CI log as an order."""
+"""Safe console: rich's, except that no text it is given reaches the terminal or a CI log as an order.
+
+`print_trimmed` prints on any console without blanks at the ends of lines.
+"""
 
 from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 
 from usp_prof.model.printable import for_log, printable
 
@@ -29,6 +32,22 @@ class SafeConsole(Console):
     def on_broken_pipe(self) -> None:
         """Leave the closed pipe to whoever runs the command: rich would exit with 1, a verdict."""
         raise BrokenPipeError
+
+
+def print_trimmed(what: RenderableType, console: Console) -> None:
+    """Print something without blanks at the ends of lines, which rich fills tables and wrapped lines up with."""
+    lines = console.render_lines(what, pad=False)
+    segments = [segment for line in lines for segment in (*_trimmed(line), Segment.line())]
+    console.print(Segments(segments), end="")
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip(" "):
+        kept.pop()
+    if kept:
+        kept[-1] = Segment(kept[-1].text.rstrip(" "), kept[-1].style)
+    return kept
 
 
 class _LogFile:

@@ -20,7 +20,7 @@ from usp_prof.model.printable import shortened
 from usp_prof.report import document as doc
 from usp_prof.report.format import MICRO, SOLID, cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
-from usp_prof.report.writers.safe_console import SafeConsole
+from usp_prof.report.writers.safe_console import SafeConsole, print_trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def sections_text(title: str, sections: Sequence[Section], *, color: bool, width
         console.print()
         _put(Line(_plain(section.title, console), style="bold"), console)
         _print_blocks(section.blocks, console)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return out.getvalue()
 
 
 def _print_run(document: Document, console: Console) -> None:
@@ -241,14 +241,15 @@ def _findings(block: doc.Findings, console: Console) -> None:
     if block.title:
         _put(Line(block.title, style="bold"), console)
     if not (block.causes or block.rest):
-        said = left_out(block.more, block.noise)
-        _put(Line(f"none worth acting on, {said} (--section findings)" if said else "none", style="dim"), console)
+        omitted = left_out(block.more, block.noise)
+        text = f"none worth acting on, {omitted} (--section findings)" if omitted else "none"
+        _put(Line(text, style="dim"), console)
     for number, cause in enumerate(block.causes, 1):
         _finding(number, cause.finding, cause_lines(cause, proof=block.proofs), console)
     for number, finding in enumerate(block.rest, len(block.causes) + 1):
         _finding(number, finding, finding_lines(finding, proof=block.proofs), console)
-    if block.causes and (said := left_out(block.more, block.noise)):
-        _put(Line(f"{said} (--section findings)", style="dim"), console)
+    if block.causes and (omitted := left_out(block.more, block.noise)):
+        _put(Line(f"{omitted} (--section findings)", style="dim"), console)
     if block.unasked:
         _put(Line(f"{block.unasked} (--section health)", style="dim"), console)
 
@@ -294,4 +295,4 @@ def _plain(text: str, console: Console) -> str:
 
 
 def _put(what: RenderableType, console: Console, indent: int = _INDENT) -> None:
-    console.print(Padding(what, (0, 0, 0, indent), expand=False))
+    print_trimmed(Padding(what, (0, 0, 0, indent), expand=False), console)
