@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from made import run, step, work
+from made_faults import run_of
 
 from usp_prof.cli.app import main
 from usp_prof.findings import all_rules, find
+from usp_prof.findings.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,22 +32,48 @@ CODE, TITLE = "house-compute", "Compute could be faster"
 
 
 def look(tables):
-    yield Draft(TITLE, {"rank": tables.ranks[0]}, {}, Edit("compute_faster", "2"), "compute faster")
+    yield Draft(TITLE, {"rank": tables.ranks[0]}, {}, Edit("compute_faster", "2"), "compute faster", least_gain=0.0)
 '''
+
+
+RULE_OF_ALL_MESSAGES = RULE.replace("house-compute", "house-all-messages").replace(
+    'Edit("compute_faster", "2")', 'Edit("comm_dtype", "fp8")'
+)
+RULE_OF_ONE_AXIS = RULE.replace("house-compute", "house-dp-messages").replace(
+    'Edit("compute_faster", "2")', 'Edit("comm_dtype", "fp8", (("axis", "dp"),))'
+)
+
+
+def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *rules: str) -> list[str]:
+    """Install a distribution with rules, as pip would leave it; gives the names of their modules."""
+    modules = [f"house_rule_of_tests_{number}" for number in range(len(rules))]
+    for module, text in zip(modules, rules, strict=True):
+        (folder / f"{module}.py").write_text(text)
+    info = folder / "house_rules-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.0\n")
+    entries = "".join(f"{module} = {module}\n" for module in modules)
+    (info / "entry_points.txt").write_text(f"[usp_prof.rules]\n{entries}")
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    return modules
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a distribution with one rule, as pip would leave it."""
-    (tmp_path / "house_rule_of_tests.py").write_text(RULE)
-    info = tmp_path / "house_rules-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[usp_prof.rules]\nhouse = house_rule_of_tests\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
+    modules = _install(tmp_path, monkeypatch, RULE)
     yield
-    sys.modules.pop("house_rule_of_tests", None)
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def contradicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install two rules whose changes cannot be made together: all messages smaller, and then those of one axis."""
+    modules = _install(tmp_path, monkeypatch, RULE_OF_ALL_MESSAGES, RULE_OF_ONE_AXIS)
+    yield
+    for module in modules:
+        sys.modules.pop(module, None)
 
 
 @pytest.mark.usefixtures("installed")
@@ -60,3 +89,13 @@ def test_an_installed_rule_is_asked_ranked_and_explained(capsys: pytest.CaptureF
 
 def test_without_it_there_are_ours_alone() -> None:
     assert "house-compute" not in {each.CODE for each in all_rules()}
+
+
+@pytest.mark.usefixtures("contradicting")
+def test_a_change_that_cannot_join_those_above_it_is_said_to_stand_apart() -> None:
+    report = search(run_of(json.dumps({"mesh": {"dp": 2}, "work": {"overlap_dp": False}})).tables)
+    codes = [finding.code for finding in report.findings]
+    assert codes.index("house-all-messages") < codes.index("house-dp-messages")
+    (row,) = [note for note in report.skipped if note.code == "edits_apart"]
+    assert row.detail.startswith("house-dp-messages adds nothing to the gain of all")
+    assert "comm_dtype=fp8 has set it for more than this already" in row.detail
