@@ -168,10 +168,10 @@ def _dualpipe_v(rank: int, shape: Shape) -> Iterator[Action]:
             hint="use more micro-batches, or zbv",
         )
     down, up, after = rank, 2 * shape.ranks - 1 - rank, shape.ranks - rank - 1
-    both = [(up, F), (down, B)]
+    forward_and_backward = [(up, F), (down, B)]
     plan = [(down, F)] * (2 * after) + [(down, F), (up, F)] * (rank + 1) + [(up, I), (up, W), (up, F)] * after
-    plan += [(down, F), (up, B), *both] * (shape.micro_batches - 2 * shape.ranks + rank + 1)
-    plan += [(up, B), *both] * after
+    plan += [(down, F), (up, B), *forward_and_backward] * (shape.micro_batches - 2 * shape.ranks + rank + 1)
+    plan += [(up, B), *forward_and_backward] * after
     late = False
     for turn in range(rank + 1):
         half = turn == (rank + 1) // 2

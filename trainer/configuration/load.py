@@ -173,8 +173,8 @@ def _sharpening(given: dict[str, Any], factor: float) -> float:
     def of(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    both = given.get("mscale"), given.get("mscale_all_dim")
-    return of(both[0]) / of(both[1]) if all(both) else of(1.0)
+    scales = given.get("mscale"), given.get("mscale_all_dim")
+    return of(scales[0]) / of(scales[1]) if all(scales) else of(1.0)
 
 
 def _flat(given: dict[str, Any]) -> bool:

@@ -22,11 +22,11 @@ from usp_prof.record import mark
 
 def runs(sequence: int, size: int, rank: int, layout: str) -> list[range]:
     """Give the runs of positions that a rank holds: one, or one from each end."""
-    chunks, mine = size, [rank]
+    chunks, own_chunks = size, [rank]
     if layout == "zigzag" and size > 1:
-        chunks, mine = 2 * size, [rank, 2 * size - 1 - rank]
+        chunks, own_chunks = 2 * size, [rank, 2 * size - 1 - rank]
     length = sequence // chunks
-    return [range(chunk * length, (chunk + 1) * length) for chunk in mine]
+    return [range(chunk * length, (chunk + 1) * length) for chunk in own_chunks]
 
 
 def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:

@@ -83,7 +83,7 @@ class Mesh:
             partition = layout.groups(*varying)
             if name == "tied":  # the first and the last stage alone; ranks between have no such group
                 partition = [[ranks[0], ranks[-1]] for ranks in partition]
-            mine = next((ranks for ranks in partition if rank in ranks), [rank])
+            members = next((ranks for ranks in partition if rank in ranks), [rank])
             axes = served_axes(name, layout)
             handle, hold = None, None
             if name in wanted:
@@ -92,7 +92,7 @@ class Mesh:
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
                 hold = open_link(axes) if open_link else None
-            groups[name] = Group(name, axes, tuple(mine), mine.index(rank), handle, hold)
+            groups[name] = Group(name, axes, tuple(members), members.index(rank), handle, hold)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
     def open_groups(self) -> list[Group]:

@@ -70,11 +70,11 @@ class Ring:
                 block = passage.arrived(step)
 
 
-def _tiles(mine: Sequence[range], theirs: Sequence[range]) -> list[Tile]:
+def _tiles(own: Sequence[range], theirs: Sequence[range]) -> list[Tile]:
     """Cut a block into tiles; runs are of one length, and two of them are the same or do not overlap."""
     tiles = []
     row = 0
-    for queries in mine:
+    for queries in own:
         column = 0
         for keys in theirs:
             if keys[0] <= queries[0]:

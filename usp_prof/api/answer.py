@@ -122,12 +122,12 @@ class Answer:
 
         table = self.df
         picture = as_svg(self.picture) if self.picture is not None else ""
-        said = f"<p><b>{escape(self.question)}</b><br>{escape(self.sentence)}</p>"
+        text = f"<p><b>{escape(self.question)}</b><br>{escape(self.sentence)}</p>"
         if not len(table):
             missing = "".join(f"<li>{escape(line)}</li>" for _, line in health_lines(self.notes))
-            return f"{said}{picture}<ul>{missing}</ul>" if missing else f"{said}{picture}"
+            return f"{text}{picture}<ul>{missing}</ul>" if missing else f"{text}{picture}"
         more = f"<p><small>{HEAD} of {len(table):,} rows</small></p>" if len(table) > HEAD else ""
-        return f"{said}{picture}{table_html(table.head(HEAD))}{more}"
+        return f"{text}{picture}{table_html(table.head(HEAD))}{more}"
 
 
 def table_html(table: pd.DataFrame) -> str:

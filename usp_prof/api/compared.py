@@ -92,12 +92,14 @@ class Compared:
         change = signed((after - before) / before if before else None, Unit.FRACTION)
         lengths = f"from {quantity(before, Unit.NS)} to {quantity(after, Unit.NS)}"
         is_compared = writer.are_times_compared(pair)
-        said = [f"The step goes {lengths} ({change})." if is_compared else f"The steps are not comparable: {lengths}."]
-        said += [f"caution: {doubt}." for doubt in pair.doubts]
-        said += [f"Differs: {difference}." for difference in pair.differences]
+        remarks = [
+            f"The step goes {lengths} ({change})." if is_compared else f"The steps are not comparable: {lengths}."
+        ]
+        remarks += [f"caution: {doubt}." for doubt in pair.doubts]
+        remarks += [f"Differs: {difference}." for difference in pair.differences]
         return Answer(
             question=f"What changed from {self.comparison.label} to {pair.label}?",
-            sentence=" ".join(said),
+            sentence=" ".join(remarks),
             metric_values=(),
             notes=(),
             picture=picture if before and is_compared else None,
@@ -194,11 +196,11 @@ class Predicted(Questions):
         """Say what was changed, what it is worth and how sure that is."""
         gain, error = (quantity(each, Unit.FRACTION) for each in (self.gain_fraction, self.error_fraction))
         before, after = (quantity(each, Unit.NS) for each in (self.before_ns, self.after_ns))
-        said = (
+        text = (
             f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
             f"a gain of {gain} \u00b1 {error} ({self.prediction.basis})."
         )
-        return f"{said} The prediction is {self.replayed}." if self.replayed else said
+        return f"{text} The prediction is {self.replayed}." if self.replayed else text
 
     def __repr__(self) -> str:
         return self.explain()

@@ -32,8 +32,8 @@ def breakdown(figures: Figures) -> str:
     if not total:
         return "No device work was recorded in the selection."
     largest = sorted(found, key=lambda part: (-part[2], part[0]))
-    told = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
-    return f"The mean rank's step of {quantity(total, Unit.NS)} is {told}."
+    shares = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
+    return f"The mean rank's step of {quantity(total, Unit.NS)} is {shares}."
 
 
 def overlap(figures: Figures) -> str:
@@ -58,11 +58,11 @@ def communication(figures: Figures) -> str:
     waits, transfers = figures.along("wait_time", "axis"), figures.along("transfer_time", "axis")
     text = f"{calls:,.0f} calls."
     if waits and transfers:
-        told = (
+        rates = (
             f"{axis} waits {quantity(waits.get(axis), Unit.NS)} and transfers {quantity(transfers.get(axis), Unit.NS)}"
             for axis in axes_in_order(waits | transfers)
         )
-        text += f" In a step of the mean rank, summed over calls that may run at once, {'; '.join(told)}."
+        text += f" In a step of the mean rank, summed over calls that may run at once, {'; '.join(rates)}."
     else:
         text += " The other members of the calls were not recorded, so waiting and transfer cannot be separated."
     return text
@@ -97,19 +97,19 @@ def stragglers(figures: Figures) -> str:
 
 def kernels(figures: Figures) -> str:
     """Say how near kernels come to the roofline, and how many are tiny."""
-    said = []
+    clauses = []
     efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
     if efficiency is not None:
         text = "Ops whose work is known"
         if covered is not None:
             text += f" ({quantity(covered, Unit.FRACTION)} of compute time)"
-        said.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows")
+        clauses.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows")
     small = figures.whole("small_kernel_fraction")
     if small is not None:
-        said.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
-    if not said:
+        clauses.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
+    if not clauses:
         return "How near ops come to the roofline is not known: shapes or the device's peaks are missing."
-    return f"{'; '.join(said)}."
+    return f"{'; '.join(clauses)}."
 
 
 def mfu(figures: Figures, convention: str = "") -> str:
@@ -125,10 +125,10 @@ def mfu(figures: Figures, convention: str = "") -> str:
 
 def host(figures: Figures) -> str:
     """Say whether devices wait for launches, and how long the host blocks."""
-    said = []
+    clauses = []
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
-        said.append(f"{quantity(empty, Unit.FRACTION)} of launches found the device waiting")
+        clauses.append(f"{quantity(empty, Unit.FRACTION)} of launches found the device waiting")
     for metric, what in (
         ("host_sync_time", "in calls that wait for the device"),
         ("input_time", "in the data loader"),
@@ -136,10 +136,10 @@ def host(figures: Figures) -> str:
     ):
         time = figures.whole(metric)
         if time:
-            said.append(f"{quantity(time, Unit.NS)} of a step {what}")
-    if said and empty is None:
-        said.append("no launches were recorded (a run on CPUs has none)")
-    return f"Host: {'; '.join(said)}." if said else "Nothing of the host was recorded that the device waited for."
+            clauses.append(f"{quantity(time, Unit.NS)} of a step {what}")
+    if clauses and empty is None:
+        clauses.append("no launches were recorded (a run on CPUs has none)")
+    return f"Host: {'; '.join(clauses)}." if clauses else "Nothing of the host was recorded that the device waited for."
 
 
 def memory(figures: Figures) -> str:
@@ -161,10 +161,10 @@ def critical_path(figures: Figures) -> str:
     if not found:
         return "The critical path is not known: no steps with device work were recorded."
     largest = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
-    told = ", ".join(
+    shares = ", ".join(
         f"{label_of(str(part))} {quantity(value, Unit.FRACTION)}" for part, value in largest if value >= _LEAST
     )
-    return f"The critical path is {told}."
+    return f"The critical path is {shares}."
 
 
 def findings(found: Sequence[Finding]) -> str:

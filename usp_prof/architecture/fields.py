@@ -147,10 +147,10 @@ def layer_words(f: Fields, family: Family) -> list[str]:
         if len(listed) < count:
             raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
         return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
-    said = next((words for words in found if words is not None), None)
-    if said is None and family.linear and not family.parallel:
+    field = next((words for words in found if words is not None), None)
+    if field is None and family.linear and not family.parallel:
         raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
-    return said or window
+    return field or window
 
 
 def _word(name: str, known: dict[str, str], source: str) -> str:

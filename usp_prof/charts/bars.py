@@ -31,13 +31,13 @@ class _Stack:
         self.left = np.zeros(len(labels))
         """Where each row's next part begins."""
 
-    def add(self, part: str, values: Floats, told: dict[str, object], fill: str, **look: object) -> None:
-        """Draw the next part of each row, unless it is empty; `told` are the columns that the pointer tells."""
+    def add(self, part: str, values: Floats, details: dict[str, object], fill: str, **look: object) -> None:
+        """Draw the next part of each row, unless it is empty; `details` are the columns that the pointer shows."""
         if not values.any():
             return
         columns = {"row": self._labels, "left": self.left, "right": self.left + values, "part": [part] * len(values)}
         self._plot.hbar(
-            y="row", left="left", right="right", height=0.78, source=ColumnDataSource(columns | told),
+            y="row", left="left", right="right", height=0.78, source=ColumnDataSource(columns | details),
             fill_color=fill, line_color=self._theme.background, line_width=0.5, legend_label=part, **look,
         )  # fmt: skip
         self.left = self.left + values
@@ -54,8 +54,8 @@ def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     for part in data.parts:
         values = np.asarray(part.values_ns, float)
         share = np.divide(values, whole, out=np.zeros(rows), where=whole > 0)
-        told = {"ms": values / 1e6, "share": share}
-        stack.add(part.label, values, told, theme.color(part.role), hatch_pattern=PATTERNS.get(part.role), **hatch)
+        details = {"ms": values / 1e6, "share": share}
+        stack.add(part.label, values, details, theme.color(part.role), hatch_pattern=PATTERNS.get(part.role), **hatch)
     plot.x_range.start = 0
     plot.xaxis.formatter = time_ticks()
     plot.ygrid.grid_line_color = None

@@ -249,8 +249,8 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
                     "what": [f"{line.label}, {'allocated' if label else 'reserved'}"] * len(sizes),
                 }
             )
-            told = label or ("reserved (dashed)" if len(data.lines) == 1 else "")
-            options = {"legend_label": told} if told else {}
+            line_name = label or ("reserved (dashed)" if len(data.lines) == 1 else "")
+            options = {"legend_label": line_name} if line_name else {}
             lines.append(
                 plot.step(
                     "time", "bytes", source=source, mode="after", line_color=ink, line_dash=dash, line_width=1.5,

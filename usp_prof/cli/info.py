@@ -164,5 +164,5 @@ def _health(console: Console, opened: Run) -> None:
         console.print("health   nothing found wrong")
     for row in opened.health:
         where = f" rank {row.rank}" if row.rank >= 0 else ""
-        said = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")
-        console.print(said, soft_wrap=False)
+        line = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")
+        console.print(line, soft_wrap=False)

@@ -219,6 +219,6 @@ def read_snapshots(given: str) -> tuple[MemorySnapshot, ...]:
     """Read the devices of one snapshot, given as FILE or RANK=FILE."""
     match = _GIVEN.match(given)
     path = Path(match["path"] if match else given)
-    said = match or _NAMED.search(path.name)
-    rank = int(said["rank"]) if said else -1
+    named = match or _NAMED.search(path.name)
+    rank = int(named["rank"]) if named else -1
     return tuple(replace(one, rank=rank, name=path.name) for one in read_memory_snapshot(path))

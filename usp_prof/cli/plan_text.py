@@ -45,14 +45,14 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
-        said = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
+        text = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
         command = command_or_reason(trainer, question.model, plans.best[0].configuration)
-        return f"{said}\n{_started('start it', command, width)}\n"
-    said = wrapped("\n".join(lines), width, hanging=2)
+        return f"{text}\n{_started('start it', command, width)}\n"
+    text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
     reasons = wrapped("\n".join(why(plans)), width, hanging=2)
-    return "\n".join([said, head, *rows, "", reasons, _start(plans, trainer, width)]) + "\n"
+    return "\n".join([text, head, *rows, "", reasons, _start(plans, trainer, width)]) + "\n"
 
 
 def why(plans: Plans) -> list[str]:
@@ -68,10 +68,10 @@ def why(plans: Plans) -> list[str]:
     if len(plans.barred) > MOST_BARRED:
         lines.append(f"  and with {len(plans.barred) - MOST_BARRED} more values")
     for other in runners_up(plans.best):
-        said = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
+        line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
-            said += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
-        lines.append(said + (" (within the first's 80 %)" if other.within(first) else ""))
+            line += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
+        lines.append(line + (" (within the first's 80 %)" if other.within(first) else ""))
     if first.host_bytes:
         lines.append(f"  host memory of the first: {on_host(first, question)}")
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]

@@ -115,7 +115,7 @@ def idle(
     kernel_wait  launched in time, and the gap is shorter than the delay between kernels (microseconds, as in HTA)
     other        all else, such as waiting for another stream; the first kernel of a stream has no gap
     """
-    rows, told = [], []
+    rows, tables = [], []
     frame = window.kernels(rank)
     for stream in streams or sorted(frame["stream"].unique().tolist()):
         work = frame[frame["stream"] == stream].sort_values("ts", kind="stable")
@@ -131,9 +131,9 @@ def idle(
             described = gaps.describe()
             described.insert(0, "stream", stream)
             described.insert(0, "rank", rank)
-            told.append(described.round(2))
+            tables.append(described.round(2))
     columns = ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
-    intervals = pd.concat(told).rename_axis("idle_category") if told else None
+    intervals = pd.concat(tables).rename_axis("idle_category") if tables else None
     return pd.DataFrame(rows, columns=columns).round(2), intervals
 
 

@@ -101,8 +101,10 @@ class TraceAnalysis:
         import pandas as pd  # noqa: PLC0415 - one method joins frames here
 
         del visualize, visualize_pctg
-        delay, told = consecutive_kernel_delay, show_idle_interval_stats
-        each = [breakdowns.idle(self.window, r, streams, delay, statistics=told) for r in self._chosen(ranks)]
+        delay, with_statistics = consecutive_kernel_delay, show_idle_interval_stats
+        each = [
+            breakdowns.idle(self.window, r, streams, delay, statistics=with_statistics) for r in self._chosen(ranks)
+        ]
         statistics = [found for _, found in each if found is not None]
         return pd.concat([found for found, _ in each], ignore_index=True), pd.concat(statistics) if statistics else None
 

@@ -185,8 +185,8 @@ def _claims(found: Sequence[Claim]) -> str:
 
 
 def _remarks(figures: LessonFigures) -> list[str]:
-    told = list(dict.fromkeys(remark for run in figures.runs.values() for remark in run.remarks))
-    return [f"Not predicted: {'; '.join(told)}."] if told else []
+    remarks = list(dict.fromkeys(remark for run in figures.runs.values() for remark in run.remarks))
+    return [f"Not predicted: {'; '.join(remarks)}."] if remarks else []
 
 
 def _rounded(value: object) -> object:

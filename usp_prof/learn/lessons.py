@@ -196,10 +196,10 @@ def _run(words: list[str]) -> None:
         words, cwd=CLONE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            told, _ = process.communicate(timeout=MOST_SECONDS)
+            output, _ = process.communicate(timeout=MOST_SECONDS)
         except BaseException:
             process.terminate()  # torchrun ends its ranks
             raise
     if process.returncode:
-        last = "\n".join(told.strip().splitlines()[-12:])
+        last = "\n".join(output.strip().splitlines()[-12:])
         raise InputError(f"recording failed with exit code {process.returncode}:\n{last}", hint="is a port blocked?")

@@ -98,8 +98,8 @@ def _joined(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[st
     lost = enriched.collectives - enriched.recognised
     if not lost:
         return enriched.pieces, Outcome(enriched.rate)
-    said = f"{lost} of {enriched.collectives} gloo collectives have no group and count to no axis"
-    return enriched.pieces, Outcome(enriched.rate, f"{said}: {_reason(entries)}")
+    lost_text = f"{lost} of {enriched.collectives} gloo collectives have no group and count to no axis"
+    return enriched.pieces, Outcome(enriched.rate, f"{lost_text}: {_reason(entries)}")
 
 
 def _reason(entries: list[FlightEntry] | None) -> str:
@@ -225,9 +225,9 @@ def peers(
 ) -> dict[int, dict[str, Any]]:
     """Give, by place in `transfers`, what can be told of each: global peer, and the group where only one fits."""
     callers = _callers(operators)
-    told: dict[int, dict[str, Any]] = {}
+    arguments: dict[int, dict[str, Any]] = {}
     for place, transfer in enumerate(transfers):
-        told[place] = size_arguments(transfer)
+        arguments[place] = size_arguments(transfer)
         caller = _caller(transfer, callers)
         if caller is None:
             continue
@@ -238,10 +238,10 @@ def peers(
             continue
         peer = global_peers.pop()
         sends = caller.operator.name == _SENDS
-        told[place] |= {"Src Rank": rank if sends else peer, "Dst Rank": peer if sends else rank}
+        arguments[place] |= {"Src Rank": rank if sends else peer, "Dst Rank": peer if sends else rank}
         if len(fitting) == 1:
-            told[place] |= group_arguments(fitting[0])
-    return told
+            arguments[place] |= group_arguments(fitting[0])
+    return arguments
 
 
 def size_arguments(transfer: TextEvent) -> dict[str, Any]:
@@ -275,10 +275,10 @@ def _callers(operators: Sequence[TextEvent]) -> dict[int, list[_Caller]]:
 
 def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller | None:
     """Give the operator within which a transfer began, on the same thread (gloo posts where it is called)."""
-    mine = callers.get(transfer.thread, [])
-    last = bisect_right([one.operator.start_ns for one in mine], transfer.start_ns)
-    if last and transfer.start_ns <= mine[last - 1].operator.end_ns:
-        return mine[last - 1]
+    of_thread = callers.get(transfer.thread, [])
+    last = bisect_right([one.operator.start_ns for one in of_thread], transfer.start_ns)
+    if last and transfer.start_ns <= of_thread[last - 1].operator.end_ns:
+        return of_thread[last - 1]
     return None
 
 

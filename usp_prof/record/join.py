@@ -115,8 +115,8 @@ def join(
     owners = _owners(threads, calls, kinds, events, order)
     joined: dict[int, Joined] = {}
     for group in order:
-        mine = [place for thread, owner in owners.items() if owner == group for place in threads[thread]]
-        for place, call in _pairs(mine, calls[group], kinds, events):
+        of_group = [place for thread, owner in owners.items() if owner == group for place in threads[thread]]
+        for place, call in _pairs(of_group, calls[group], kinds, events):
             joined[place] = Joined(call.entry, call.operator)
     return joined
 

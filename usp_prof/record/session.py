@@ -204,8 +204,8 @@ class Session:
         """Say that the step that runs did not end well, if it is being recorded."""
         if self._phase is Phase.RECORD and self._profiler is not None and self._step not in self._cut_steps:
             self._cut_steps.add(self._step)
-            said = f"{type(error).__name__}: {error}"
-            self._record.add(f"step {self._step} counts as none, it ended with {said.removesuffix(': ')}")
+            reason = f"{type(error).__name__}: {error}"
+            self._record.add(f"step {self._step} counts as none, it ended with {reason.removesuffix(': ')}")
         self._failure = None
 
     @contextmanager

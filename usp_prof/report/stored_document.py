@@ -42,8 +42,8 @@ _CLASSES: dict[str, type[Any]] = {
 
 def form(*facts: object) -> str:
     """Name the form of kept documents: other code that makes them is another form, as are other facts."""
-    told = f"-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}" if facts else ""
-    return f"document-{__version__}-{fingerprint()}{told}"
+    facts_part = f"-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}" if facts else ""
+    return f"document-{__version__}-{fingerprint()}{facts_part}"
 
 
 def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Document:

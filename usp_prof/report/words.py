@@ -85,9 +85,9 @@ def _in_brackets(place: str) -> str:
 
 def left_out(more: int, noise: int) -> str:
     """Say how many findings a screen leaves out; empty where it leaves out none."""
-    said = [f"{more} more"] if more else []
-    said += [f"{noise} within the noise (the gain does not exceed its error)"] if noise else []
-    return f"and {', '.join(said)}" if said else ""
+    parts = [f"{more} more"] if more else []
+    parts += [f"{noise} within the noise (the gain does not exceed its error)"] if noise else []
+    return f"and {', '.join(parts)}" if parts else ""
 
 
 def health_lines(rows: Iterable[HealthRow]) -> list[tuple[Severity, str]]:

@@ -142,8 +142,8 @@ def spans(sheet: Sheet) -> Iterator[str]:
             f'{{"ph": "X", "cat": "{category}", "name": {literal(json.dumps(name))}, "pid": {sheet.pid}, '
             f'"tid": {sheet.thread(thread)}, "ts": {TIME}, "dur": {TIME}, "args": {{"External id": 0}}}},\n'
         )
-        both = np.array(pairs, dtype=np.int64)
-        yield from fill(template, *sheet.span(both[:, 0], both[:, 1]))
+        bounds = np.array(pairs, dtype=np.int64)
+        yield from fill(template, *sheet.span(bounds[:, 0], bounds[:, 1]))
 
 
 def names(sheet: Sheet, process: str, labels: str, threads: dict[int, str], pid: int) -> Iterator[str]:

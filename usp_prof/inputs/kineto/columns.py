@@ -161,8 +161,8 @@ class EventColumns:
 
     def _nanoseconds(self, times: Sequence[Any], durations: Sequence[Any]) -> tuple[Ints, ...]:
         if isinstance(durations[0], float):
-            both = np.stack([_floats(times), _floats(durations)])
-            out, finer = nanoseconds.from_floats(both)
+            microseconds = np.stack([_floats(times), _floats(durations)])
+            out, finer = nanoseconds.from_floats(microseconds)
         else:
             out, finer = nanoseconds.from_texts([bytes(value) for value in chain(times, durations)])
             out = out.reshape(2, -1)

@@ -242,10 +242,10 @@ def conditions(pair: Pair) -> Section:
 
 def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
     """Tell apart what differs within a condition of many parts, such as the model; any other is given as it is."""
-    both = [_parts(before), _parts(after)]
-    if not all(both):
+    before_after = [_parts(before), _parts(after)]
+    if not all(before_after):
         return [(name, before, after)]
-    ones = [{part: str(value) for part, value in parts.items()} for parts in both]
+    ones = [{part: str(value) for part, value in parts.items()} for parts in before_after]
     differ = [part for part in {**ones[0], **ones[1]} if ones[0].get(part) != ones[1].get(part)]
     return [(f"{name}: {part.replace('_', ' ')}", ones[0].get(part, ""), ones[1].get(part, "")) for part in differ]
 

@@ -48,8 +48,8 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
     if chosen is None:
         return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
     if learnt is not None and is_doubtful(plans.question, learnt):
-        said = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
-        return (Section("plan", f"Plan: {asked(plans)}", said),)
+        blocks = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
+        return (Section("plan", f"Plan: {asked(plans)}", blocks),)
     every = Section(
         "plan",
         f"Plan: {asked(plans)}",
@@ -126,12 +126,14 @@ def asked(plans: Plans) -> str:
 def basis(learnt: Calibration | None, plans: Plans) -> Text:
     """Say what stands behind the figures."""
     machine = plans.question.cluster
-    said = f"large matrix products are assumed to reach {100 * machine.efficiency:.3g} % of the peak ({machine.basis})"
+    basis_text = (
+        f"large matrix products are assumed to reach {100 * machine.efficiency:.3g} % of the peak ({machine.basis})"
+    )
     if learnt is not None and machine == learnt.cluster:
-        said += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
+        basis_text += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
     left_out = "".join(f" Not modelled: {each}." for each in not_modelled(plans.question.model))
     return Text(
-        f"Predicted, never run: {said}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
+        f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
         quiet=True,
     )
 
@@ -254,9 +256,9 @@ def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, p
 
 def predicted_memory(learnt: Calibration) -> Section:
     """Set out what the planner predicts for the configuration that ran."""
-    said = f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations."
+    note = f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations."
     chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
-    return Section("memory-predicted", "Memory, predicted", (Text(said, quiet=True), Chart("", chart)))
+    return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
 
 
 def frame(plans: Sequence[Plan]) -> pd.DataFrame:

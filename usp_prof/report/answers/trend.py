@@ -45,15 +45,15 @@ def sentences(each: MetricTrend) -> list[str]:
         share = f"{each.drift_fraction * 100:+z.2f} % a run" if each.values[0] else f"{amount:+.3g} a run"
         chance = f"{each.trend.drift_chance:.1g}" if each.trend.drift_chance >= 1e-9 else "< 1e-9"
         return [f"drifts {share}, {_judged(each, amount)} (chance of this without drift {chance})"]
-    told = []
+    changes = []
     for change in each.trend.changes:
         amount = change.after - change.before
         share = f"{amount / abs(change.before) * 100:+z.2f} %" if change.before else f"{amount:+.3g}"
-        told.append(
+        changes.append(
             f"changed at {each.labels[change.index]} (run {change.index}): {figure(change.before, each.unit)} -> "
             f"{figure(change.after, each.unit)}, {share}, {_judged(each, amount)}"
         )
-    return told
+    return changes
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -134,8 +134,8 @@ def build_collectives(context: Context, title: str) -> Section | None:
         blocks.append(Chart("Sends and receives: bytes from rank to rank", matrix(sent)))
     for exchange in result.exchanges:
         if exchange.sent:
-            told = [(*each, -1) for each in exchange.sent]
-            blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(told)))
+            matrix_rows = [(*each, -1) for each in exchange.sent]
+            blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(matrix_rows)))
     return Section("collectives", title, (*blocks, *notes(result)))
 
 

@@ -111,17 +111,17 @@ def schedule(result: PipelineResult, ranks_drawn: tuple[int, ...] | None = None)
     step = int(steps[len(steps) // 2])
     stages = _held(result) if ranks_drawn is None else {rank: _stages_of(result, rank) for rank in ranks_drawn}
     ranks = sorted(stages, key=lambda rank: (stages[rank], rank))
-    mine = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
+    shown = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
     row_of_rank = {rank: row for row, rank in enumerate(ranks)}
-    first = int(mine.start_ns.min())
+    first = int(shown.start_ns.min())
     drawn = PipelineSchedule(
         tuple(_row(rank, stages[rank]) for rank in ranks),
-        np.array([row_of_rank[rank] for rank in mine.rank.tolist()], np.int64),
-        mine.start_ns - first,
-        mine.end_ns - first,
-        tuple(str(kind) for kind in mine.kind),
-        mine.stage,
-        mine.micro_batch,
+        np.array([row_of_rank[rank] for rank in shown.rank.tolist()], np.int64),
+        shown.start_ns - first,
+        shown.end_ns - first,
+        tuple(str(kind) for kind in shown.kind),
+        shown.stage,
+        shown.micro_batch,
     )
     return drawn, step
 
@@ -166,15 +166,17 @@ def _row(rank: int, stages: list[int]) -> str:
 
 def _looks_like(result: PipelineResult) -> str:
     guess = result.schedule
-    said = [f"{result.micro_batches} micro-batches on {len(result.stages)} stages."] if result.micro_batches else []
+    sentences = (
+        [f"{result.micro_batches} micro-batches on {len(result.stages)} stages."] if result.micro_batches else []
+    )
     if guess.schedule is not None:
         likeness = quantity(guess.likeness, Unit.FRACTION)
-        said.append(f"Looks like {guess.schedule}: {likeness} of the actions are in its order.")
+        sentences.append(f"Looks like {guess.schedule}: {likeness} of the actions are in its order.")
     if guess.declared:
-        said.append(f"Declared as {guess.declared}.")
+        sentences.append(f"Declared as {guess.declared}.")
     if result.actions.source:
-        said.append(f"Source of the actions: {result.actions.source}.")
-    return " ".join(said)
+        sentences.append(f"Source of the actions: {result.actions.source}.")
+    return " ".join(sentences)
 
 
 def _stages(result: PipelineResult) -> DataTable:

@@ -108,14 +108,14 @@ def _step(figures: Figures) -> KeyFigure:
     if _is_window(figures):
         return KeyFigure("window", figures.whole("window_time"), Unit.NS, "all that was recorded; steps are not known")
     steps = figures.along("job_step_time", "step")
-    said = []
+    notes = []
     if len(steps) > 1:
         low, high = (quantity(how(steps.values()), Unit.NS) for how in (min, max))
-        said.append(f"median of {len(steps)} steps, {low} to {high}")
+        notes.append(f"median of {len(steps)} steps, {low} to {high}")
     between = figures.whole("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
-        said.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
-    return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(said))
+        notes.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
+    return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(notes))
 
 
 def _exposed(figures: Figures) -> KeyFigure | None:
@@ -126,10 +126,10 @@ def _exposed(figures: Figures) -> KeyFigure | None:
         return None
     total = sum(exposed.values())
     span = "window" if _is_window(figures) else "step"
-    said = f"{quantity(total / step, Unit.FRACTION)} of a rank's mean {span}"
+    note = f"{quantity(total / step, Unit.FRACTION)} of a rank's mean {span}"
     if total and len(exposed) > 1:
-        said += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
-    return KeyFigure("exposed comm", total, Unit.NS, said)
+        note += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
+    return KeyFigure("exposed comm", total, Unit.NS, note)
 
 
 def _tokens(context: Context) -> KeyFigure | None:
@@ -149,12 +149,12 @@ def _mfu_second(context: Context) -> str:
     if context.figures.whole("mfu") is None:
         refused = [row for row in impossible(result.values()) if row.detail.startswith("mfu ")]
         return refused[0].detail if refused else _why_no_mfu(result.notes)
-    said = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
+    notes = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
     if peak := getattr(result, "peak", 0):
-        said.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
+        notes.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
     if hfu is not None:
-        said.append(f"HFU {quantity(hfu, Unit.FRACTION)}")
-    return ", ".join(said)
+        notes.append(f"HFU {quantity(hfu, Unit.FRACTION)}")
+    return ", ".join(notes)
 
 
 def _why_no_mfu(rows: Sequence[HealthRow]) -> str:
@@ -182,8 +182,8 @@ def _bubble(context: Context) -> KeyFigure | None:
 def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
     if ideal is None:
         return None
-    said = f"not known: {ideal.unknown}" if ideal.unknown else "step over its replay with all ranks alike"
-    return KeyFigure("slowdown", ideal.slowdown, Unit.RATIO, f"{said} (whatif --ideal)")
+    note = f"not known: {ideal.unknown}" if ideal.unknown else "step over its replay with all ranks alike"
+    return KeyFigure("slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:

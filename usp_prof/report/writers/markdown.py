@@ -104,9 +104,9 @@ def _text(block: doc.Text) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings) -> str:
     last = [left_out(block.more, block.noise), _escape(block.unasked)]
-    said = "; ".join(each for each in last if each)
+    omitted = "; ".join(each for each in last if each)
     if not (block.causes or block.rest):
-        return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {said}" if said else "")
+        return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {omitted}" if omitted else "")
     lines = [f"**{block.title}**", ""] if block.title else []
     lines += [
         _finding(number, cause.finding, cause_lines(cause, proof=block.proofs))
@@ -120,7 +120,7 @@ def _findings(block: doc.Findings) -> str:
             for number, each in enumerate(block.rest, first)
         ]
         lines += ["", "</details>"]
-    return "\n".join(lines + ([f"\n{said}"] if said else []))
+    return "\n".join(lines + ([f"\n{omitted}"] if omitted else []))
 
 
 def _finding(number: int, finding: Finding, lines: list[str]) -> str:

@@ -181,15 +181,15 @@ def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a co
 def _text(block: doc.Text, numbered: _Numbered) -> str:
     del numbered
     text = escape(block.text)
-    said = f'<a href="{text}">{text}</a>' if _ADDRESS.fullmatch(block.text) else text
-    return f"<p{' class=quiet' if block.quiet else ''}>{said}</p>"
+    markup = f'<a href="{text}">{text}</a>' if _ADDRESS.fullmatch(block.text) else text
+    return f"<p{' class=quiet' if block.quiet else ''}>{markup}</p>"
 
 
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     del numbered
-    said = [left_out(block.more, block.noise), block.unasked]
-    last = "".join(f'<p class="quiet">{escape(each)}</p>' for each in said if each)
+    notes = [left_out(block.more, block.noise), block.unasked]
+    last = "".join(f'<p class="quiet">{escape(each)}</p>' for each in notes if each)
     if not (block.causes or block.rest):
         return f'{_title(block.title)}<p class="quiet">none worth acting on</p>{last}'
     shown = "".join(_finding(cause.finding, cause_lines(cause, proof=block.proofs)) for cause in block.causes)
@@ -213,8 +213,8 @@ def _finding(finding: Finding, lines: list[str]) -> str:
 def _health(block: doc.Health, numbered: _Numbered) -> str:
     del numbered
     if not block.rows:
-        said = f"{block.more} notes, nothing lost" if block.more else "nothing was wrong with the traces"
-        return f'{_title(block.title)}<p class="quiet">{said}</p>'
+        note = f"{block.more} notes, nothing lost" if block.more else "nothing was wrong with the traces"
+        return f'{_title(block.title)}<p class="quiet">{note}</p>'
     items = "".join(
         f'<li><span class="{severity}">{severity}</span> {escape(line)}</li>'
         for severity, line in health_lines(block.rows)
