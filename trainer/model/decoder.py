@@ -110,9 +110,9 @@ class Block(nn.Module):
 
 def layers_of(stage: int, stages: int, layers: int) -> range:
     """Give the layers of a stage: as even as can be, the longer ones first."""
-    each, more = divmod(layers, stages)
-    start = stage * each + min(stage, more)
-    return range(start, start + each + (stage < more))
+    fewest, longer_stages = divmod(layers, stages)
+    start = stage * fewest + min(stage, longer_stages)
+    return range(start, start + fewest + (stage < longer_stages))
 
 
 class Decoder(Stage):

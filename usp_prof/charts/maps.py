@@ -34,7 +34,7 @@ _MOST_ROWS = 64
 
 def heat_map(data: HeatMap, theme: Theme) -> Figure:
     """Draw the map: ground colour at the median, warm where a rank takes longer, cool where it takes less."""
-    data, deviation, each = folded(data)
+    data, deviation, shown_rank = folded(data)
     known = np.isfinite(deviation)
     limit = max(_FLOOR, float(np.quantile(np.abs(deviation[known]), 0.99)) if known.any() else _FLOOR)
     mapper = LinearColorMapper(palette=diverging(theme), low=-limit, high=limit, nan_color=theme.panel)
@@ -45,7 +45,7 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
             "y": row.ravel().astype(float),
             "deviation": deviation.ravel(),
             "ms": (data.values_ns / 1e6).ravel(),
-            "rank": each.ravel(),
+            "rank": shown_rank.ravel(),
             "step": np.asarray(data.steps)[col.ravel()],
         }
     )
@@ -56,7 +56,7 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     plot.y_range.flipped = True
     plot.grid.grid_line_color = None
     label_ranks(plot.xaxis, data.steps, "step", 24)
-    title = "rank" if (each == each[:, :1]).all() else "from rank; each row shows the outlier of its ranks"
+    title = "rank" if (shown_rank == shown_rank[:, :1]).all() else "from rank; each row shows the outlier of its ranks"
     label_ranks(plot.yaxis, data.ranks, title, 48)
     color_bar(plot, theme, mapper, f"{data.what} vs median")
     hover(

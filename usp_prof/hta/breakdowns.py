@@ -79,8 +79,8 @@ def kernels(
             }
         )
         for kind in types:
-            each = summed(frame[frame["kernel_type"] == kind], duration_ratio, num_kernels)
-            named.append(each.assign(kernel_type=kind, rank=rank))
+            of_kind = summed(frame[frame["kernel_type"] == kind], duration_ratio, num_kernels)
+            named.append(of_kind.assign(kernel_type=kind, rank=rank))
     by_type = pd.DataFrame({"kernel_type": list(sums), "sum": [time / 1000 for time in sums.values()]})
     by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
     by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
@@ -89,7 +89,7 @@ def kernels(
 
 
 def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: Sequence[str] = ()) -> pd.DataFrame:
-    """Sum up durations by name. Names beyond the first `num_kernels` or the quantile are told together as `others`.
+    """Sum up durations by name. Names beyond the first `num_kernels` or the quantile are summed up as `others`.
 
     HTA computes minimum, mean and so on of the sums by name once it groups; here they are of the single durations.
     """

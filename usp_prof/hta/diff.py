@@ -16,6 +16,7 @@ from usp_prof.tables.events.frame import DEVICE_WORK
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from usp_prof.columns.arrays import Ints
     from usp_prof.hta.window import Window
 
 _LEFT_OUT = ("Trace", "overhead", "cpu_instant_event", "")
@@ -52,12 +53,12 @@ class TraceDiff:
         for label, (trace, rank, step) in zip(("Control", "Test"), sides, strict=True):
             window = (trace if isinstance(trace, TraceAnalysis) else TraceAnalysis(trace_dir=trace)).window
             summaries.append(_summary(window, rank, step, device_type).add_prefix(f"{label}_"))
-        found = pd.concat(summaries, axis=1).fillna(0).sort_index()
-        found["diff_counts"] = found["Test_counts"] - found["Control_counts"]
-        found["diff_duration"] = found["Test_total_duration"] - found["Control_total_duration"]
-        signs = np.sign(found["diff_counts"].to_numpy()).astype(int) + 1
-        found["counts_change_categories"] = np.asarray(["-", "=", "+"], object)[signs]
-        return found.rename_axis("name")
+        compared = pd.concat(summaries, axis=1).fillna(0).sort_index()
+        compared["diff_counts"] = compared["Test_counts"] - compared["Control_counts"]
+        compared["diff_duration"] = compared["Test_total_duration"] - compared["Control_total_duration"]
+        sign = np.sign(compared["diff_counts"].to_numpy()).astype(int)  # -1, 0 or 1
+        compared["counts_change_categories"] = np.asarray(["-", "=", "+"], object)[sign + 1]
+        return compared.rename_axis("name")
 
     @classmethod
     def ops_diff(
@@ -71,10 +72,10 @@ class TraceDiff:
         device_type: DeviceType = DeviceType.ALL,
     ) -> dict[str, list[str]]:
         """Give the names that were added, deleted, that occur more or less often, and that occur as often."""
-        found = cls.compare_traces(
+        compared = cls.compare_traces(
             control, test, control_rank, test_rank, control_iteration, test_iteration, device_type
         )
-        before, after = found["Control_counts"], found["Test_counts"]
+        before, after = compared["Control_counts"], compared["Test_counts"]
         kinds = {
             "added": (before == 0) & (after > 0),
             "deleted": (before > 0) & (after == 0),
@@ -82,7 +83,7 @@ class TraceDiff:
             "decreased": (after > 0) & (after < before),
             "unchanged": (after > 0) & (after == before),
         }
-        return {kind: found.index[chosen].tolist() for kind, chosen in kinds.items()}
+        return {kind: compared.index[chosen].tolist() for kind, chosen in kinds.items()}
 
 
 def _summary(
@@ -102,24 +103,37 @@ def _summary(
 
 
 def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) -> pd.DataFrame:
-    events = window.tables.columns("events", rank)
-    count = len(events)  # an event's number is its place in the file
-    events = events.take(np.flatnonzero(events.matches("phase", "X") & ~events.matches("category", *_LEFT_OUT)))
+    """Give name and duration of a rank's events in the wanted steps."""
+    every_event = window.tables.columns("events", rank)
+    is_compared = every_event.matches("phase", "X") & ~every_event.matches("category", *_LEFT_OUT)
+    events = every_event.take(np.flatnonzero(is_compared))
     on_device = events.matches("category", *DEVICE_WORK, "gpu_user_annotation")
-    marks = window.tables.columns("steps", rank)
-    order = np.argsort(marks["host_start_ns"], kind="stable")
-    place = np.searchsorted(marks["host_start_ns"][order], events["start_ns"], side="right") - 1
-    row = order[np.maximum(place, 0)] if len(order) else np.zeros(len(events), np.int64)
-    inside = (place >= 0) & (events["start_ns"] < marks["host_end_ns"][row])
-    step = np.where(inside, marks["step"][row], -1)
-    step_of_event = np.full(count, -1, np.int64)
-    for table in ("kernels", "annotations"):
-        rows = window.tables.columns(table, rank)
-        step_of_event[rows["event"]] = rows["step"]
-    step = np.where(on_device, step_of_event[events["event"]], step)
+    device_step = _steps_of_device_work(window, rank, len(every_event))[events["event"]]
+    step = np.where(on_device, device_step, _steps_of_host(window, rank, events["start_ns"]))
     kept = np.isin(step, wanted)
     if device is not DeviceType.ALL:
         kept &= on_device if device is DeviceType.GPU else ~on_device
     chosen = events.take(np.flatnonzero(kept))
     codes, names = chosen.codes("name")
     return pd.DataFrame({"name": lookup(names, codes, missing=""), "dur": chosen["dur_ns"] / 1000})
+
+
+def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
+    """Give the step of each event (by its number) that is a kernel or an annotation; -1 for all others."""
+    step_of_event = np.full(events, -1, np.int64)
+    for table in ("kernels", "annotations"):
+        rows = window.tables.columns(table, rank)
+        step_of_event[rows["event"]] = rows["step"]
+    return step_of_event
+
+
+def _steps_of_host(window: Window, rank: int, start_ns: Ints) -> Ints:
+    """Give the step on the host in which each moment lies; -1 outside of all."""
+    steps = window.tables.columns("steps", rank)
+    order = np.argsort(steps["host_start_ns"], kind="stable")
+    if not len(order):
+        return np.full(len(start_ns), -1, np.int64)
+    place = np.searchsorted(steps["host_start_ns"][order], start_ns, side="right") - 1
+    row = order[np.maximum(place, 0)]
+    is_inside = (place >= 0) & (start_ns < steps["host_end_ns"][row])
+    return np.where(is_inside, steps["step"][row], -1)

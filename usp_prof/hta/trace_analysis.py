@@ -102,11 +102,13 @@ class TraceAnalysis:
 
         del visualize, visualize_pctg
         delay, with_statistics = consecutive_kernel_delay, show_idle_interval_stats
-        each = [
-            breakdowns.idle(self.window, r, streams, delay, statistics=with_statistics) for r in self._chosen(ranks)
+        idle_of_rank = [
+            breakdowns.idle(self.window, rank, streams, delay, statistics=with_statistics)
+            for rank in self._chosen(ranks)
         ]
-        statistics = [found for _, found in each if found is not None]
-        return pd.concat([found for found, _ in each], ignore_index=True), pd.concat(statistics) if statistics else None
+        times = pd.concat([times for times, _ in idle_of_rank], ignore_index=True)
+        statistics = [described for _, described in idle_of_rank if described is not None]
+        return times, pd.concat(statistics) if statistics else None
 
     def get_potential_stragglers(
         self,

@@ -36,29 +36,31 @@ class HealthRow:
 
 def gathered(rows: Iterable[HealthRow]) -> tuple[HealthRow, ...]:
     """Sort rows, each once; what was found alike on several ranks becomes one row that names them."""
-    alike: dict[tuple[str, Severity, str], list[HealthRow]] = {}
+    rows_of_kind: dict[tuple[str, Severity, str], list[HealthRow]] = {}
     for row in sorted(set(rows)):
-        alike.setdefault((row.code, row.severity, row.detail), []).append(row)
-    return tuple(sorted(_joined(found) for found in alike.values()))
+        rows_of_kind.setdefault((row.code, row.severity, row.detail), []).append(row)
+    return tuple(sorted(_joined(alike) for alike in rows_of_kind.values()))
 
 
-def _joined(found: list[HealthRow]) -> HealthRow:
-    ranks = sorted({row.rank for row in found if row.rank >= 0})
+def _joined(alike: list[HealthRow]) -> HealthRow:
+    """Make one row of rows that differ in their rank, count and file alone."""
+    first = alike[0]
+    ranks = sorted({row.rank for row in alike if row.rank >= 0})
     if len(ranks) < 2:
-        return found[0]
-    detail = f"ranks {spans(ranks)}: {found[0].detail}"
-    return replace(found[0], rank=-1, count=sum(row.count for row in found), detail=detail, file="")
+        return first
+    count = sum(row.count for row in alike)
+    return replace(first, rank=-1, count=count, detail=f"ranks {spans(ranks)}: {first.detail}", file="")
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Write numbers shortly: 0-3, 7."""
-    out: list[list[int]] = []
+    """Write numbers shortly: 0, 1, 2, 3, 7 as "0-3, 7"."""
+    first_and_last: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if out and number == out[-1][1] + 1:
-            out[-1][1] = number
+        if first_and_last and number == first_and_last[-1][1] + 1:
+            first_and_last[-1] = (first_and_last[-1][0], number)
         else:
-            out.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in out)
+            first_and_last.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in first_and_last)
 
 
 HEALTH_CODES: dict[str, str] = {
