@@ -207,7 +207,12 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _typed(path: Path) -> Iterator[str]:
-    """Give a file's options as they would be typed, so that they are checked alike."""
+    """Give a file's options as they would be typed, so that they are checked alike.
+
+    tp = 2                                    --tp=2
+    profile = false                           --no-profile
+    fault = ["slow-rank:rank=2,factor=2"]     --fault=slow-rank:rank=2,factor=2
+    """
     try:
         data = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -219,13 +224,18 @@ def _typed(path: Path) -> Iterator[str]:
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, list):
-            yield from (f"{flag}={each}" for each in value)
+            yield from (f"{flag}={one_value}" for one_value in value)
         else:
             yield f"{flag}={value}"
 
 
 def _legal(message: str) -> str:
-    """Name the nearest legal choice to what argparse could not read."""
+    """Name the nearest legal choice to what argparse could not read, by its message.
+
+    argument --schedule: invalid choice: '1fb1' (choose from ...)     --schedule 1f1b
+    argument --tp: invalid int value: 'two'                           --tp 1
+    unrecognized arguments: --schedul                                 --schedule
+    """
     refused = re.match(r"argument (--[\w-]+)\S*: (?:invalid choice: '?([^' ]*))?", message)
     if refused is None:
         return _nearest(message.removeprefix("unrecognized arguments: ").split()[0])
@@ -238,7 +248,8 @@ def _legal(message: str) -> str:
     choices = [str(choice) for choice in item.metadata["choices"]]
     if typed and choices:
         return f"{flag} {get_close_matches(typed, choices, n=1, cutoff=0.0)[0]}"
-    return f"{flag} {default(item) or item.metadata['metavar'] or 1}"
+    example = default(item) or item.metadata["metavar"] or 1
+    return f"{flag} {example}"
 
 
 def _flags() -> list[str]:

@@ -102,6 +102,16 @@ def number_text(value: float) -> str:
     return f"{value:.3g} "
 
 
+# Drawings, one for each kind of input.
+
+
+@singledispatch
+def as_svg(data: ChartInput, theme: Theme = LIGHT) -> str:
+    """Draw a chart's input as an SVG element; an empty text for the few inputs that only Bokeh draws."""
+    del data, theme
+    return ""
+
+
 # Boxes on rows.
 
 _ROW, _TOP, _BOTTOM, _RIGHT = 18, 30, 26, 20
@@ -131,16 +141,6 @@ class _Boxes:
     until: float = 0
     frame: tuple[float, float] | None = None
     label_characters: int = 0
-
-
-@singledispatch
-def as_svg(data: ChartInput, theme: Theme = LIGHT) -> str:
-    """Draw a chart's input as an SVG element; an empty text for the few inputs that only Bokeh draws."""
-    del data, theme
-    return ""
-
-
-# Boxes on rows
 
 
 @as_svg.register(inputs.BreakdownRows)
