@@ -126,12 +126,12 @@ def section(
             for (row, column), cell in sorted(cells.items())
         ),
     )  # fmt: skip
-    said = Text(
+    note = Text(
         f"Each cell is the fastest plan with these two degrees that {trainer} can start. An empty one has none that "
         f"fits; of one that says '{REFUSED}', point at it for the reason.",
         quiet=True,
     )
-    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), said, listed))
+    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), note, listed))
 
 
 def _text(cell: Cell | None, what: str, *, is_recorded: bool) -> str:
