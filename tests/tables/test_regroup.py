@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tiny import Trace, table_set
+
+from usp_prof.tables.communication.posts import _in_order_of_kind
+from usp_prof.tables.parallelism.gloo_groups import _assign
 
 WORLD, STAGES, PIPELINES = [0, 1, 2, 3], ([0, 1], [2, 3]), ([0, 2], [1, 3])
 
@@ -73,3 +77,20 @@ def test_pipelines_are_as_long_as_their_ranks_that_send_to_one_another() -> None
             trace.gloo(op, 20_000 + 1_000 * number, 100, dims=[64], peer=peer, posted_at=19_000 + 1_000 * number)
         traces[rank] = trace
     assert table_set(traces).topology.axes == {"dp": 2, "pp": 2}
+
+
+@pytest.mark.parametrize(
+    ("scores", "groups"),
+    [
+        ([[2, 1], [3, 1], [0, 2]], [0, 0, 1]),
+        ([[0, 5], [3, 1]], [1, 1]),  # a later worker never has an earlier group: 5 + 1 is more than 0 + 3
+        ([[1, 0, 0]] * 3, [0, 0, 1]),  # no group has three workers
+    ],
+)
+def test_workers_get_the_groups_with_the_highest_sum(scores: list[list[float]], groups: list[int]) -> None:
+    assert _assign(scores) == groups
+
+
+def test_ranges_and_posts_of_a_kind_follow_each_other() -> None:
+    """There are three ranges of A and two posts: the first range was posted before the window."""
+    assert _in_order_of_kind(np.array(list("AABA")), np.array(list("ABA"))).tolist() == [-1, 0, 1, 2]
