@@ -129,3 +129,10 @@ def test_is_written_in_every_format() -> None:
     assert "idle_time[cause=host]" not in text
     assert "idle_time[cause=host]" in render(found, "terminal", everything=True)
     assert json.loads(render(found, "json"))["pairs"][0]["label"] == "b"
+
+
+def test_a_narrow_screen_still_says_what_each_metric_shows() -> None:
+    text = render(compare([A, B]), "terminal", width=80)
+    (line,) = [line for line in text.splitlines() if line.split()[:1] == ["step_time"]]
+    assert line.split()[-1] == "worse"
+    assert "columns interval on a wider screen" in text

@@ -143,15 +143,15 @@ def as_waterfall(pair: Pair) -> Waterfall:
 
 def metrics(pair: Pair, *, everything: bool) -> Section:
     """List the metrics of both runs; `everything` has each axis, cause and rank, too."""
-    columns = ("metric", "before", "after", "change", "interval of the change", "shows")
+    columns = ("metric", "before", "after", "change", "shows", "interval")  # a narrow screen leaves out the last
     rows = tuple(
         (
             found.key,
             quantity(found.before, found.unit) if math.isfinite(found.before) else None,
             quantity(found.after, found.unit) if math.isfinite(found.after) else None,
             change(found) if math.isfinite(found.change) else None,
-            interval(found) if math.isfinite(found.low) else None,
             direction(found) or str(found.reason),
+            interval(found) if math.isfinite(found.low) else None,
         )
         for found in _judged(pair, everything=everything)
     )
