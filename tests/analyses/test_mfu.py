@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from made import run, step
+from tiny import Trace, table_set
 
 import usp_prof
 from usp_prof import conventions
@@ -157,29 +158,98 @@ def test_the_ops_of_a_made_up_run_explain_its_model(tmp_path: Path) -> None:
     assert mfu.compute(run_tables).precision == "bf16"
 
 
-@pytest.mark.parametrize(
-    ("factor", "word"),
-    [(1.0, "as the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
-)
-def test_a_difference_is_named(factor: float, word: str) -> None:
-    part = mfu._part("weights", 100.0, 100.0 * factor, mfu._WEIGHTS, 0.2)
-    assert word in part.why
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made-up")
+    declared = Declaration(mesh=Mesh(tp=2, pp=2), shape=SHAPE, work=Work(steps=2), speed=Speed(head_ns=50_000))
+    write(declared, folder / "run")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("factor", "again", "word"),
-    [
-        (1.0, False, "the whole square"),
-        (7 / 12, False, "recomputes the scores"),
-        (9 / 12, True, "forward is recomputed"),
-        # A ring of four whose diagonal blocks are whole: 10 of 16 blocks, seven products instead of six.
-        (10 / 16 * 7 / 6, False, "blocks on the diagonal"),
-        (0.2, False, "without formula"),
-    ],
-)
-def test_a_difference_of_attention_is_named(factor: float, again: bool, word: str) -> None:
-    reasons = mfu._attention_reasons(again=again)
-    assert word in mfu._part("attention", 100.0, 100.0 * factor, reasons, 0.2).why
+def assumed(folder: Path, **given: object) -> TableSet:
+    run_tables = usp_prof.open_run(folder / "run", cache_dir=folder / "cache").tables
+    run_tables.assumptions = Assumptions(**given)  # type: ignore[arg-type]
+    return run_tables
+
+
+def model_of(folder: Path) -> ModelEntry:
+    manifest = assumed(folder).manifest
+    assert manifest is not None
+    assert manifest.model is not None
+    return manifest.model
+
+
+def scaled(model: ModelEntry, factor: float) -> ModelEntry:
+    """Make a model of which every token costs so much more."""
+    return replace(
+        model, flop_per_token={name: factor * flop for name, flop in conventions.flop_per_token(model).items()}
+    )
+
+
+# A quarter more or less may be biases, routers, padding; attention may be a causal half, forward may run once more.
+@pytest.mark.parametrize(("factor", "is_refused"), [(10, True), (2, True), (1.1, False), (0.9, False), (0.3, True)])
+def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float, is_refused: bool) -> None:
+    """A model given by hand kept its MFU as headline; that it did not fit stood in a note of the cross-check."""
+    result = mfu.compute(assumed(made_up, model=scaled(model_of(made_up), factor)))
+    assert bool(np.isnan(result.mfu)) is is_refused
+    assert bool({"mfu", "hfu"} & {key[0] for key in figures(result)}) is not is_refused
+    said = {note.code: note.detail for note in result.notes}
+    assert ("model_contradicted" in said) is is_refused
+    if is_refused:
+        assert "the model given by hand" in said["model_contradicted"]
+        assert ("the most" if factor < 1 else "the least") in said["model_contradicted"]
+
+
+@pytest.mark.parametrize("factor", [0.1, 10])
+def test_tokens_that_the_ops_contradict_have_no_mfu(made_up: Path, factor: float) -> None:
+    run_tables = assumed(made_up)
+    tokens = round(run_tables.tokens_per_step * factor)
+    result = mfu.compute(assumed(made_up, tokens_per_step=tokens))
+    assert np.isnan(result.mfu)
+    assert f"{tokens:,} tokens a step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
+
+
+def test_one_rank_contradicts_a_model_too(made_up: Path) -> None:
+    """Ranks that were not read count as those that were: twice as much may be an unequal stage, ten times may not."""
+    chosen = Selection(ranks=(1,))
+    assert np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 10)), chosen).mfu)
+    assert not np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 1.5)), chosen).mfu)
+
+
+def test_a_peak_below_the_rate_of_the_products_gives_no_mfu() -> None:
+    """MFU stayed far below one, since the device idles: only the product's own rate shows that the peak is wrong."""
+    trace = Trace().meta(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]).step(1, at=0, dur=3_000_000)
+    shapes = [[1024, 1024], [1024, 1024]]
+    trace.op("aten::mm", at=0, dur=90, dims=shapes, types=["c10::BFloat16"] * 2, external_id=1)
+    trace.kernel("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", at=1_000, dur=10_000, launch_at=10)
+    trace.kernel("elementwise_kernel", at=900_000, dur=1_000, launch_at=20)  # the step is 900 us long
+    product_rate = 2 * 1024**3 / 10e-6
+    run_tables = table_set(trace)
+    run_tables.manifest = Manifest(tokens_per_step=1, model=ModelEntry(flop_per_token={"palm": 2.0 * 1024**3}))
+    right = mfu.compute(run_tables)
+    assert right.mfu == pytest.approx(2 * 1024**3 / 900e-6 / 989e12, rel=0.01)
+    run_tables.assumptions = Assumptions(peak_flops=product_rate / 1.05)
+    assert not np.isnan(mfu.compute(run_tables).mfu)
+    run_tables.assumptions = Assumptions(peak_flops=product_rate / 2)
+    wrong = mfu.compute(run_tables)
+    assert np.isnan(wrong.mfu)
+    assert "above the peak of 107 TFLOP/s" in {note.code: note.detail for note in wrong.notes}["peak_contradicted"]
+
+
+def test_a_mesh_of_another_job_gives_no_mfu() -> None:
+    result = mfu.compute(tables(replace(MANIFEST, mesh={"dp": 4, "tp": 2}), world=4))
+    assert np.isnan(result.mfu)
+    assert [note.code for note in result.notes] == ["devices_contradicted"]
+    assert not mfu.compute(tables(replace(MANIFEST, mesh={"dp": 2, "tp": 2, "ep": 2}), world=4)).notes
+
+
+def test_a_job_without_world_size_reaches_up_to_the_last_rank_named() -> None:
+    """Ranks 0 and 7 alone were two devices: MFU was four times too high."""
+    rows = {"steps": [step(1, 0, 1_000_000)]}
+    assert mfu.compute(run({0: rows, 7: rows}, MANIFEST)).devices == 8
+    groups = [{"group": "dp@0,15", "name": "dp", "size": 2, "ranks": "0,15"}]
+    assert mfu.compute(run({0: {**rows, "groups": groups}}, MANIFEST)).devices == 16
+    assert mfu.compute(run({0: rows}, replace(MANIFEST, mesh={"dp": 2, "pp": 2}))).devices == 4
 
 
 @pytest.mark.parametrize("name", ["recorded-1f1b", "recorded-zero3-prefetch", "recorded-slow-rank"])

@@ -262,11 +262,14 @@ def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
 def test_tokens_given_by_hand_are_those_of_the_step() -> None:
     run = run_with("late_input")
     recorded = run.mfu()
-    doubled = run.assume(tokens_per_step=2 * run.tables.tokens_per_step)
-    assert doubled.mfu().metrics["mfu"] == pytest.approx(2 * recorded.metrics["mfu"])
-    predicted = doubled.whatif("micro_batches=16")
+    more = run.assume(tokens_per_step=9 * run.tables.tokens_per_step // 8)
+    assert more.mfu().metrics["mfu"] == pytest.approx(9 / 8 * recorded.metrics["mfu"])
+    predicted = more.whatif("micro_batches=16")
     assert predicted.tables.tokens_per_step == predicted.prediction.layout_after.tokens_per_step
-    assert predicted.tables.tokens_per_step > doubled.tables.tokens_per_step
+    assert predicted.tables.tokens_per_step > more.tables.tokens_per_step
+    wrong = run.assume(tokens_per_step=10 * run.tables.tokens_per_step).mfu()
+    assert "mfu" not in wrong.metrics
+    assert "model_contradicted" in wrong.explain()
     assert run.assume().mfu().metrics == recorded.metrics
     with pytest.raises(UspProfError, match="above 0"):
         run.assume(tokens_per_step=-1)

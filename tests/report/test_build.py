@@ -15,7 +15,8 @@ from made import step, work
 from papers import FINDING
 
 from usp_prof.analyses import NAMES
-from usp_prof.analyses.mfu import MfuResult, Part
+from usp_prof.analyses.measures.flop_check import Part
+from usp_prof.analyses.mfu import MfuResult
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import JOB_SLOWDOWN
 from usp_prof.model.health import HealthRow, Severity

@@ -7,14 +7,14 @@ differ by is named: the mask, scores made again in backward, recomputation, padd
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from usp_prof import conventions
 from usp_prof.analyses import kernels, step_time
-from usp_prof.analyses.formulas import Family
-from usp_prof.analyses.measures import device_bounds
+from usp_prof.analyses.measures import device_bounds, flop_check
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.model import flops
 from usp_prof.model.hardware import Precision, precision
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.analyses.kernels import KernelsResult
+    from usp_prof.analyses.measures.flop_check import Part, Traced
     from usp_prof.analyses.result import Listing
     from usp_prof.analyses.step_time import StepTimeResult
     from usp_prof.contract import ModelEntry
@@ -73,11 +74,13 @@ class MfuResult:
     peak_source: str
     parts: tuple[Part, ...]
     notes: tuple[HealthRow, ...] = ()
+    is_contradicted: bool = False
+    """The trace contradicts the model, the tokens or the peak (`notes` say which): no share of the peak is known."""
 
     def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
         """Give the share of the devices' peak."""
         bound = self.devices * self.peak
-        return flop_per_token * tokens_per_second / bound if bound else float("nan")
+        return flop_per_token * tokens_per_second / bound if bound and not self.is_contradicted else float("nan")
 
     @property
     def mfu(self) -> float:
@@ -91,7 +94,7 @@ class MfuResult:
         found = [
             Value(MFU, self.utilisation(cost, self.tokens_per_second)),
             Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
-            Value(FLOP_RATIO, flop_ratio(self.parts)),
+            Value(FLOP_RATIO, flop_check.flop_ratio(self.parts)),
         ]
         found += [
             Value(MFU, self.utilisation(cost, rate), {"step": step})
@@ -145,6 +148,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     )
     if model and not per_token:
         notes.append(_note("no_model_flop", f"the model's description gives no FLOP per token: {_missing(model)}"))
+    trace = flop_check.traced(work.ops, work.total_ns)
+    contradictions = [*_wrong_devices(tables), *_wrong_peak(tables, work, trace, kind)]
+    parts: tuple[Part, ...] = ()
+    if model is not None and trace is not None and tables.tokens_per_step and len(times.rank):
+        contradictions += _wrong_model(tables, model, trace, times, roof.op_peak(kind))
+        parts = check(tables, selection, model, trace, times)
     return MfuResult(
         convention=convention,
         flop_per_token=per_token,
@@ -155,8 +164,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
         peak=peak,
         precision=str(kind or ""),
         peak_source=roof.source,
-        parts=check(tables, selection, model, work, times),
-        notes=tuple(sorted(notes)),
+        parts=parts,
+        notes=tuple(sorted([*notes, *contradictions])),
+        is_contradicted=bool(contradictions),
     )
 
 
@@ -229,97 +239,85 @@ def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes
 
 
 def _devices(tables: TableSet) -> int:
-    """Count the devices of the whole job, read or not."""
-    sizes = [int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]]
-    return max([len(tables.ranks), *sizes])
+    """Count the devices of the whole job, read or not; without a recorded world size, up to the last rank named."""
+    recorded = _recorded_world(tables)
+    if recorded > 0:
+        return max(len(tables.ranks), recorded)
+    mesh = _mesh_size(tables)
+    members = {text for rank in tables.ranks for text in tables.columns("groups", rank).codes("ranks")[1] if text}
+    named = [int(member) for text in members for member in text.split(",")]
+    return max([mesh, *(rank + 1 for rank in (*tables.ranks, *named))])
+
+
+def _recorded_world(tables: TableSet) -> int:
+    return max((int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]), default=-1)
+
+
+def _mesh_size(tables: TableSet) -> int:
+    """Multiply the manifest's axes; experts share the ranks of the others."""
+    mesh = tables.manifest.mesh if tables.manifest is not None else {}
+    data = mesh.get("dp", 0) or mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
+    return data * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
 
 
 def _note(code: str, detail: str) -> HealthRow:
     return HealthRow(code, Severity.INFO, detail=detail)
 
 
-# Check: do the ops of a trace run the FLOP of the model's formula, and if not, what explains it? The weights' ops count
-# 4/3 of the formula where forward is run again in backward. Attention's ops count 7/12 of it where a causal mask leaves
-# half of the square, and fused backward recomputes the scores (7 products in place of 6).
-
-_BATCHED = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
-_EXPLAINED = 0.03
-_WEIGHTS = (
-    (1.0, "as the formula"),
-    (4 / 3, "forward is run again in backward (recomputation)"),
-)
-# What attention's ops may count over 12 · L · h · s, by products run and what the mask leaves.
-_AGAIN = "fused backward recomputes the scores"
-_PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
-_RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
-_MASKS = ((1.0, "the whole square"), (0.5, "the causal mask leaves half of the square"))
+# What the trace contradicts. Each row says what does not fit and what to give; with any, no MFU and no HFU is shown.
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the model: its FLOP by the formula and by the trace's ops, over the same steps and all devices."""
-
-    name: str
-    model: float
-    trace: float
-    why: str
-
-    @property
-    def ratio(self) -> float:
-        """The trace's over the model's."""
-        return self.trace / self.model if self.model else float("nan")
+def _wrong_devices(tables: TableSet) -> list[HealthRow]:
+    world, mesh = _recorded_world(tables), _mesh_size(tables)
+    if world <= 0 or mesh <= 1 or mesh == world:
+        return []
+    detail = f"the trace's world has {world} ranks, the manifest's mesh {mesh}; give the run its own run.json"
+    return [HealthRow("devices_contradicted", Severity.ERROR, detail=detail)]
 
 
-def flop_ratio(parts: tuple[Part, ...]) -> float:
-    """Give all of the trace's FLOP over all of the model's."""
-    model = sum(part.model for part in parts)
-    return sum(part.trace for part in parts) / model if model else float("nan")
+def _wrong_peak(tables: TableSet, work: KernelsResult, trace: Traced | None, kind: Precision | None) -> list[HealthRow]:
+    """Refuse a peak that the run's products exceed; of processes that share a device, one may use all of it."""
+    roof, manifest = work.roof, tables.manifest
+    sharers = manifest.processes_per_device if manifest is not None and not work.on_gpu else 1
+    bound = max(roof.op_peak(kind), roof.peak(kind) * sharers)
+    if trace is None or not bound or not trace.product_rate > bound * flop_check.RATE_TOLERANCE:
+        return []
+    detail = (
+        f"matrix products run at {trace.product_rate / 1e12:.3g} TFLOP/s, above the peak of {bound / 1e12:.3g} TFLOP/s"
+        f" ({kind or 'precision unknown'}, {roof.source}); give --device, or run.assume(peak_flops=...)"
+    )
+    return [HealthRow("peak_contradicted", Severity.ERROR, detail=detail)]
+
+
+def _wrong_model(
+    tables: TableSet, model: ModelEntry, trace: Traced, times: StepTimeResult, op_peak: float
+) -> list[HealthRow]:
+    """Refuse a model and tokens whose FLOP the ops' shapes contradict; ranks that were not read count as these."""
+    devices, rank_steps = _devices(tables), int(np.count_nonzero(~times.is_window))
+    tokens = float(tables.tokens_per_step)
+    needs = flop_check.of_model(model, tables.assumptions.convention, tokens, backward.measured(tables))
+    if needs is None or not rank_steps:
+        return []
+    scale = devices / rank_steps
+    found = flop_check.Range(trace.flop * scale, (trace.flop + trace.hidden_flop(op_peak)) * scale)
+    is_whole = len(np.unique(times.rank)) == devices
+    why = flop_check.contradiction(needs, found, flop_check.tolerance(model, is_whole=is_whole))
+    if not why:
+        return []
+    given = " given by hand" if tables.assumptions.model is not None else " of the manifest"
+    detail = (
+        f"the trace's ops run {found.least:.3g} FLOP a step, {why} (the model{given}, {tokens:,.0f} tokens a step);"
+        " give the model and the sequence that were trained (--model, --sequence), and the tokens of one step over all"
+        " ranks (--tokens-per-step)"
+    )
+    return [HealthRow("model_contradicted", Severity.ERROR, detail=detail)]
 
 
 def check(
-    tables: TableSet, selection: Selection, model: ModelEntry | None, work: KernelsResult, times: StepTimeResult
+    tables: TableSet, selection: Selection, model: ModelEntry, trace: Traced, times: StepTimeResult
 ) -> tuple[Part, ...]:
-    """Set the two side by side; nothing where ranks are missing, or tokens, model or shapes are not known."""
-    if model is None or not tables.tokens_per_step or not times.job or selection.ranks is not None:
+    """Set the model's FLOP beside the trace's; nothing where ranks are missing or the model's FLOP are not known."""
+    is_whole = selection.ranks is None and _devices(tables) <= len(tables.ranks)
+    if not is_whole or not times.job or flops.per_token(model) is None:
         return ()
-    worlds = {int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]}
-    counted = [op for op in work.ops if op.flop]
-    if max(worlds, default=0) > len(tables.ranks) or not counted or not work.total_ns or flops.per_token(model) is None:
-        return ()
-    tokens = float(tables.tokens_per_step) * len(times.job)
-    attention = sum(op.flop for op in counted if _is_attention(op.family, op.name))
-    weights = sum(op.flop for op in counted) - attention
-    needs = flops.parts(model)
-    uncovered = 1 - work.covered_ns / work.total_ns
-    body = _part("weights", (needs["layers"] + needs["head"]) * tokens, weights, _WEIGHTS, uncovered)
-    again = body.ratio > (1 + 4 / 3) / 2
-    return (
-        body,
-        _part("attention", needs["attention"] * tokens, attention, _attention_reasons(again=again), uncovered),
-    )
-
-
-def _attention_reasons(*, again: bool) -> tuple[tuple[float, str], ...]:
-    """List what attention may come to; recomputation only where the weights were multiplied again too."""
-    products = _PRODUCTS + (_RECOMPUTED if again else ())
-    return tuple(
-        (count * left, " and ".join(filter(None, (mask, product))))
-        for count, product in products
-        for left, mask in _MASKS
-    )
-
-
-def _is_attention(family: str, name: str) -> bool:
-    return family == Family.ATTENTION or name in _BATCHED
-
-
-def _part(name: str, model: float, trace: float, reasons: tuple[tuple[float, str], ...], uncovered: float) -> Part:
-    ratio = trace / model if model else float("nan")
-    near = [(abs(ratio / known - 1), why) for known, why in reasons]
-    distance, why = min(near)
-    if distance > _EXPLAINED:
-        between = "between the causal half and the whole square: blocks on the diagonal are computed whole"
-        more = "more than one pass: recomputation, padding, or work that several ranks repeat"
-        less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f} % of compute time)"
-        why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
-    return Part(name, model, trace, why)
+    return flop_check.compared(model, float(tables.tokens_per_step) * len(times.job), trace)

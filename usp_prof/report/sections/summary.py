@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3
-_MFU_NEEDS = ("no_model", "no_tokens", "no_model_flop", "window_is_no_step")
+_MFU_NEEDS = (
+    "no_model", "no_tokens", "no_model_flop", "window_is_no_step",
+    "model_contradicted", "peak_contradicted", "devices_contradicted",
+)  # fmt: skip
 _NOTABLE = 0.02
 """Less than 2 % of the step, or over the peers, is not worth a line on the first screen."""
 
