@@ -11,11 +11,13 @@ from gate_runs import measured, series, steps, with_fact
 
 from usp_prof import checking
 from usp_prof.gate.facts import FactKind
+from usp_prof.gate.judgement import Judgement, Verdict
 from usp_prof.gate.measured import Baseline, Measured, SeenFinding
 from usp_prof.gate.policy import Policy
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.finding import Level
-from usp_prof.model.metric import Unit
+from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.wording import headline
 
 RNG = np.random.default_rng(11)
 NOISE = steps(RNG)
@@ -101,3 +103,16 @@ def test_annotations_are_workflow_commands() -> None:
     assert "%0A" in lines[0]
     assert checking.render(_report(1e9), "github") == "::notice title=usp-prof::pass: 2 metrics as before\n"
     assert checking.render(_report(ranks=(0,)), "github").startswith("::error title=usp-prof::run new: ranks 1, 2, 3")
+
+
+def test_what_passed_is_counted_and_told_apart() -> None:
+    """One metric was "1 metrics", and a bound that no baseline belongs to was "as before"."""
+    judged = Judgement("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
+    bound = replace(judged, key="mfu >= 0.38")
+    report = replace(_report(1e9), judgements=(judged,))
+    assert headline(report) == "pass: 1 metric as before"
+    assert (
+        headline(replace(report, judgements=(judged, judged, bound)))
+        == "pass: 2 metrics as before and 1 lower bound kept"
+    )
+    assert headline(replace(report, judgements=(bound, bound))) == "pass: 2 lower bounds kept"

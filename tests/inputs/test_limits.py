@@ -87,7 +87,7 @@ def test_a_table_that_is_no_csv_is_refused(
 def test_a_cell_that_is_left_out_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("model,sequence,device\nLlama-3-8B\n")
     assert main(["plan", "--table", str(tmp_path / "rows.csv")]) == 2
-    assert "1 of 1 rows were refused" in capsys.readouterr().err
+    assert "refused 1 of 1 row:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 200 + "]" * 200, '{"a":' * 150 + "1" + "}" * 150, "", "{", "\0"])

@@ -278,7 +278,7 @@ def test_the_playbooks_table_draws_its_maps(tmp_path: Path, capsys: pytest.Captu
     words = ["sweep", "--published", "playbook", str(path)]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "1 rows whose batch is not 256 sequences" in text
+    assert "Left out: 1 row whose batch is not 256 sequences" in text
     assert "40.0 % dp8" in text  # the best of 1B on one node
     assert "35.0 % dp16 z1" in text
     assert "MFU by tp and pp: 1B on 1 node (8 devices)" in text

@@ -140,7 +140,7 @@ def test_the_command_adds_columns_and_says_which_rows_were_refused(
     assert 0 < float(rows[0]["step_low_ns"]) < float(rows[0]["step_ns"]) < float(rows[0]["step_high_ns"])
     assert rows[1]["step_ns"] == ""
     assert "does not divide" in rows[1]["error"]
-    assert "1 of 2 rows were refused" in written.err
+    assert "refused 1 of 2 rows" in written.err
     assert "columns that are not read: note" in written.err
     assert set(GIVEN) <= set(rows[0])
 

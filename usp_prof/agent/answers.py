@@ -18,6 +18,7 @@ from usp_prof.agent.reply import Reply, Table, bounded, table_of_arrow, table_of
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import is_there
+from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
 from usp_prof.report.document import run_facts
 from usp_prof.report.words import finding_lines, health_lines, run_lines
@@ -108,7 +109,7 @@ class Answers:
         source = "rules over the tables of all ranks; gain_fraction: share of the step that replaying `edit` saves"
         most = bounded(rows)
         table = Table(source, _FINDING_COLUMNS, listed[:most], more=len(listed) > most)
-        return Reply(f"{len(found)} findings." if found else "No rule found anything.", (table,))
+        return Reply(f"{counted(len(found), 'finding')}." if found else "No rule found anything.", (table,))
 
     def evidence(self, path: str, finding: int, rows: int = 20, run: str = "") -> Reply:
         """Prove a finding (its number in `findings`): its figures, what the rule looks for, and the rows behind it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
 from usp_prof.report.words import ranks_phrase
@@ -56,7 +57,7 @@ def communication(figures: Figures) -> str:
     if not calls:
         return "No collective call was recorded in the selection."
     waits, transfers = figures.along("wait_time", "axis"), figures.along("transfer_time", "axis")
-    text = f"{calls:,.0f} calls."
+    text = f"{counted(round(calls), 'call')}."
     if waits and transfers:
         rates = (
             f"{axis} waits {quantity(waits.get(axis), Unit.NS)} and transfers {quantity(transfers.get(axis), Unit.NS)}"

@@ -15,6 +15,7 @@ from usp_prof.findings import find_all
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.health import gathered
+from usp_prof.model.printable import counted
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures, run_facts
 from usp_prof.report.figures import Figures
@@ -86,7 +87,7 @@ class Report:
         )
 
     def __repr__(self) -> str:
-        return f"Report({self.document.run.name!r}, {len(self.document.findings)} findings)"
+        return f"Report({self.document.run.name!r}, {counted(len(self.document.findings), 'finding')})"
 
     def _repr_html_(self) -> str:
         shown = "".join(f"<li>{escape(section.title)}</li>" for section in self.document.sections)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof.cli.opening import note, open_from, parse_numbers, run_options
 from usp_prof.export.merged_trace import export
 from usp_prof.model.errors import UsageError
+from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if target.exists() and any(path.exists() and target.samefile(path) for path in read):
         raise UsageError(f"{target} is a trace of this run", hint="choose another file with -o")
     done = export(opened.tables, Path(args.output), selection, window_ns=window)
-    note(args, f"wrote {done.events} events of {done.ranks} ranks to {args.output}; open it at https://ui.perfetto.dev")
+    note(
+        args,
+        f"wrote {done.events} events of {counted(done.ranks, 'rank')} to {args.output}; open it at https://ui.perfetto.dev",
+    )
     if not done.aligned:
         note(args, "nothing ties the clocks of all ranks: each rank is on its own clock")
     return 0

@@ -18,7 +18,7 @@ from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
-from usp_prof.model.printable import one_line
+from usp_prof.model.printable import counted, one_line
 from usp_prof.planner import models
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.candidates import PINNABLE
@@ -156,7 +156,7 @@ def _table(args: argparse.Namespace) -> int:
         sys.stderr.write(f"columns that are not read: {', '.join(ignored)}\n")
     refused = sum(isinstance(each, str) for each in found)
     if refused:
-        sys.stderr.write(f"{refused} of {len(rows)} rows were refused: see their column error\n")
+        sys.stderr.write(f"refused {refused} of {counted(len(rows), 'row')}: see the column error\n")
     return 2 if refused else 0
 
 

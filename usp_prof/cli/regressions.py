@@ -24,7 +24,7 @@ from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.files import read_text, write
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better
-from usp_prof.model.printable import for_log
+from usp_prof.model.printable import counted, for_log
 from usp_prof.report.answers import comparison, trend
 from usp_prof.run import open_run
 
@@ -65,7 +65,7 @@ class Baseline:
         kept = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
         baselines.save(baselines.Baseline(tuple(kept)), args.output)
         steps = ", ".join(str(_step_count(run)) for run in runs)
-        note(args, f"wrote {args.output}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {steps} steps")
+        note(args, f"wrote {args.output}: {counted(len(runs), 'run')}, {steps} {'step' if steps == '1' else 'steps'}")
         return 0
 
 

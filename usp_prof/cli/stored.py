@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import executor_from, note, output, parse_ranks, reading_progress, run_options
 from usp_prof.model.errors import UsageError
+from usp_prof.model.printable import counted
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_ranks
 
@@ -49,7 +50,7 @@ class Read:
             )  # fmt: skip
         for row in done.health:
             note(args, f"rank {row.rank}: {row.detail}")
-        note(args, f"{len(done.ranks)} ranks of share {index}/{count} are in {done.store}")
+        note(args, f"{counted(len(done.ranks), 'rank')} of share {index}/{count} in {done.store}")
         return 0 if len(done.ranks) == done.wanted else 2
 
 
@@ -84,7 +85,8 @@ class Cache:
         console = output(args)
         if args.action == "clear":
             gone = cache.clear()
-            what = f"{gone.entries} ranks, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
+            ranks = counted(gone.entries, "rank")
+            what = f"{ranks}, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
             console.print(f"removed {what} from {cache.place}", markup=False, soft_wrap=True)
             return 0
         size = cache.size()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from usp_prof.cli.opening import note
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import read_json
+from usp_prof.model.printable import counted
 from usp_prof.synth.declaration import Declaration, FaultKind, Mesh, Style, with_events
 from usp_prof.synth.write import write
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.events:
         declared = with_events(declared, args.events)
     files = write(declared, Path(args.folder), described=not args.bare)
-    note(args, f"wrote {len(files)} ranks and their truth to {args.folder}")
+    note(args, f"wrote {counted(len(files), 'rank')} and their truth to {args.folder}")
     return 0
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from usp_prof.cli.opening import note, open_from, output, run_options, write_out
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import write
-from usp_prof.model.printable import FORMULA, SIGNED, printable
+from usp_prof.model.printable import FORMULA, SIGNED, counted, printable
 from usp_prof.model.schema import Kind
 from usp_prof.report.writers.terminal import fitting
 from usp_prof.tables import catalogue
@@ -129,7 +129,7 @@ def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
     data = _written(answer, "csv" if args.format == "table" else args.format)
     if args.output:
         write(args.output, data)
-        note(args, f"wrote {answer.num_rows} rows to {args.output}")
+        note(args, f"wrote {counted(answer.num_rows, 'row')} to {args.output}")
     else:
         write_out(data.decode())
     return 0

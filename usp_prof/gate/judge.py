@@ -11,6 +11,7 @@ import numpy as np
 from usp_prof.gate.judgement import Judgement, Scale, Verdict, gauge_for, worsening
 from usp_prof.gate.sample import boil_down, boil_down_to_median, pseudo_median, steps_alone, t_quantile
 from usp_prof.model.metric import Better, Unit
+from usp_prof.model.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,7 +260,8 @@ def _judge_bound(series: Series, floor: float, false_alarm: float) -> Judgement:
         verdict = Verdict.REGRESSED
     reason = "" if verdict is Verdict.PASS else f"{sample.centre:.4g} is below the bound"
     if verdict is Verdict.INCONCLUSIVE and sample.steps < FEWEST_STEPS:
-        reason += f", and {sample.steps} steps do not show how much steps differ: record {FEWEST_STEPS} or more"
+        few = f"{counted(sample.steps, 'step')} {'does' if sample.steps == 1 else 'do'}"
+        reason += f", and {few} not show how much steps differ: record {FEWEST_STEPS} or more"
     return Judgement(
         f"{series.key}{SIGN}{floor:g}",
         f"{series.title}, lower bound",

@@ -59,6 +59,11 @@ def first_few(names: Sequence[object], most: int, mark: str = " ...") -> str:
     return ", ".join(map(str, names[:most])) + (mark if len(names) > most else "")
 
 
+def counted(number: int, noun: str) -> str:
+    """Write how many there are of what: 1 rank, 2 ranks, 12,345 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def csv_cell(text: str) -> str:
     """Make text fit for a spreadsheet, which would run it as a formula: a quote stands before; numbers stay."""
     shown = printable(text)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def run_lines(run: RunFacts) -> list[str]:
     if run.paced:
         lines.append("compute is paced (timed waits in place of work): times are real, arithmetic is not")
     if run.others:
-        plural = "s" if len(run.others) > 1 else ""
-        lines.append(f"{len(run.others)} other run{plural} here: {_listed(run.others, 4)} (--run NAME|all)")
+        lines.append(f"{counted(len(run.others), 'other run')} here: {_listed(run.others, 4)} (--run NAME|all)")
     return lines
 
 
@@ -39,7 +39,7 @@ def ranks_phrase(run: RunFacts) -> str:
     read = len(run.ranks)
     if run.world_size is not None and read < run.world_size:
         return f"{read} of {run.world_size} ranks ({spans(run.ranks)})"
-    return f"{read} rank{'s' if read != 1 else ''}"
+    return counted(read, "rank")
 
 
 def ranks_of_mean(run: RunFacts) -> str:
@@ -126,10 +126,11 @@ def _steps(run: RunFacts) -> str:
         return "no steps known, the whole trace is one window"
     if run.step_source == "window":
         return "no step marks, the whole trace is one window"
+    steps = counted(len(run.steps), "step")
     if run.step_source == "calls":
-        return f"{len(run.steps)} steps: periods of the calls that all ranks share; where a step begins is not known"
+        return f"{steps}: periods of the calls that all ranks share; where a step begins is not known"
     if run.step_source == "pattern":
-        return f"{len(run.steps)} steps: periods of a rank's work; where a step begins is not known"
+        return f"{steps}: periods of a rank's work; where a step begins is not known"
     return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from usp_prof.limits import MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import InputError, unknown_name
 from usp_prof.model.files import csv_rows, read_bytes
+from usp_prof.model.printable import counted
 from usp_prof.planner.sweep.rows import NAN, Row, Status
 from usp_prof.planner.table import predict_table, understood
 
@@ -90,7 +91,8 @@ def playbook(path: Path) -> Published:
 
 def _notes(dropped: int) -> Iterator[str]:
     if dropped:
-        yield f"{dropped} rows whose batch is not 256 sequences, or whose model is not the sweep's, are left out."
+        rows = counted(dropped, "row")
+        yield f"Left out: {rows} whose batch is not 256 sequences, or whose model is not the sweep's."
     yield (
         "One measurement each: repeats in that sweep lie 5 to 25 % apart. Two in five of its successful runs, nearly "
         "all with a pipeline, are slowed by stalled sends that no property of them explains."

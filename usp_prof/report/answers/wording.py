@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import first_few, shortened
+from usp_prof.model.printable import counted, first_few, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from usp_prof.gate.judgement import Judgement
     from usp_prof.gate.measured import SeenFinding
     from usp_prof.gate.verdict import Report
@@ -146,8 +149,16 @@ def headline(report: Report) -> str:
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
         return "improved: " + ", ".join(f"{each.key} {change(each)}" for each in best[:3])
-    passed = sum(each.verdict is Verdict.PASS for each in report.judgements)
-    return f"pass: {passed} metrics as before"
+    return f"pass: {' and '.join(_passed(report))}"
+
+
+def _passed(report: Report) -> Iterator[str]:
+    """Say how many metrics are as in the baseline, and how many keep their lower bound."""
+    passed = [SIGN in each.key for each in report.of(Verdict.PASS)]
+    if as_before := passed.count(False):
+        yield f"{counted(as_before, 'metric')} as before"
+    if bounded := passed.count(True):
+        yield f"{counted(bounded, 'lower bound')} kept"
 
 
 def worst_first(found: tuple[Judgement, ...]) -> tuple[Judgement, ...]:

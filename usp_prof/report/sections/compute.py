@@ -14,6 +14,7 @@ from usp_prof.analyses.memory import line_of
 from usp_prof.charts.inputs import MemoryLine, MemoryLines, RooflinePoints
 from usp_prof.model.hardware import precision
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.report.document import Chart, Section, Text
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import key_figures, length, listed, notes
@@ -122,7 +123,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [*key_figures(result)]
     if result.peak:
         peak = quantity(result.peak, Unit.FLOP_PER_SECOND)
-        text = f"Relative to {result.devices} devices at {peak} {result.precision} dense"
+        text = f"Relative to {counted(result.devices, 'device')} at {peak} {result.precision} dense"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
         blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))

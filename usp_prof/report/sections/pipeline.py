@@ -10,6 +10,7 @@ import numpy as np
 from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.model.topology import Axis
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
@@ -166,9 +167,10 @@ def _row(rank: int, stages: list[int]) -> str:
 
 def _looks_like(result: PipelineResult) -> str:
     guess = result.schedule
-    sentences = (
-        [f"{result.micro_batches} micro-batches on {len(result.stages)} stages."] if result.micro_batches else []
-    )
+    sentences = []
+    if result.micro_batches:
+        batches = f"{result.micro_batches} micro-batch{'es' if result.micro_batches > 1 else ''}"
+        sentences.append(f"{batches} on {counted(len(result.stages), 'stage')}.")
     if guess.schedule is not None:
         likeness = quantity(guess.likeness, Unit.FRACTION)
         sentences.append(f"Looks like {guess.schedule}: {likeness} of the actions are in its order.")
