@@ -110,6 +110,12 @@ def test_sql_counts_over_all_ranks_and_gives_numbers(ask: Callable[..., dict[str
     assert all(isinstance(row["ops_ns"], int) for row in rows_of(table))
 
 
+def test_sql_without_an_answer_says_so_and_where_a_cpus_compute_is(ask: Callable[..., dict[str, Any]]) -> None:
+    reply = ask("sql", path=SLOW, query="SELECT name FROM kernels")
+    assert reply["says"] == "No row answers it."
+    assert reply["notes"] == ["The traces hold no GPU events: `kernels` is empty, compute is in `activities`."]
+
+
 def test_tables_and_their_columns_are_documented(ask: Callable[..., dict[str, Any]]) -> None:
     assert "steps" in {row["table"] for row in rows_of(ask("tables")["tables"][0])}
     columns = {row["column"]: row["unit"] for row in rows_of(ask("tables", name="steps")["tables"][0])}

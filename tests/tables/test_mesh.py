@@ -120,6 +120,13 @@ def test_groups_of_different_sizes_are_no_mesh() -> None:
     assert "do not tell one size of tp" in next(row.detail for row in tables.health if row.code == "mesh_unknown")
 
 
+def test_a_group_of_no_known_axis_is_no_mesh() -> None:
+    """The reason ended in "several ranks share a place of the mesh ", with no mesh behind it."""
+    tables = run({"undescribed": [[0, 1, 2, 3]]}, 4)
+    (row,) = [row for row in tables.health if row.code == "mesh_unknown"]
+    assert row.detail == "no mesh is shown: no group shows a parallel axis"
+
+
 def test_a_product_with_one_axis_larger_than_one_is_that_axis() -> None:
     tables = run(megatron(2, 1, 1, 1), 2)
     axes = {group.description: (group.axis, group.axis_source) for group in tables.topology.groups if group.size > 1}

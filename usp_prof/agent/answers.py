@@ -132,7 +132,14 @@ class Answers:
         Times are integer nanoseconds. Integers are -1 where a value is absent, texts are empty. At most 100 rows:
         aggregate rather than page.
         """
-        return Reply("", (self._selected(self._opened(path, run).run, query, rows),))
+        opened = self._opened(path, run).run
+        table = self._selected(opened, query, rows)
+        if table.rows:
+            return Reply("", (table,))
+        tables = opened.tables
+        on_cpu = not any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
+        notes = ("The traces hold no GPU events: `kernels` is empty, compute is in `activities`.",) if on_cpu else ()
+        return Reply("No row answers it.", (table,), notes)
 
     def tables(self, name: str = "") -> Reply:
         """List the tables that `sql` knows, or the columns of one with unit and meaning."""

@@ -73,6 +73,8 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
         for rank, own in places.items()
         if all(own.get(axis, (-1, -1))[1] == size for axis, size in sizes_beside_ep.items())
     }
+    if not axes and len(job.ranks) > 1:
+        return Topology(groups=tuple(groups)), "no group shows a parallel axis"
     if _shared([{axis: own[axis] for axis in sizes_beside_ep} for own in shown.values()]):
         return Topology(groups=tuple(groups)), f"several ranks share a place of the mesh {_product(axes)}"
     sources = [group.axis_source for group in groups if group.axis in axes]
