@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from course_pages import COURSE, IMAGES, known
 
 from trainer.configuration.options import parse
 from trainer.rules import settle
-from usp_prof.learn.comparison import claims
+from usp_prof.learn.comparison import claims, misses
 from usp_prof.learn.course import draw, index, page, to_json
 from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons, record
 from usp_prof.learn.measurement import measure, metrics
@@ -55,6 +56,21 @@ def test_a_lesson_names_figures_runs_and_edits_that_there_are(each: Lesson) -> N
 def test_a_page_says_what_was_measured(name: str) -> None:
     assert (COURSE / f"{name}.md").read_text() == page(lesson(name), known()[name]), "run tools/make_course --pages"
     assert all(claim.holds for claim in claims(lesson(name), known()[name]))
+
+
+def test_a_page_says_which_predictions_miss() -> None:
+    """A replay 69 % too long stood beside the measured step without a word."""
+    figures = known()["zero"]
+    runs = {name: replace(run, measured={"step_time": 100.0}) for name, run in figures.runs.items()}
+    one = replace(runs["zero-1"], replayed_step_ns=94.0, replayed_error_ns=5.0, planned_step_ns=104.0)
+    three = replace(runs["zero-3"], replayed_step_ns=94.0, replayed_error_ns=7.0, planned_step_ns=94.0)
+    rest = {name: replace(run, replayed_step_ns=None, planned_step_ns=None) for name, run in runs.items()}
+    missed = misses(lesson("zero"), replace(figures, runs={**rest, "zero-1": one, "zero-3": three}))
+    assert missed == (
+        "Predictions that miss the measured step: zero-1 replayed, -6% where it states an error of 5%; "
+        "zero-3 planned, -6%."
+    )
+    assert not misses(lesson("zero"), replace(figures, runs=rest))
 
 
 def test_the_first_page_lists_what_was_measured() -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from usp_prof.learn.measurement import LessonFigures, RunFigures
 
 STEP = "step_time"
+_CLOSE = 0.05
+"""A plan states no error; what is this near to the measured step needs no word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,24 @@ def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
     shown = [_claim_of(lesson, shown, figures) for shown in lesson.shows]
     bounded = [claim for figure in lesson.figures if figure.theory for claim in _theory_claims(lesson, figure, figures)]
     return (*shown, *bounded)
+
+
+def misses(lesson: Lesson, figures: LessonFigures) -> str:
+    """Say which predictions of the step miss what was measured: by more than their stated error, or than 5 %."""
+    key = next((figure.key for figure in lesson.figures if figure.metric == STEP), "")
+    found = [text for run in lesson.runs for text in _misses_of(run.name, figures.runs[run.name], key)]
+    return f"Predictions that miss the measured step: {'; '.join(found)}." if found else ""
+
+
+def _misses_of(name: str, run: RunFigures, key: str) -> Iterator[str]:
+    measured = run.measured.get(key)
+    if not measured:
+        return
+    replayed, error, planned = run.replayed_step_ns, run.replayed_error_ns, run.planned_step_ns
+    if replayed is not None and error is not None and abs(replayed - measured) > error:
+        yield f"{name} replayed, {replayed / measured - 1:+.0%} where it states an error of {error / measured:.0%}"
+    if planned is not None and abs(planned / measured - 1) > _CLOSE:
+        yield f"{name} planned, {planned / measured - 1:+.0%}"
 
 
 def outcome(lesson: Lesson, figures: LessonFigures) -> str:

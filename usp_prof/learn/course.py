@@ -17,7 +17,7 @@ import msgspec
 from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
 from usp_prof.charts.svg import as_svg, recolored
 from usp_prof.charts.theme import LIGHT
-from usp_prof.learn.comparison import Claim, Row, claims, rows
+from usp_prof.learn.comparison import Claim, Row, claims, misses, rows
 from usp_prof.learn.lessons import CLONE, lessons
 from usp_prof.learn.measurement import LessonFigures
 from usp_prof.model.errors import InputError
@@ -71,7 +71,7 @@ to the order of things, to memory, and to messages.
 
 Every figure was measured on the recorded runs, none is typed. Beside it stands what theory makes of the declared pace,
 links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
-`usp-prof whatif` and by the planner calibrated on it.
+`usp-prof whatif` and by the planner calibrated on it. A page says which of its predictions miss.
 """
 _NOT_SHOWN = """\
 Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
@@ -123,6 +123,7 @@ def comparison(lesson: Lesson, figures: LessonFigures) -> str:
     parts = [
         _table(rows(lesson, figures), [run.name for run in lesson.runs]),
         _claims(claims(lesson, figures)),
+        *filter(None, [misses(lesson, figures)]),
         *_remarks(figures),
         f"Recorded on {figures.recorded}: {figures.machine}. {figures.remark}".strip(),
     ]

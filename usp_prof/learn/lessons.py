@@ -77,6 +77,8 @@ class Figure:
     apart: float | None = None
     title: str = ""
     """What it is called in this lesson; empty: as the metric."""
+    no_theory: tuple[str, ...] = ()
+    """Runs of which the textbook's figure counts something else than the metric; the lesson says what."""
 
     @property
     def key(self) -> str:
