@@ -168,7 +168,7 @@ def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}))
     figures = Figures(document.values)
     said = [
         _largest_op(times),
-        sentences.kernels(figures) if figures.whole("kernel_efficiency") is not None else "",
+        sentences.kernels(figures, paced=document.run.paced) if figures.whole("kernel_efficiency") is not None else "",
         sentences.mfu(figures) if figures.whole("mfu") is not None else "",
     ]
     return " ".join(sentence for sentence in said if sentence)

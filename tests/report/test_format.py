@@ -16,6 +16,8 @@ from usp_prof.report.format import MICRO, UNKNOWN, column, column_texts, quantit
     ("value", "unit", "text"),
     [
         (0, Unit.NS, "0 ns"),
+        (0.0, Unit.NS, "0 ns"),
+        (0.0, Unit.FRACTION, "0.0 %"),
         (999, Unit.NS, "999 ns"),
         (1_000, Unit.NS, f"1.00 {MICRO}s"),
         (999_600, Unit.NS, "1.00 ms"),

@@ -203,8 +203,11 @@ class Questions:
         section = next(iter(document.sections), None)
         result = results[question.analysis]
         figures = Figures(document.values)
-        options = {"convention": self.tables.assumptions.convention} if name == "mfu" else {}
-        sentence = getattr(sentences, name)(figures, **options)
+        options: dict[str, dict[str, str | bool]] = {
+            "mfu": {"convention": self.tables.assumptions.convention},
+            "kernels": {"paced": document.run.paced},
+        }
+        sentence = getattr(sentences, name)(figures, **options.get(name, {}))
         shown = selection.ranks if selection.ranks is not None else self.tables.ranks
         values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
         facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run

@@ -96,14 +96,14 @@ def stragglers(figures: Figures) -> str:
     )
 
 
-def kernels(figures: Figures) -> str:
+def kernels(figures: Figures, *, paced: bool = False) -> str:
     """Say how near kernels come to the roofline, and how many are tiny."""
     clauses = []
     efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
     if efficiency is not None:
         text = "Ops whose work is known"
         if covered is not None:
-            text += f" ({quantity(covered, Unit.FRACTION)} of compute time)"
+            text += f" ({quantity(covered, Unit.FRACTION)} of {'the unpaced ' if paced else ''}compute time)"
         clauses.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows")
     small = figures.whole("small_kernel_fraction")
     if small is not None:
