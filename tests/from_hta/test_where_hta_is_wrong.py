@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tiny
-from hta_runs import US, write
+from hta_runs import STEP_US, US, rank, write
 from tiny import Trace
 
 from usp_prof import UspProfError
@@ -168,6 +168,28 @@ def test_wrong_ranks_steps_and_annotations_are_refused(tmp_path: Path) -> None:
         made.critical_path_analysis(0, "forward")
     with pytest.raises(UspProfError, match="no step"):
         made.critical_path_analysis(0, "ProfilerStep", 9)
+    with pytest.raises(UspProfError, match=r"no rank \[7\]"):
+        TraceDiff.compare_traces(made, made, control_rank=7)
+
+
+def test_a_diff_counts_events_shorter_than_a_microsecond(tmp_path: Path) -> None:
+    """HTA rounds begins up and ends down: each such event takes 1 us off the sum of its name, down below zero."""
+    made = rank(0)
+    for place in range(3):
+        made.op("aten::size", (10_100 + place) * US + 300, 400)
+    found = TraceDiff.compare_traces(*[TraceAnalysis(trace_dir=tiny.write({0: made}, tmp_path / "run", None))] * 2)
+    assert found.loc["aten::size", ["Control_counts", "Control_total_duration"]].tolist() == [3, pytest.approx(1.2)]
+
+
+def test_a_critical_path_adds_up_to_its_steps(tmp_path: Path) -> None:
+    """HTA's table holds what lies within events alone; the time between them is in no row."""
+    made = TraceAnalysis(trace_dir=write(tmp_path / "run"))
+    for instance, steps in ((0, 1), ((0, 1), 2)):
+        path, found = made.critical_path_analysis(0, "ProfilerStep", instance)
+        parts = path.get_critical_path_breakdown()
+        assert found
+        assert parts is not None
+        assert parts["duration"].sum() == pytest.approx(steps * STEP_US, rel=0.12)  # both ranks' steps, 100 us apart
 
 
 def test_the_traces_are_not_touched(tmp_path: Path) -> None:

@@ -89,8 +89,10 @@ class TraceDiff:
 def _summary(
     window: Window, rank: int | list[int] | None, step: int | list[int] | None, device: DeviceType
 ) -> pd.DataFrame:
-    """Count events by name. A kernel belongs to the step that launched it, a host event to the step it begins in."""
+    """Count events by name. Device work belongs to its step on the device, a host event to the step it begins in."""
     ranks = [window.ranks[0]] if rank is None else [rank] if isinstance(rank, int) else rank
+    if missing := sorted(set(ranks) - set(window.ranks)):
+        raise UsageError(f"the run has no rank {missing}", hint=f"it has {window.ranks}")
     steps = window.steps(ranks[0])
     wanted = steps[:1] if step is None else [step] if isinstance(step, int) else step
     if not wanted or set(wanted) - set(steps):
