@@ -10,8 +10,9 @@ import pytest
 
 from usp_prof.run import open_run
 from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.clock_fit import find_ties
+from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.least_squares import DenseEquations, GraphEquations, Observations, equations
+from usp_prof.tables.matching.ties import find_ties
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def test_recorded_calls_give_the_same_clocks_both_ways(run: str, tmp_path: Path)
     """Every rank is taken as a clock of its own, which most recorded runs are too small to have."""
     tables = open_run(TRACES / run, cache_dir=tmp_path).tables
     ranks = np.asarray(tables.ranks)
-    ties = find_ties(same_calls.of(tables), ranks)
+    ties = find_ties(same_calls.each_block(tables, TO_TIE), ranks).across(ranks)
     if not len(ties.call):
         return
     first_end = int(ties.end.min())

@@ -183,15 +183,25 @@ class Columns:
         return self._view.schema.field(place).type
 
 
-def stacked(tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int) -> pa.Table:
+_NONE_KNOWN: Mapping[str, Sequence[str]] = {}
+
+
+def stacked(
+    tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int, known: Mapping[str, Sequence[str]] = _NONE_KNOWN
+) -> pa.Table:
     """Put some columns of several tables below each other; `rows` is how many they have together.
 
     The tables are taken one by one, and nothing of one is held when the next is asked for: of a thousand ranks no more
-    is in memory than these columns and one rank's table. Texts come coded.
+    is in memory than these columns and one rank's table. Texts come coded; those of a column that are `known` come
+    first.
     """
     arrays: dict[str, NDArray[Any]] = {}
     # By text column the code of each text, in the order in which they come up first.
-    code_of: dict[str, dict[str, int]] = {field.name: {} for field in fields if _is_text(field.type)}
+    code_of: dict[str, dict[str, int]] = {
+        field.name: {text: code for code, text in enumerate(known.get(field.name, ()))}
+        for field in fields
+        if _is_text(field.type)
+    }
     begin = 0
     for table in tables:
         end = begin + len(table)

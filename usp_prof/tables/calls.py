@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.rows import numbered, per_code, rows_by_code
+from usp_prof.columns.arrow import coded
+from usp_prof.columns.rows import by_appearance, numbered, per_code, rows_by_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
 from usp_prof.tables.build import empty, table
 from usp_prof.tables.matching import same_calls
+from usp_prof.tables.matching.blocks import TO_MEASURE
 from usp_prof.tables.matching.members import (
     delivered_ns,
     group_size,
@@ -28,7 +30,10 @@ from usp_prof.tables.matching.same_calls import MatchedBy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.matching.members import Members
     from usp_prof.tables.table_set import TableSet
 
 
@@ -147,16 +152,37 @@ def build_parts(tables: TableSet) -> pa.Table:
     return of(tables).parts
 
 
+@dataclass(slots=True, eq=False)
+class _Measured:
+    """Calls of a block, by first arrival, and their parts, by call and rank."""
+
+    calls: dict[str, NDArray[Any]]
+    """Columns of `calls`; texts as codes of `texts`."""
+    texts: dict[str, list[str]]
+    """The same for all blocks of a run."""
+    number: Ints
+    """By call: its number among the matched calls of the run."""
+    parts: dict[str, NDArray[Any]]
+    """Columns of `call_parts`, of which `call` is counted in the block, and `delivered_ns`."""
+
+
 def _make(tables: TableSet) -> Calls:
-    """Measure each call from its members.
+    """Measure the calls of each block of groups, and set them below each other by first arrival."""
+    clocks = clock.of(tables)
+    blocks = [_measure(tables, members_of(parts, clocks)) for parts in same_calls.each_block(tables, TO_MEASURE)]
+    calls, number = _joined_calls(blocks)
+    if not len(calls):
+        return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
+    return Calls(calls, *_joined_parts(blocks, number))
+
+
+def _measure(tables: TableSet, members: Members) -> _Measured:
+    """Measure each call of a block from its members.
 
     Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
     takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
     """
-    matched, clocks = same_calls.of(tables), clock.of(tables)
-    if not matched.calls:
-        return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
-    members = members_of(matched, clocks)
+    clocks = clock.of(tables)
     columns, call, count = members.columns, members.call, members.count
     # One entry a call: its first member, how many it has and was seen with, its last arrival, its end.
     head = np.searchsorted(call, np.arange(count))
@@ -172,42 +198,77 @@ def _make(tables: TableSet) -> Calls:
     transfer = np.maximum(over - members.start - wait, 0)
     end = per_code(call, over, np.maximum, count)
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
-    calls = table(
-        SCHEMA,
-        {
-            "call": np.arange(count),
-            "op": columns["op"][head],
-            "group": columns["group"][head],
-            "axis": columns["axis"][head],
-            "sequence": sequence_numbers(members, head),
-            "matched_by": np.array([str(how) for how in MatchedBy], object)[members.by[head]],
-            "members": seen,
-            "group_size": size,
-            "complete": complete,
-            "bytes": per_code(call, largest, np.maximum, count),
-            "first_ns": per_code(call, members.start, np.minimum, count),
-            "last_ns": last,
-            "end_ns": end,
-            "late_rank": np.where(complete & (size > 1), late_ranks(members, clocks), -1),
-            "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
-            "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
-            "inter_node": inter_node(tables, members),
-            "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
-        },
-        count,
-    )
-    parts = table(
-        PARTS,
-        {
-            "call": call,
-            "rank": members.rank,
-            "part": members.part,
-            "wait_ns": np.where(is_known, wait, -1),
-            "transfer_ns": np.where(is_known, transfer, -1),
-        },
-        len(call),
-    )
-    return Calls(calls, parts, delivered)
+    calls = {
+        "op": columns.narrow_codes("op")[0][head],
+        "group": columns.narrow_codes("group")[0][head],
+        "axis": columns.narrow_codes("axis")[0][head],
+        "sequence": sequence_numbers(members, head),
+        "matched_by": members.by[head],
+        "members": seen,
+        "group_size": size,
+        "complete": complete,
+        "bytes": per_code(call, largest, np.maximum, count),
+        "first_ns": per_code(call, members.start, np.minimum, count),
+        "last_ns": last,
+        "end_ns": end,
+        "late_rank": np.where(complete & (size > 1), late_ranks(members, clocks), -1),
+        "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
+        "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
+        "inter_node": inter_node(tables, members),
+        "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
+    }
+    texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
+    parts = {
+        "call": call.astype(np.int32),
+        "rank": members.rank.astype(np.int32),
+        "part": members.part.astype(np.int32),
+        "wait_ns": np.where(is_known, wait, -1),
+        "transfer_ns": np.where(is_known, transfer, -1),
+        "delivered_ns": delivered,
+    }
+    return _Measured(calls, {**texts, "matched_by": [str(how) for how in MatchedBy]}, members.number, parts)
+
+
+def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
+    """Put the calls of all blocks in order of first arrival; gives the number of each, block after block."""
+    first_ns, tie = np.concatenate([block.calls["first_ns"] for block in blocks]), [block.number for block in blocks]
+    order = np.lexsort((np.concatenate(tie), first_ns))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    columns: dict[str, Any] = {"call": np.arange(len(order))}
+    for name in list(blocks[0].calls):
+        values = np.concatenate([block.calls.pop(name) for block in blocks])[order]
+        texts = blocks[0].texts.get(name)
+        columns[name] = values if texts is None else coded(*by_appearance(values, texts))
+    return table(SCHEMA, columns, len(order)), number
+
+
+def _joined_parts(blocks: Sequence[_Measured], number: Ints) -> tuple[pa.Table, Ints]:
+    """Put the parts of all blocks in order of their calls, whose numbers are given block after block.
+
+    Column by column, and what was joined is let go: a part takes no more than its row of the table and a few bytes.
+    """
+    # One entry a call, in order: where its parts begin.
+    count_of_call = np.empty(len(number), np.int64)
+    place_of_block = np.cumsum([0, *(len(block.number) for block in blocks)])
+    for block, begin in zip(blocks, place_of_block.tolist(), strict=False):
+        members = np.bincount(block.parts["call"], minlength=len(block.number))
+        count_of_call[number[begin : begin + len(block.number)]] = members
+    begin_of_call = np.cumsum(count_of_call) - count_of_call
+    places = []
+    for block, begin in zip(blocks, place_of_block.tolist(), strict=False):
+        call = block.parts["call"]
+        number_of_part = number[begin : begin + len(block.number)][call]
+        nth_of_call = np.arange(len(call)) - np.searchsorted(call, call)
+        places.append(begin_of_call[number_of_part] + nth_of_call)
+        block.parts["call"] = number_of_part
+    columns = {}
+    for name in list(blocks[0].parts):
+        columns[name] = np.empty(int(count_of_call.sum()), np.int64)
+        for block, place in zip(blocks, places, strict=True):
+            columns[name][place] = block.parts.pop(name)
+    delivered = columns.pop("delivered_ns")
+    return table(PARTS, columns), delivered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,13 +15,16 @@ from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.clock_fit import Solution, Ties, find_ties, solve
+from usp_prof.tables.matching.blocks import TO_TIE
+from usp_prof.tables.matching.clock_fit import Solution, solve
+from usp_prof.tables.matching.ties import find_ties
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import ArrayLike
 
     from usp_prof.columns.arrays import Flags, Floats, Ints
+    from usp_prof.tables.matching.ties import AllTies
     from usp_prof.tables.table_set import TableSet
 
 SCHEMA = Schema(
@@ -129,15 +132,13 @@ def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = [host_of(tables, rank) for rank in tables.ranks]
     based = np.array([_has_base(tables, rank) for rank in tables.ranks], bool)
-    parts = same_calls.of(tables)
-    ties = find_ties(parts, ranks)
+    ties = find_ties(same_calls.each_block(tables, TO_TIE), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or from many. Where their clocks contradict no collective
     # (nobody ends before the last has begun) they are taken as they are.
-    start = together if together.possible(ties) or not len(ties.call) else apart
-    solved = solve(start, ties)
-    return _clock(ranks, solved, ties)
+    start = together if together.possible(ties) else apart
+    return _clock(ranks, solve(start, ties), ties)
 
 
 def _has_base(tables: TableSet, rank: int) -> bool:
@@ -155,10 +156,12 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
     return np.array([number_of_key[key] for key in keys], np.int64)
 
 
-def _clock(ranks: Ints, solved: Solution, ties: Ties) -> Clock:
-    residual = solved.disagreement(ties)
+def _clock(ranks: Ints, solved: Solution, ties: AllTies) -> Clock:
+    # One entry a member of a tie: the place of its rank, and how far its end lies from the others'.
+    row_of_member = np.concatenate([block.row for block in ties.blocks])
+    residual = np.concatenate([solved.disagreement(block) for block in ties.blocks])
     p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))
-    for row, members in rows_by_code(ties.row).items():
+    for row, members in rows_by_code(row_of_member).items():
         p50[row], p99[row] = (int(q) for q in np.quantile(residual[members], [0.5, 0.99], method="higher"))
     return Clock(
         ranks,
@@ -169,5 +172,5 @@ def _clock(ranks: Ints, solved: Solution, ties: Ties) -> Clock:
         solved.reference_ns[solved.domain],
         p50,
         p99,
-        np.bincount(ties.row, minlength=len(ranks)).astype(np.int64),
+        np.bincount(row_of_member, minlength=len(ranks)).astype(np.int64),
     )

@@ -235,15 +235,15 @@ class TableSet:
         schema = self.view(name, self.ranks[0]).schema
         rows = sum(self.view(name, rank).num_rows for rank in self.ranks)
         fields = [schema.field(column) for column in columns]
-        return Columns(stacked(self._one_by_one(name), fields, rows))
+        return Columns(stacked((of_rank for _, of_rank in self.one_by_one(name)), fields, rows))
 
-    def _one_by_one(self, name: str) -> Iterator[Columns]:
-        """Give one table of each rank; of many ranks, one that is not held already is let go after its turn."""
-        for rank in self.ranks:
+    def one_by_one(self, name: str, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Columns]]:
+        """Give one table of each rank (all without `ranks`); of many, one that is not held is let go after its turn."""
+        for rank in self.ranks if ranks is None else ranks:
             if not self._held.has_many or self._held.has(rank, name):
-                yield self.columns(name, rank)
+                yield rank, self.columns(name, rank)
             else:
-                yield Columns(self.view(name, rank))
+                yield rank, Columns(self.view(name, rank))
                 self._sources[rank].let_go()
 
     def view(self, name: str, rank: int) -> View:

@@ -18,81 +18,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lowest_reached, occurrence, per_code, rows_by_code
-from usp_prof.tables.communication.posts import P2P
+from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.tables.matching import least_squares
 from usp_prof.tables.matching.least_squares import Observations
+from usp_prof.tables.matching.ties import components, pairs_of_clocks
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
     from usp_prof.tables.matching.least_squares import Fit
-    from usp_prof.tables.matching.same_calls import MatchedParts
+    from usp_prof.tables.matching.ties import AllTies, Ties
 
 
-_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-_CALLS_PER_GROUP = 500
 _MOST_CONTRADICTED = 0.005  # share of calls in which a member may end before the last one began
 _SAME_END_NS = 20_000  # members of one call end this far apart with the best of clocks
 _MOST_DRIFT_PPM = 1_000.0  # no clock drifts faster: a fit that says so has failed
 _MIN_T_OF_DRIFT = 4.0  # a drift is believed when it is this many times its standard error
 _MIN_T_OF_OFFSET = 4.0  # below four standard errors an offset is indistinguishable from zero
 _BETTER = 0.98  # drifts are fitted only where they bring the residual below this share
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ties:
-    """Members of calls that have at least two: one entry a member in each array."""
-
-    call: Ints
-    """Number of its call, from 0."""
-    row: Ints
-    """Place of its rank among the ranks."""
-    start: Ints
-    end: Ints
-    """Both on the rank's own clock."""
-
-
-def find_ties(parts: MatchedParts, ranks: Ints) -> Ties:
-    """Take the calls whose members end together; where a group has none, its sends and receives."""
-    is_matched = parts.call >= 0
-    collectives = _members(parts, is_matched & parts.columns.matches("op", *_END_TOGETHER), ranks)
-    transfers = _members(parts, is_matched & parts.columns.matches("op", *P2P), ranks)
-    # Were every rank a clock of its own: do the collectives connect them all?
-    component = _components(np.arange(len(ranks), dtype=np.int64), collectives)
-    if len(np.unique(component)) < 2 or not len(transfers.call):
-        return collectives
-    first_transfer = int(collectives.call.max(initial=-1)) + 1
-    return Ties(
-        np.concatenate([collectives.call, transfers.call + first_transfer]),
-        np.concatenate([collectives.row, transfers.row]),
-        np.concatenate([collectives.start, transfers.start]),
-        np.concatenate([collectives.end, transfers.end]),
-    )
-
-
-def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
-    """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
-    rows = np.flatnonzero(chosen)
-    members_of_call = np.bincount(parts.call[rows], minlength=parts.calls)
-    rows = rows[members_of_call[parts.call[rows]] >= 2]
-    if not len(rows):
-        nothing = np.zeros(0, np.int64)
-        return Ties(nothing, nothing, nothing, nothing)
-    rows = rows[_thinned(parts, rows)]
-    call = group_codes(parts.call[rows])
-    return Ties(call, np.searchsorted(ranks, parts.rank[rows]), parts.start[rows], parts.end[rows])
-
-
-def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
-    """Keep of each group a bounded number of calls, spread evenly over the window."""
-    call = parts.call[rows]
-    # One entry a call: its number, its group, and which of its group's calls it is.
-    numbers, first = np.unique(call, return_index=True)
-    group = group_codes(parts.columns.codes("group")[0][rows][first])
-    nth_of_group = occurrence(group, numbers)
-    calls_of_group = np.bincount(group)[group]
-    stride = -(-calls_of_group // _CALLS_PER_GROUP)  # rounded up
-    return np.isin(call, numbers[nth_of_group % stride == 0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,15 +53,21 @@ class Solution:
     """By clock: the middle of its ties, on the clock itself."""
 
     @classmethod
-    def alone(cls, domain: Ints, ties: Ties) -> Solution:
+    def alone(cls, domain: Ints, ties: AllTies) -> Solution:
         """Leave the clocks as they are."""
         count = int(domain.max()) + 1 if len(domain) else 0
+        # By clock: the first and the last end of its ties.
+        low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+        for block in ties.blocks:
+            seen, clock = numbered(domain[block.row])
+            low[seen] = np.minimum(low[seen], per_code(clock, block.end, np.minimum, len(seen)))
+            high[seen] = np.maximum(high[seen], per_code(clock, block.end, np.maximum, len(seen)))
         reference = np.zeros(count, np.int64)
-        if len(ties.call):
-            seen, inverse = np.unique(domain[ties.row], return_inverse=True)
-            low = per_code(inverse, ties.end, np.minimum, len(seen))
-            reference[seen] = low + (per_code(inverse, ties.end, np.maximum, len(seen)) - low) // 2
-        return cls(domain, _components(domain, ties), np.zeros(count, np.int64), np.full(count, np.nan), reference)
+        is_tied = low <= high
+        reference[is_tied] = low[is_tied] + (high[is_tied] - low[is_tied]) // 2
+        return cls(
+            domain, components(domain, ties.blocks), np.zeros(count, np.int64), np.full(count, np.nan), reference
+        )
 
     def align(self, ties: Ties, when: Ints) -> Ints:
         """Bring times of the ties' members to the common clock."""
@@ -133,25 +81,27 @@ class Solution:
         if not len(ties.call):
             return np.zeros(0, np.int64)
         end = self.align(ties, ties.end)
-        calls = int(ties.call.max()) + 1
+        calls = ties.calls
         low, high = (per_code(ties.call, end, how, calls) for how in (np.minimum, np.maximum))
         mean = np.bincount(ties.call, end - low[ties.call], calls) / np.bincount(ties.call, minlength=calls)
         # Two members: both are half their difference away; the middle of many is their mean, as in the fit.
         return np.where(high[ties.call] > low[ties.call], np.abs(end - low[ties.call] - mean[ties.call]), 0).astype(int)
 
-    def possible(self, ties: Ties) -> bool:
+    def possible(self, ties: AllTies) -> bool:
         """Say whether these clocks contradict no call: nobody ends before the last member has begun."""
-        if not len(ties.call):
-            return True
-        calls = int(ties.call.max()) + 1
-        first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, calls)
-        last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, calls)
-        return bool((first_end < last_start - _SAME_END_NS).mean() <= _MOST_CONTRADICTED)
+        calls = sum(block.calls for block in ties.blocks)
+        return not calls or sum(map(self._contradicted, ties.blocks)) / calls <= _MOST_CONTRADICTED
+
+    def _contradicted(self, ties: Ties) -> int:
+        """Count the calls that a member ends before the last has begun."""
+        first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, ties.calls)
+        last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, ties.calls)
+        return int((first_end < last_start - _SAME_END_NS).sum())
 
 
-def solve(start: Solution, ties: Ties) -> Solution:
+def solve(start: Solution, ties: AllTies) -> Solution:
     """Find offsets and drifts that bring the ends together; where that is no better, leave the clocks alone."""
-    tying = _across(start.domain, ties)
+    tying = ties.across(start.domain)
     if not len(tying.call):
         return start
     rough = replace(start, offset_ns=_rough(start.domain, tying))
@@ -159,27 +109,9 @@ def solve(start: Solution, ties: Ties) -> Solution:
     return solved if np.median(solved.disagreement(tying)) < np.median(start.disagreement(tying)) else start
 
 
-def _across(domain: Ints, ties: Ties) -> Ties:
-    """Keep the calls with members on several clocks."""
-    if not len(ties.call):
-        return ties
-    calls, clock = int(ties.call.max()) + 1, domain[ties.row]
-    lowest, highest = (per_code(ties.call, clock, how, calls) for how in (np.minimum, np.maximum))
-    kept = (lowest != highest)[ties.call]
-    return Ties(group_codes(ties.call[kept]), ties.row[kept], ties.start[kept], ties.end[kept])
-
-
-def _pairs(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
-    """Set each member beside its call's first: the two clocks, and by how much the first's end is later."""
-    order = np.lexsort((domain[ties.row], ties.call))
-    call, clock, end = ties.call[order], domain[ties.row][order], ties.end[order]
-    first_of_call = np.searchsorted(call, call)
-    return clock[first_of_call], clock, end[first_of_call] - end
-
-
 def _rough(domain: Ints, ties: Ties) -> Ints:
     """Walk from each component's first clock along the median differences; exact integers, however far apart."""
-    one, other, difference = _pairs(domain, ties)
+    one, other, difference = pairs_of_clocks(domain, ties)
     # By clock: the clocks that it shares calls with, and by how much each one's offset is larger.
     edges: dict[int, list[tuple[int, int]]] = {}
     for rows in rows_by_code(group_codes(one, other)).values():
@@ -206,7 +138,7 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     """Fit what the rough offsets leave: offsets alone, and with drifts where those are certain and fit better."""
     clock = rough.domain[ties.row]
     aligned = rough.align(ties, ties.end)
-    calls = int(ties.call.max()) + 1
+    calls = ties.calls
     anchor = per_code(ties.call, aligned, np.minimum, calls)[ties.call]
     seconds = (ties.end - rough.reference_ns[clock]) / 1e9
     count = len(rough.offset_ns)
@@ -246,15 +178,3 @@ def _whole_offset(rough: Solution, fit: Fit) -> Ints:
     whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
     is_noise = (fit.drift == 0) & (np.abs(whole) <= _MIN_T_OF_OFFSET * fit.offset_error)
     return np.where(is_noise, 0, whole)
-
-
-def _components(domain: Ints, ties: Ties) -> Ints:
-    """Give for each rank the number of the connected component of its clock, by its lowest clock."""
-    count = int(domain.max()) + 1 if len(domain) else 0
-    if not count:
-        return domain
-    label = np.arange(count)
-    if len(ties.call):
-        one, other, _ = _pairs(domain, ties)
-        label = lowest_reached(one, other, label)
-    return np.unique(label, return_inverse=True)[1][domain]

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """The matched parts, sorted by call and rank: one entry a part in each array."""
+    """The matched parts of a block, sorted by call and rank: one entry a part in each array but the last."""
 
     columns: Columns
     """Columns of `collectives`."""
     call: Ints
-    """Number of its call; calls are numbered by their first arrival."""
+    """Number of its call in the block; calls are numbered by their first arrival."""
     count: int
-    """How many calls there are."""
+    """How many calls the block has."""
     rank: Ints
     part: Ints
     """Row of its rank's `collectives`."""
@@ -40,6 +40,8 @@ class Members:
     """Aligned times."""
     by: NDArray[np.int8]
     """How it was matched: its place in `MatchedBy`."""
+    number: Ints
+    """By call: its number among the matched calls of the run."""
 
 
 def members_of(matched: MatchedParts, clocks: Clock) -> Members:
@@ -47,22 +49,24 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
     rows = np.flatnonzero(matched.call >= 0)  # -1: parts that no call was found for
     call = matched.call[rows]
     start = clocks.align_rows(matched.rank[rows], matched.start[rows])
-    first_arrival = per_code(call, start, np.minimum, matched.calls)
+    calls = len(matched.number)
+    first_arrival = per_code(call, start, np.minimum, calls)
     by_arrival = np.argsort(first_arrival, kind="stable")
-    number_of_call = np.empty(matched.calls, np.int64)
-    number_of_call[by_arrival] = np.arange(matched.calls)
+    number_of_call = np.empty(calls, np.int64)
+    number_of_call[by_arrival] = np.arange(calls)
     number = number_of_call[call]
     order = np.lexsort((matched.rank[rows], number))
     rows = rows[order]
     return Members(
         columns=matched.columns.take(rows),
         call=number[order],
-        count=matched.calls,
+        count=calls,
         rank=matched.rank[rows],
         part=matched.part[rows],
         start=start[order],
         end=clocks.align_rows(matched.rank[rows], matched.end[rows]),
         by=matched.by[rows],
+        number=matched.number[by_arrival],
     )
 
 
@@ -95,15 +99,20 @@ def late_ranks(members: Members, clocks: Clock) -> Ints:
 
 
 def inter_node(tables: TableSet, members: Members) -> Flags:
-    """Say of each call whether its members lie on several hosts; by rank numbers where hosts have no names."""
+    """Say of each call whether its members lie on several hosts."""
+    node = tables.memo("nodes", lambda: _nodes(tables))[np.searchsorted(tables.ranks, members.rank)]
+    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
+    return np.asarray(low != high)
+
+
+def _nodes(tables: TableSet) -> Ints:
+    """Give each rank the number of its host; by rank numbers where hosts have no names."""
     hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    node = np.array([numbers[host] for host in hosts], np.int64)[np.searchsorted(tables.ranks, members.rank)]
-    low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
-    return np.asarray(low != high)
+    return np.array([numbers[host] for host in hosts], np.int64)
 
 
 def sequence_numbers(members: Members, head: Ints) -> Ints:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import (
+    first_rows,
     group_codes,
     numbered,
     occurrence,
@@ -27,8 +28,11 @@ from usp_prof.columns.rows import (
     stacked_codes,
 )
 from usp_prof.tables.communication.posts import P2P
+from usp_prof.tables.matching.blocks import TO_MATCH, plan_of, read
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
@@ -40,11 +44,6 @@ if TYPE_CHECKING:
 
 
 UNMATCHED = -1
-_COLUMNS = (
-    "rank", "part", "op", "library", "group", "axis", "sequence", "group_size", "in_bytes", "out_bytes", "peer",
-    "start_ns", "dur_ns", "step",
-)  # fmt: skip
-"""What is needed of all ranks' `collectives` to match them and to measure their calls."""
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
 
 
@@ -58,7 +57,7 @@ class MatchedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedParts:
-    """All ranks' parts below each other, rank by rank: one entry a part in each array."""
+    """The parts of a block of groups below each other, rank by rank: one entry a part in each array but the last."""
 
     columns: Columns
     """Columns of `collectives`."""
@@ -69,42 +68,94 @@ class MatchedParts:
     end: Ints
     """Both on the rank's own clock."""
     call: Ints
+    """Number of its call in the block, from 0; -1 for a part whose group or peer is not known."""
+    by: NDArray[np.int8]
+    """Position in `MatchedBy`; -1 when unmatched."""
+    number: Ints
+    """By call of the block: its number in the run, ascending."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """Which call each part of a run belongs to: one entry a part, all ranks' parts below each other."""
+
+    call: NDArray[np.int32]
     """Number of its call, from 0; -1 for a part whose group or peer is not known."""
     by: NDArray[np.int8]
     """Position in `MatchedBy`; -1 when unmatched."""
-    calls: int
 
 
-def of(tables: TableSet) -> MatchedParts:
+def each_block(tables: TableSet, columns: Sequence[str]) -> Iterator[MatchedParts]:
+    """Give the matched parts of a run with some columns of `collectives`, block by block of its groups."""
+    plan, matches = plan_of(tables), matches_of(tables)
+    for block in plan.blocks:
+        parts = read(tables, block, columns)
+        # A run that is one block, as a predicted one is, was matched row by row as it is read.
+        rows: slice | Ints = slice(None) if plan.is_whole else plan.rows(parts["rank"], parts["part"])
+        yield _with_calls(parts, matches.call[rows], matches.by[rows])
+
+
+def matches_of(tables: TableSet) -> Matches:
     """Match the parts of a run, once; those of a predicted run as they were matched where they were recorded."""
-    return tables.memo("matching", lambda: _matched(tables))
+    return tables.memo("matching", lambda: _matches(tables) if tables.recorded is None else _as_recorded(tables))
 
 
-def _matched(tables: TableSet) -> MatchedParts:
-    columns = tables.together("collectives", _COLUMNS)
-    return _match(columns) if tables.recorded is None else _matched_as(of(tables.recorded), columns)
-
-
-def _matched_as(recorded: MatchedParts, columns: Columns) -> MatchedParts:
-    """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
-    rank, part = columns["rank"], columns["part"]
-    # Ranks are in order and their parts numbered: a part lies `part` rows behind the first row of its rank.
-    row = np.searchsorted(recorded.rank, rank) + part
-    call, start = recorded.call[row], columns["start_ns"]
+def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np.int8]) -> MatchedParts:
+    """Set beside parts which call they belong to."""
+    call, start = call_in_run.astype(np.int64), columns["start_ns"]
     is_matched = call != UNMATCHED
-    numbers, call[is_matched] = numbered(call[is_matched])
-    return MatchedParts(columns, rank, part, start, start + columns["dur_ns"], call, recorded.by[row], len(numbers))
+    number, call[is_matched] = numbered(call[is_matched])
+    return MatchedParts(columns, columns["rank"], columns["part"], start, start + columns["dur_ns"], call, by, number)
 
 
-def _match(columns: Columns) -> MatchedParts:
-    rank, start = columns["rank"], columns["start_ns"]
+def _as_recorded(tables: TableSet) -> Matches:
+    """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
+    recorded = tables.recorded or tables
+    matches, columns = matches_of(recorded), read(tables, plan_of(tables).blocks[0], TO_MATCH)
+    row = plan_of(recorded).rows(columns["rank"], columns["part"])
+    return Matches(matches.call[row], matches.by[row])
+
+
+def _matches(tables: TableSet) -> Matches:
+    """Match block by block, and number the calls as if all had been matched at once."""
+    plan = plan_of(tables)
+    count = int(plan.first_row[-1])
+    call = np.full(count, UNMATCHED, np.int32)
+    by = np.full(count, UNMATCHED, np.int8)
+    # By call, block after block: how it was matched, and its group.
+    ways, groups, calls = [], [], 0
+    for block in plan.blocks:
+        columns = read(tables, block, TO_MATCH)
+        call_of_part, by_of_part = _match(columns)
+        rows = np.flatnonzero(call_of_part != UNMATCHED)
+        first = rows[first_rows(call_of_part[rows])]
+        ways.append(by_of_part[first])
+        groups.append(columns.codes("group")[0][first])
+        place = rows if plan.is_whole else plan.rows(columns["rank"][rows], columns["part"][rows])
+        call[place] = calls + call_of_part[rows]
+        by[place] = by_of_part[rows]
+        calls += len(first)
+    if not plan.is_whole:
+        # Calls of all blocks are sorted as those of each are: by the way they were matched, and by their groups.
+        number_of_call = np.empty(calls + 1, np.int32)
+        number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
+        number_of_call[UNMATCHED] = UNMATCHED
+        call = number_of_call[call]
+    return Matches(call, by)
+
+
+def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
+    """Give for each part its call, and how it was matched.
+
+    Calls are numbered by the way they were matched, by group, and by what else their parts have in common.
+    """
     has_group = ~columns.matches("group", "") & (columns["group_size"] != 1)
     # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
     is_exchange = has_group & columns.matches("op", "send_recv") & (columns["peer"] < 0)
     is_transfer = columns.matches("op", *P2P) & ~is_exchange
     is_collective = has_group & ~is_transfer
     has_number = _with_numbers(columns, is_collective)
-    # By part: how it was matched, and its call. Calls are numbered kind by kind, and by their keys within each.
+    # By part: how it was matched, and its call.
     by = np.full(len(columns), UNMATCHED, np.int8)
     call = np.full(len(columns), UNMATCHED, np.int64)
     calls = 0
@@ -121,7 +172,7 @@ def _match(columns: Columns) -> MatchedParts:
         by[rows] = list(MatchedBy).index(how)
         call[rows] = calls + group_codes(*(key[is_sure] for key in keys))
         calls = int(call[rows].max(initial=calls - 1)) + 1
-    return MatchedParts(columns, rank, columns["part"], start, start + columns["dur_ns"], call, by, calls)
+    return call, by
 
 
 def _with_numbers(columns: Columns, rows: Flags) -> Flags:

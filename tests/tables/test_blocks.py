@@ -1,0 +1,98 @@
+"""Blocks of groups: however many a run's calls are measured in, all its figures are those of one block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import made
+import pytest
+from made import Row, part
+
+from usp_prof.run import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+from usp_prof.tables import calls, clock
+from usp_prof.tables.matching import blocks
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+RECORDED = Path(__file__).parents[2] / "traces" / "recorded-interleaved"
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make up a run of two hosts, with a straggler and clocks apart."""
+    folder = tmp_path_factory.mktemp("skewed")
+    declared = {
+        "mesh": {"dp": 2, "tp": 2, "pp": 2},
+        "work": {"steps": 2, "micro_batches": 2},
+        "clocks": {"ranks_per_host": 4, "offset_ns": [0, 7_919_317]},
+        "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
+    }
+    write(Declaration.from_dict(declared), folder)
+    return folder
+
+
+def figures(tables: TableSet) -> list[list[str]]:
+    """Give each row of the tables of calls, parts and clocks as a text, in which NaN is like NaN."""
+    found = calls.of(tables)
+    rows = [found.calls.to_pylist(), found.parts.to_pylist(), clock.build(tables).to_pylist()]
+    return [[str(row) for row in table] for table in rows] + [[str(ns) for ns in found.delivered_ns.tolist()]]
+
+
+def in_blocks(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, most_parts: int) -> tuple[int, list[list[str]]]:
+    monkeypatch.setattr(blocks, "MOST_PARTS", most_parts)
+    tables = open_run(path, cache_dir=store).tables
+    return len(blocks.plan_of(tables).blocks), figures(tables)
+
+
+@pytest.mark.parametrize("most_parts", [1, 40])
+def test_the_figures_do_not_depend_on_the_blocks(
+    skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_parts: int
+) -> None:
+    one, whole = in_blocks(skewed, tmp_path, monkeypatch, 1 << 20)
+    several, apart = in_blocks(skewed, tmp_path, monkeypatch, most_parts)
+    assert one == 1
+    assert several > 2
+    assert apart == whole
+
+
+def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long they carried data is told by the median of all of them."""
+    _, whole = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
+    several, apart = in_blocks(RECORDED, tmp_path, monkeypatch, 1)
+    assert several > 1
+    assert set(whole[-1]) != {"0"}
+    assert apart == whole
+
+
+def rows(*parts: Row) -> dict[str, list[Row]]:
+    return {"collectives": [p | {"part": i} for i, p in enumerate(parts)], "ranks": [{"host": "", "base_ns": 1}]}
+
+
+def test_calls_that_arrive_at_once_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks name groups and operations in different orders, and only sends and receives connect the two pairs."""
+    by_rank = {
+        rank: rows(
+            *(part(op, 100, 190, group=f"tp@{rank // 2 * 2},{rank // 2 * 2 + 1}", sequence=1)
+              for op in (("all_gather", "all_reduce") if rank % 2 else ("all_reduce", "all_gather"))),
+            part("send" if rank < 2 else "recv", 200, 290, group=f"pp@{rank % 2},{rank % 2 + 2}", peer=(rank + 2) % 4),
+        )
+        for rank in range(4)
+    }  # fmt: skip
+    whole = figures(made.run(by_rank))
+    monkeypatch.setattr(blocks, "MOST_PARTS", 3)
+    tables = made.run(by_rank)
+    assert figures(tables) == whole
+    plan = blocks.plan_of(tables)
+    assert [(block.ranks, block.parts) for block in plan.blocks] == [
+        ((0, 1), 4), ((0, 2), 2), ((1, 3), 2), ((2, 3), 4),
+    ]  # fmt: skip
+
+
+def test_a_run_without_calls_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "MOST_PARTS", 0)
+    tables = made.run({rank: rows(part("all_reduce", 0, 9, group="")) for rank in range(2)})
+    assert not len(calls.of(tables).calls)

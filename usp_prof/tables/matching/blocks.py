@@ -1,0 +1,162 @@
+"""Blocks of groups: the collectives of a run that are matched and measured at once, so that memory is bounded.
+
+The parts of a call belong to one group. So the groups are dealt into blocks of a bounded number of parts, and of each
+block the parts are read, matched, and reduced before the next is read:
+
+    group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       of 1,000 parts each, at most 2,000 a block
+    block        0        0        1        1       block 0 reads ranks 0, 1 and 2, block 1 ranks 1, 2 and 3
+
+A run that keeps to the bound as a whole is one block, and its groups are not looked at beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import lookup
+from usp_prof.columns.table import Columns, stacked
+from usp_prof.tables.communication.posts import P2P
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.table_set import TableSet
+
+
+MOST_PARTS = 1 << 20
+"""Parts of a block of several groups: matching and measuring takes about 370 bytes a part."""
+_TEXTS = ("op", "library", "group", "axis")
+TO_MATCH = (
+    "rank", "part", "op", "group", "sequence", "group_size", "in_bytes", "out_bytes", "peer", "start_ns", "step",
+)  # fmt: skip
+TO_TIE = ("rank", "part", "op", "group", "start_ns", "dur_ns")
+TO_MEASURE = (
+    "rank", "part", *_TEXTS, "sequence", "group_size", "in_bytes", "out_bytes", "start_ns", "dur_ns", "step",
+)  # fmt: skip
+"""Columns of `collectives` that are needed to match parts, to find what ties clocks, and to measure calls."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Groups that are taken together."""
+
+    number: int
+    ranks: tuple[int, ...]
+    """Those that have parts of these groups."""
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The blocks of a run."""
+
+    blocks: tuple[Block, ...]
+    ranks: Ints
+    first_row: Ints
+    """By rank: the row of its first part, were all ranks' parts below each other; at the end, how many there are."""
+    block_of_group: dict[str, int]
+    """Empty where there is one block only."""
+    texts: dict[str, list[str]]
+    """By column of texts all that the run has, as they come up first: codes mean the same in all blocks."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether the whole run is one block."""
+        return not self.block_of_group
+
+    def rows(self, rank: Ints, part: Ints) -> Ints:
+        """Give the rows of parts, were all ranks' parts below each other."""
+        return self.first_row[np.searchsorted(self.ranks, rank)] + part
+
+
+def plan_of(tables: TableSet) -> Plan:
+    """Deal the groups of a run into blocks, once.
+
+    A predicted run, whose calls are those of the recorded one, is one block.
+    """
+    return tables.memo("blocks", lambda: _plan(tables))
+
+
+def read(tables: TableSet, block: Block, names: Sequence[str]) -> Columns:
+    """Read some columns of the parts of a block, rank by rank; a run that is one block is read once, and held."""
+    plan = plan_of(tables)
+    if plan.is_whole:
+        every = dict.fromkeys((*TO_MATCH, *TO_TIE, *TO_MEASURE))
+        return tables.memo("parts", lambda: tables.together("collectives", tuple(every)))
+
+    def chosen() -> Iterator[Columns]:
+        for _, columns in tables.one_by_one("collectives", block.ranks):
+            number = columns.by_text("group", plan.block_of_group.__getitem__, missing=-1)
+            yield columns.take(np.flatnonzero(number == block.number))
+
+    schema = tables.view("collectives", block.ranks[0]).schema
+    return Columns(stacked(chosen(), [schema.field(name) for name in names], block.parts, plan.texts))
+
+
+def _plan(tables: TableSet) -> Plan:
+    parts = [tables.view("collectives", rank).num_rows for rank in tables.ranks]
+    first_row = np.cumsum([0, *parts])
+    ranks = np.asarray(tables.ranks, np.int64)
+    count = int(first_row[-1])
+    if count <= MOST_PARTS or tables.recorded is not None:
+        return Plan((Block(0, tables.ranks, count),), ranks, first_row, {}, {})
+    seen = _Groups.of(tables)
+    block_of_group = _dealt(seen)
+    blocks = []
+    for number in range(int(block_of_group.max()) + 1):
+        inside = [(block_of_group[groups] == number) for groups in seen.groups_of_rank]
+        held = [rank for rank, is_inside in zip(tables.ranks, inside, strict=True) if is_inside.any()]
+        blocks.append(Block(number, tuple(held), int(seen.parts[block_of_group == number].sum())))
+    by_name = dict(zip(seen.texts["group"], block_of_group.tolist(), strict=True))
+    return Plan(tuple(blocks), ranks, first_row, by_name, seen.texts)
+
+
+def _dealt(seen: _Groups) -> Ints:
+    """Give each group its block, in order of their codes: those that come up first at ranks close together."""
+    block_of_group = np.zeros(len(seen.parts), np.int64)
+    # What gloo's transfers carried is told by the median of all of them: they are in one block, however many.
+    block, filled = 0, int(seen.parts[seen.is_posted].sum())
+    for group in np.flatnonzero(~seen.is_posted).tolist():
+        parts = int(seen.parts[group])
+        if filled and filled + parts > MOST_PARTS:
+            block, filled = block + 1, 0
+        block_of_group[group] = block
+        filled += parts
+    return block_of_group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """The groups that a run's ranks have parts of."""
+
+    texts: dict[str, list[str]]
+    groups_of_rank: list[Ints]
+    """Codes of the groups, rank by rank."""
+    parts: Ints
+    """By group: of all ranks."""
+    is_posted: Flags
+    """By group: gloo sends or receives in it."""
+
+    @classmethod
+    def of(cls, tables: TableSet) -> _Groups:
+        """Look at the groups of each rank."""
+        code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
+        groups_of_rank, parts_of_rank, posted = [], [], set[int]()
+        for _, columns in tables.one_by_one("collectives"):
+            for name, codes in code_of.items():
+                for text in columns.narrow_codes(name)[1]:
+                    codes.setdefault(text, len(codes))
+            narrow, texts = columns.narrow_codes("group")
+            group = lookup([code_of["group"][text] for text in texts], narrow, missing=-1).astype(np.int64)
+            groups, parts = np.unique(group, return_counts=True)
+            groups_of_rank.append(groups)
+            parts_of_rank.append(parts)
+            posted.update(group[columns.matches("library", "gloo") & columns.matches("op", *P2P)].tolist())
+        count = len(code_of["group"])
+        total = np.bincount(np.concatenate(groups_of_rank), np.concatenate(parts_of_rank), count).astype(np.int64)
+        is_posted = np.isin(np.arange(count), list(posted))
+        return cls({name: list(codes) for name, codes in code_of.items()}, groups_of_rank, total, is_posted)

@@ -1,0 +1,161 @@
+"""Ties: members of calls that end together, which tell how far the clocks of their ranks are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.columns.rows import distinct, group_codes, lowest_reached, numbered, occurrence, per_code
+from usp_prof.tables.communication.posts import P2P
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.matching.same_calls import MatchedParts
+
+
+_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_CALLS_PER_GROUP = 500
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ties:
+    """Members of calls that have at least two: one entry a member in each array, rank by rank."""
+
+    call: Ints
+    """Number of its call, from 0."""
+    row: Ints
+    """Place of its rank among the ranks."""
+    start: Ints
+    end: Ints
+    """Both on the rank's own clock."""
+    part: Ints
+    """Row of its rank's `collectives`."""
+    number: Ints
+    """By call: its number in the run, ascending."""
+
+    @property
+    def calls(self) -> int:
+        """Count the calls."""
+        return len(self.number)
+
+    def take(self, members: NDArray[Any]) -> Ties:
+        """Keep some members, by a mask or by their rows; calls keep their numbers."""
+        call, row, start, end = (array[members] for array in (self.call, self.row, self.start, self.end))
+        return Ties(call, row, start, end, self.part[members], self.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllTies:
+    """The ties of a run, block by block of its groups; only those across clocks are ever together."""
+
+    collectives: tuple[Ties, ...]
+    transfers: tuple[Ties, ...]
+    """Sends and receives; none where collectives connect all ranks."""
+
+    @property
+    def blocks(self) -> tuple[Ties, ...]:
+        """Give all of them."""
+        return (*self.collectives, *self.transfers)
+
+    def across(self, domain: Ints) -> Ties:
+        """Give the calls with members on several clocks: collectives, then transfers."""
+        one, other = (_joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers))
+        return _below([one, other], np.concatenate([one.call, other.call + one.calls]))
+
+
+def _joined(blocks: Sequence[Ties]) -> Ties:
+    """Put the ties of blocks together, rank by rank, with the calls in the order that they have in the run."""
+    number_of_member = np.concatenate([_NOTHING, *(ties.number[ties.call] for ties in blocks)])
+    number, call = numbered(number_of_member)
+    whole = replace(_below(blocks, call), number=number)
+    return whole.take(np.lexsort((whole.part, whole.row))) if len(blocks) > 1 else whole
+
+
+def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
+    """Put the ties of blocks below each other, with the numbers of their calls given."""
+    row, start, end, part, number = (
+        np.concatenate([_NOTHING, *of_blocks])
+        for of_blocks in (
+            [ties.row for ties in blocks],
+            [ties.start for ties in blocks],
+            [ties.end for ties in blocks],
+            [ties.part for ties in blocks],
+            [ties.number for ties in blocks],
+        )
+    )
+    return Ties(call, row, start, end, part, number)
+
+
+def find_ties(blocks: Iterable[MatchedParts], ranks: Ints) -> AllTies:
+    """Take the calls whose members end together; where these do not connect all ranks, sends and receives as well."""
+    collectives, transfers = [], []
+    for parts in blocks:
+        is_matched = parts.call >= 0
+        collectives.append(_members(parts, is_matched & parts.columns.matches("op", *_END_TOGETHER), ranks))
+        transfers.append(_members(parts, is_matched & parts.columns.matches("op", *P2P), ranks))
+    # Were every rank a clock of its own: do the collectives connect them all?
+    component = components(np.arange(len(ranks), dtype=np.int64), collectives)
+    return AllTies(tuple(collectives), tuple(transfers) if len(np.unique(component)) > 1 else ())
+
+
+def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
+    """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
+    rows = np.flatnonzero(chosen)
+    members_of_call = np.bincount(parts.call[rows], minlength=len(parts.number))
+    rows = rows[members_of_call[parts.call[rows]] >= 2]
+    if len(rows):
+        rows = rows[_thinned(parts, rows)]
+    known, call = numbered(parts.call[rows])
+    row = np.searchsorted(ranks, parts.rank[rows])
+    return Ties(call, row, parts.start[rows], parts.end[rows], parts.part[rows], parts.number[known])
+
+
+def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
+    """Keep of each group a bounded number of calls, spread evenly over the window."""
+    call = parts.call[rows]
+    # One entry a call: its number, its group, and which of its group's calls it is.
+    numbers, first = np.unique(call, return_index=True)
+    group = group_codes(parts.columns.codes("group")[0][rows][first])
+    nth_of_group = occurrence(group, numbers)
+    calls_of_group = np.bincount(group)[group]
+    stride = -(-calls_of_group // _CALLS_PER_GROUP)  # rounded up
+    return np.isin(call, numbers[nth_of_group % stride == 0])
+
+
+def _across(domain: Ints, ties: Ties) -> Ties:
+    """Keep the calls with members on several clocks."""
+    clock = domain[ties.row]
+    lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
+    is_across = lowest != highest
+    kept = ties.take(is_across[ties.call])
+    return replace(kept, call=numbered(kept.call)[1], number=ties.number[is_across])
+
+
+def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
+    """Set each member beside its call's first: the two clocks, and by how much the first's end is later."""
+    order = np.lexsort((domain[ties.row], ties.call))
+    call, clock, end = ties.call[order], domain[ties.row][order], ties.end[order]
+    first_of_call = np.searchsorted(call, call)
+    return clock[first_of_call], clock, end[first_of_call] - end
+
+
+def components(domain: Ints, blocks: Iterable[Ties]) -> Ints:
+    """Give for each rank the number of the connected component of its clock, by its lowest clock."""
+    count = int(domain.max()) + 1 if len(domain) else 0
+    if not count:
+        return domain
+    # Pairs of clocks that share a call, as one * count + other.
+    pairs = [_NOTHING]
+    for ties in blocks:
+        one, other, _ = pairs_of_clocks(domain, ties)
+        pairs.append(distinct(one * count + other))
+    pair = np.concatenate(pairs)
+    label = lowest_reached(pair // count, pair % count, np.arange(count))
+    return np.unique(label, return_inverse=True)[1][domain]
