@@ -170,6 +170,16 @@ class TestExecutors:
         with pytest.raises(UsageError, match="gives object, which has no `done`"):
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=References())  # type: ignore[arg-type]
 
+    def test_futures_that_give_something_else_are_refused_in_a_line(self, tmp_path: Path) -> None:
+        class Forgetful(ThreadPoolExecutor):
+            """What it runs returns nothing, as where a wrapper swallows the result."""
+
+            def submit(self, *_: object, **__: object) -> Future[None]:
+                return super().submit(lambda: None)
+
+        with Forgetful(1) as workers, pytest.raises(UsageError, match="futures give NoneType where the job returned"):
+            load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
+
     def test_workers_of_another_version_store_nothing(self, tmp_path: Path) -> None:
         class Other(ThreadPoolExecutor):
             def submit(self, run: Callable[..., Any], job: RankJob, *args: Any) -> Future[Any]:

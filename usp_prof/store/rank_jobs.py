@@ -249,8 +249,8 @@ def _run_once(
     try:
         for future in _as_completed(futures):
             try:
-                yield futures[future], future.result()
-            except (ExpiredError, OtherVersionError):
+                yield futures[future], _own_result(future.result())
+            except (ExpiredError, OtherVersionError, UsageError):
                 raise
             except (BrokenExecutor, CancelledError, OSError):
                 yield futures[future], NOT_DONE
@@ -275,6 +275,16 @@ def _refuse_without_answers(futures: Iterable[object]) -> None:
                 f"the executor's `submit` gives {type(future).__name__}, which has no `done` and `result`",
                 hint="give an executor whose `submit` gives futures, as those of concurrent.futures do",
             )
+
+
+def _own_result(result: object) -> JobResult:
+    """Refuse an executor whose futures give something else than what the submitted function returns."""
+    if isinstance(result, JobResult):
+        return result
+    raise UsageError(
+        f"the executor's futures give {type(result).__name__} where the job returned how it ended",
+        hint="give an executor whose futures give what the submitted function returns",
+    )
 
 
 def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobResult]]:
