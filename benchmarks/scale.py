@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
     python benchmarks/scale.py --events 50000
-    python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv
+    python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv --sets FOLDER
     python benchmarks/scale_plot.py scale.csv scale.svg  the table and the plot of docs/scale.md
 
 The run has dp x tp x pp with a slow rank, skewed clocks of 8 ranks a host and a longer last stage. Cold reads the
@@ -109,14 +109,14 @@ def worst_offset(folder: Path, store: Path) -> float:
     return max(abs(error - middle) for error in errors)
 
 
-def faults_of(base: Path) -> list[str]:
+def faults_of(run: Path, base: Path) -> list[str]:
     """Name what the analysis got wrong: culprit, clocks, bubble."""
     report = json.loads((base / "report.json").read_text())
-    truth = json.loads((base / "run" / "truth.json").read_text())
+    truth = json.loads((run / "truth.json").read_text())
     found = []
     if report["findings"][0]["where"].get("rank") != truth["culprits"][0]["rank"]:
         found.append("another culprit")
-    offset = worst_offset(base / "run", base / "store")
+    offset = worst_offset(run, base / "store")
     if offset > OFFSET_NS:
         found.append(f"a clock is {offset / 1000:.0f} us off")
     measured = {
@@ -130,16 +130,26 @@ def faults_of(base: Path) -> list[str]:
     return found if bubble <= BUBBLE else [*found, f"the bubble is {bubble * 100:.1f} points off"]
 
 
-def measured(ranks: int, events: int) -> Row:
+def made(ranks: int, events: int, folder: Path) -> Path:
+    """Make up a run, unless it was made before."""
+    run = folder / f"{ranks}x{events}"
+    if not run.exists():
+        begun = folder / f"{run.name}.begun"
+        write(declaration(ranks, events), begun)
+        begun.rename(run)
+    return run
+
+
+def measured(ranks: int, events: int, sets: Path | None) -> Row:
     """Make up a run, analyse it twice, and hold the report against the truth."""
     with tempfile.TemporaryDirectory(prefix="usp-prof-scale-") as name:
         base = Path(name)
-        write(declaration(ranks, events), base / "run")
+        run = made(ranks, events, sets or base)
         load = os.getloadavg()[0]
-        cold = analyse(base / "run", base / "store", base / "report.json")
-        warm = analyse(base / "run", base / "store", base / "report.json")
+        cold = analyse(run, base / "store", base / "report.json")
+        warm = analyse(run, base / "store", base / "report.json")
         spent = [round(value, 1) for each in (cold, warm) for value in astuple(each)]
-        return Row(ranks, events, round(load, 1), *spent, ", ".join(faults_of(base)))
+        return Row(ranks, events, round(load, 1), *spent, ", ".join(faults_of(run, base)))
 
 
 def main() -> int:
@@ -148,10 +158,11 @@ def main() -> int:
     parser.add_argument("--ranks", default="8,64", metavar="LIST")
     parser.add_argument("--events", type=int, default=5_000)
     parser.add_argument("--results", metavar="CSV", type=Path, help="add each row to this file")
+    parser.add_argument("--sets", metavar="FOLDER", type=Path, help="keep the made-up runs here, and use them again")
     args = parser.parse_args()
     rows = []
     for ranks in map(int, args.ranks.split(",")):
-        row = measured(ranks, args.events)
+        row = measured(ranks, args.events, args.sets)
         rows.append(row)
         print(", ".join(f"{name} {value}" for name, value in asdict(row).items()), flush=True)
         if args.results:

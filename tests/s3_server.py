@@ -68,8 +68,10 @@ class Faulty:
 class Server:
     """What a test asks of the server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, process: int) -> None:
         self.url = url
+        self.process = process
+        """The number of its process, whose CPU a benchmark tells from its own."""
 
     def put(self, path: str, content: bytes, **headers: str) -> None:
         request = urllib.request.Request(f"{self.url}/{path}", content, _SIGNED | headers, method="PUT")  # noqa: S310 - loopback
@@ -98,7 +100,7 @@ def s3_server() -> Iterator[Server]:
     """Start the server on a free port of 127.0.0.1, with one bucket; end it afterwards."""
     with subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        server = Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
+        server = Server(f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid)
         try:
             server.put(BUCKET, b"")
             yield server
