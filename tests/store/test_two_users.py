@@ -74,7 +74,7 @@ def opened_by(user: str, place: Path) -> subprocess.Popen[str]:
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, list[object]]:
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     answer: dict[str, list[object]] = json.loads(out)
     return answer
