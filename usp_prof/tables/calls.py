@@ -163,7 +163,10 @@ class _Measured:
     number: Ints
     """By call: its number among the matched calls of the run."""
     parts: dict[str, NDArray[Any]]
-    """Columns of `call_parts`, of which `call` is counted in the block, and `delivered_ns`."""
+    """Columns of `call_parts`, of which `call` is counted in the block."""
+    has_delivered: Ints
+    """Rows of the parts whose range goes on after the data was across; none without gloo."""
+    delivered_ns: Ints
 
 
 def _make(tables: TableSet) -> Calls:
@@ -224,9 +227,10 @@ def _measure(tables: TableSet, members: Members) -> _Measured:
         "part": members.part.astype(np.int32),
         "wait_ns": np.where(is_known, wait, -1),
         "transfer_ns": np.where(is_known, transfer, -1),
-        "delivered_ns": delivered,
     }
-    return _Measured(calls, {**texts, "matched_by": [str(how) for how in MatchedBy]}, members.number, parts)
+    texts["matched_by"] = [str(how) for how in MatchedBy]
+    has_delivered = np.flatnonzero(delivered)
+    return _Measured(calls, texts, members.number, parts, has_delivered, delivered[has_delivered])
 
 
 def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
@@ -246,29 +250,31 @@ def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
 def _joined_parts(blocks: Sequence[_Measured], number: Ints) -> tuple[pa.Table, Ints]:
     """Put the parts of all blocks in order of their calls, whose numbers are given block after block.
 
-    Column by column, and what was joined is let go: a part takes no more than its row of the table and a few bytes.
+    Column by column, and what was joined is let go: beside the table a part takes no more than the rest of its row.
     """
-    # One entry a call, in order: where its parts begin.
-    count_of_call = np.empty(len(number), np.int64)
-    place_of_block = np.cumsum([0, *(len(block.number) for block in blocks)])
-    for block, begin in zip(blocks, place_of_block.tolist(), strict=False):
-        members = np.bincount(block.parts["call"], minlength=len(block.number))
-        count_of_call[number[begin : begin + len(block.number)]] = members
-    begin_of_call = np.cumsum(count_of_call) - count_of_call
-    places = []
-    for block, begin in zip(blocks, place_of_block.tolist(), strict=False):
-        call = block.parts["call"]
-        number_of_part = number[begin : begin + len(block.number)][call]
-        nth_of_call = np.arange(len(call)) - np.searchsorted(call, call)
-        places.append(begin_of_call[number_of_part] + nth_of_call)
-        block.parts["call"] = number_of_part
+    first_of_block = np.cumsum([0, *(len(block.number) for block in blocks)])[:-1].tolist()
+    numbers = [number[first : first + len(block.number)] for block, first in zip(blocks, first_of_block, strict=True)]
+    # By number of a call: how many parts it has, and where they begin.
+    count = np.empty(len(number), np.int64)
+    for block, number_of_call in zip(blocks, numbers, strict=True):
+        count[number_of_call] = np.bincount(block.parts["call"], minlength=len(number_of_call))
+    begin = np.cumsum(count) - count
+    delivered = np.zeros(int(count.sum()), np.int64)
     columns = {}
-    for name in list(blocks[0].parts):
-        columns[name] = np.empty(int(count_of_call.sum()), np.int64)
-        for block, place in zip(blocks, places, strict=True):
-            columns[name][place] = block.parts.pop(name)
-    delivered = columns.pop("delivered_ns")
+    for name in ("rank", "part", "wait_ns", "transfer_ns"):
+        columns[name] = np.empty(len(delivered), np.int64)
+        for block, number_of_call in zip(blocks, numbers, strict=True):
+            columns[name][_places(block, begin[number_of_call])] = block.parts.pop(name)
+    for block, number_of_call in zip(blocks, numbers, strict=True):
+        delivered[_places(block, begin[number_of_call])[block.has_delivered]] = block.delivered_ns
+    columns["call"] = np.repeat(np.arange(len(number)), count)
     return table(PARTS, columns), delivered
+
+
+def _places(block: _Measured, begin_of_call: Ints) -> Ints:
+    """Give the row of each part of a block in the table of all, by where the parts of its call begin there."""
+    call = block.parts["call"]
+    return np.asarray(begin_of_call[call] + np.arange(len(call)) - np.searchsorted(call, call))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
