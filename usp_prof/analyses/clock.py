@@ -90,7 +90,7 @@ class ClockResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
     """Give the clocks; they are always solved from the whole run, the selection picks what is shown."""
     solved = clock.of(tables)
-    hosts = tuple(clock.host_of(tables, rank) for rank in tables.ranks)
+    hosts = tuple(clock.hosts_of(tables))
     rows = tuple(i for i, r in enumerate(tables.ranks) if selection.ranks is None or r in selection.ranks)
     return ClockResult(solved, hosts, rows, tuple(sorted(_notes(solved, hosts))))
 

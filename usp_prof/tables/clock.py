@@ -109,7 +109,7 @@ def build(tables: TableSet) -> pa.Table:
     clock = of(tables)
     columns: dict[str, Any] = {
         "rank": clock.ranks,
-        "host": [host_of(tables, rank) for rank in tables.ranks],
+        "host": hosts_of(tables),
         "component": clock.component,
         "offset_ns": clock.offset_ns,
         "drift_ppm": clock.drift_ppm,
@@ -121,17 +121,29 @@ def build(tables: TableSet) -> pa.Table:
     return table(SCHEMA, columns, len(clock.ranks))
 
 
-def host_of(tables: TableSet, rank: int) -> str:
-    """Give a rank's host as recorded, or as the manifest names it; empty when neither tells."""
-    rows = tables.columns("ranks", rank)
-    recorded = str(rows["host"][0]) if len(rows) else ""
-    return recorded or (tables.manifest.hosts.get(str(rank), "") if tables.manifest else "")
+def hosts_of(tables: TableSet) -> list[str]:
+    """Give each rank's host as recorded, or as the manifest names it; empty when neither tells."""
+    return [host for host, _ in _hosts_and_bases(tables)]
+
+
+def _hosts_and_bases(tables: TableSet) -> list[tuple[str, bool]]:
+    """Give each rank's host, and whether its file has a time base; of many ranks, no table is held for that."""
+
+    def read() -> list[tuple[str, bool]]:
+        named = tables.manifest.hosts if tables.manifest else {}
+        found = []
+        for rank, rows in tables.one_by_one("ranks"):
+            recorded = str(rows["host"][0]) if len(rows) else ""
+            found.append((recorded or named.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0)))
+        return found
+
+    return tables.memo("hosts", read)
 
 
 def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
-    hosts = [host_of(tables, rank) for rank in tables.ranks]
-    based = np.array([_has_base(tables, rank) for rank in tables.ranks], bool)
+    hosts = hosts_of(tables)
+    based = np.array([has_base for _, has_base in _hosts_and_bases(tables)], bool)
     ties = find_ties(same_calls.each_block(tables, TO_TIE), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
@@ -139,11 +151,6 @@ def _solve(tables: TableSet) -> Clock:
     # (nobody ends before the last has begun) they are taken as they are.
     start = together if together.possible(ties) else apart
     return _clock(ranks, solve(start, ties), ties)
-
-
-def _has_base(tables: TableSet, rank: int) -> bool:
-    rows = tables.columns("ranks", rank)
-    return bool(len(rows) and rows["base_ns"][0] > 0)
 
 
 def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:

@@ -107,7 +107,7 @@ def inter_node(tables: TableSet, members: Members) -> Flags:
 
 def _nodes(tables: TableSet) -> Ints:
     """Give each rank the number of its host; by rank numbers where hosts have no names."""
-    hosts = [clock.host_of(tables, rank) for rank in tables.ranks]
+    hosts = clock.hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
