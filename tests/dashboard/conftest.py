@@ -65,8 +65,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractC
     """Give a function that serves runs as a user would, until its block ends; the block gets the address."""
 
     @contextmanager
-    def serve(*runs: Path, code: Path = ROOT) -> Iterator[str]:
-        port = _free_port()
+    def serve(*runs: Path, code: Path = ROOT, port: int = 0) -> Iterator[str]:
+        port = port or _free_port()
         log = tmp_path_factory.mktemp("server") / "log"
         command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs), "--port", str(port)]
         environment = os.environ | {"USP_PROF_CACHE": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": str(code)}

@@ -1,0 +1,38 @@
+"""Does an open page outlive its server? It keeps its picture, and goes on when the server is back at its address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dashboard_visit import FIND, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+COLORS = f"""() => {{ {FIND} const {{ width, height }} = line.canvas;
+  const pixels = line.canvas.getContext('2d').getImageData(0, 0, width, height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size; }}"""
+
+
+def test_an_open_page_goes_on_when_the_server_is_back(
+    serving: Callable[..., AbstractContextManager[str]], browser: Browser, run_folder: Path
+) -> None:
+    with serving(run_folder) as address:
+        visit = Visit(browser.new_page(viewport={"width": 1440, "height": 900}), address)
+        visit.go("timeline")
+        visit.until_timeline("host.dataset.sharp === 'true'")
+    visit.on_timeline("(line.canvas.focus(), 1)")
+    visit.page.keyboard.press("w")
+    visit.until_timeline("line.away > 1 && !line.message")
+    assert visit.page.evaluate(COLORS) > 5  # the picture of the last tile, stretched
+    with serving(run_folder, port=int(address.rpartition(":")[2])):
+        visit.until_timeline("line.away === 0 && host.dataset.sharp === 'true'")
+        visit.turn_to("Ranks")
+        assert visit.page.locator("[data-testid='stException']").count() == 0
+        visit.page.close()
