@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_faults import run_with
@@ -236,6 +237,16 @@ def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
     assert "<svg" not in page
     assert "<table" not in page, "a table without rows says nothing"
     assert "profile_memory" in page
+
+
+def test_unknown_sizes_are_missing_and_not_minus_one() -> None:
+    """The reserved bytes of a CPU run were -1, and their mean with them."""
+    answer = ask("memory")
+    table = pd.DataFrame({"rank": [0, 1], "taken_bytes": [5, 6], "reserved_bytes": [-1, 8]})
+    shown = replace(answer, make_frame=lambda: table).df
+    assert shown["reserved_bytes"].mean() == 8
+    assert shown["taken_bytes"].dtype == np.int64
+    assert table["reserved_bytes"].tolist() == [-1, 8]
 
 
 def test_assuming_another_device_changes_the_mfu_and_is_given_back() -> None:

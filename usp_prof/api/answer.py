@@ -67,8 +67,12 @@ class Answer:
 
     @property
     def df(self) -> pd.DataFrame:
-        """The answer's table, each column named with its unit; a new DataFrame each time."""
-        return self.make_frame().rename(columns=_UNITS)
+        """The answer's table, each column named with its unit; a new DataFrame each time. Unknown sizes are NaN."""
+        frame = self.make_frame().rename(columns=_UNITS)
+        for name in frame.columns[frame.columns.str.endswith("_bytes")]:
+            if (frame[name] < 0).any():  # -1 in our tables: a mean over it would be a wrong figure
+                frame[name] = frame[name].where(frame[name] >= 0)
+        return frame
 
     @property
     def metrics(self) -> dict[str, float]:
