@@ -153,6 +153,16 @@ def test_ranks_chosen_beside_the_page_are_in_the_address(visit: Visit) -> None:
     visit.check()
 
 
+def test_ctrl_enter_runs_a_question(visit: Visit) -> None:
+    visit.go("query")
+    field = visit.page.locator("textarea").first
+    field.fill("SELECT 41 + 1 AS answer")
+    field.press("Control+Enter")
+    visit.page.wait_for_selector("h1.usp-verdict:has-text('answer 42')")
+    visit.settle()
+    visit.check()
+
+
 def test_a_table_is_downloaded(visit: Visit) -> None:
     visit.go("query?sql=SELECT%20rank,%20count(*)%20AS%20n%20FROM%20events%20GROUP%20BY%20rank%20ORDER%20BY%20rank")
     with visit.page.expect_download() as download:
