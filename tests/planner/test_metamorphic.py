@@ -94,13 +94,14 @@ def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, each: Con
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
 def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str, each: Configuration) -> None:
-    """It keeps a shard of the sums alone, so that gradients cannot wait for the last micro-batch, as ZeRO-1's do."""
+    """In buckets it keeps a shard of the sums alone: gradients cannot wait for the last micro-batch, as ZeRO-1's do."""
     sharded = replace(each, zero=2)
     legal(model, each, sharded)
-    profile = replace(PROFILES[trainer], data_overlap=0.0, gather_exposed=0.0, gathers_beside=0, sums_once=0)
-    once, always = step(cases(each, sharded, model=MODELS[model], profile=profile)).exposed["dp"]
+    in_buckets = replace(PROFILES[trainer], sums_once=0, layer_by_layer=0, is_fsdp2=0)
+    alone = replace(in_buckets, data_overlap=0.0, gather_exposed=0.0, gathers_beside=0)
+    once, always = step(cases(each, sharded, model=MODELS[model], profile=alone)).exposed["dp"]
     assert always == pytest.approx(once * each.micro_batches)
-    usual, summed = steps(model, trainer, each, sharded).exposed["dp"]
+    usual, summed = step(cases(each, sharded, model=MODELS[model], profile=in_buckets)).exposed["dp"]
     assert longer_or_equal(summed, usual)
 
 

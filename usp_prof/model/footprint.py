@@ -90,6 +90,9 @@ class Habits:
     """Of one rank's weights and gradients, that buckets and the allocator hold beside them."""
     offload_keeps: Column = 0.0
     """Bytes of a weight's optimizer that stay on the device under ZeRO-2 and -3, where it lies in host memory."""
+    first_stage_of_gradients: Column = 2
+    """ZeRO stage from which gradients are sharded; more where they add up whole until they are summed."""
+    first_stage_of_weights: Column = 3
 
 
 PLAIN = Habits()
@@ -106,7 +109,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
     dense, routed = parameters(shape, c, stage)
     sharded = dense / c.shards + routed / c.expert_shards
 
-    def held(bytes_each: Column, from_stage: int) -> Column:
+    def held(bytes_each: Column, from_stage: Column) -> Column:
         """Give the bytes of what ZeRO shards from a stage on, at so many bytes a weight."""
         return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
 
@@ -114,7 +117,8 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
     # In host memory it costs the device what the trainer's shards of weights stay there as masters (ZeRO-2 and -3).
     left_behind = np.where(c.zero >= 2, habits.offload_keeps, 0.0)
     optimizer = np.where(c.offload, np.minimum(left_behind, optimizer), optimizer)
-    weights, gradients = held(c.width, 3), held(c.gradient_bytes, 2)
+    weights = held(c.width, habits.first_stage_of_weights)
+    gradients = held(c.gradient_bytes, habits.first_stage_of_gradients)
     # ZeRO-3 holds two layers gathered: the one that runs, and the next.
     layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
     gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)

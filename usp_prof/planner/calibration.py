@@ -4,7 +4,8 @@ Each part of the recorded step is held against the prediction of the same config
 
     compute          all device work is scaled to what the mean rank computed
     links of dp      the rate that its calls reached once all members were there; the size of its buckets
-    prefetch         under ZeRO-3, how much of compute hides the gathers
+    habits           whose messages of ZeRO-2 and -3 (messages.py) are nearest to those that were sent
+    prefetch         where weights travel layer by layer, how much of compute hides the gathers
     axes             exposed messages of tp, cp, ep and dp are scaled to those that were measured
     pipeline         what waits beyond the predicted bubble becomes the time of a hand-over
     fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
@@ -26,14 +27,17 @@ from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import InputError
 from usp_prof.model.hardware import find
 from usp_prof.model.shape import missing_sizes, shape_of
-from usp_prof.planner import compute, data_parallel
+from usp_prof.planner import compute, data_parallel, messages
 from usp_prof.planner.cases import cases_of, machine_of
 from usp_prof.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
 from usp_prof.planner.predict import Prediction, predict
-from usp_prof.planner.profiles import Profile
+from usp_prof.planner.profiles import PROFILES, Profile
+from usp_prof.planner.stages import stages_of
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags
+    from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest, ModelEntry
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
@@ -48,10 +52,14 @@ RINGS = {
     "all_gather": data_parallel.gather,
 }
 """Calls of data parallelism, and what each takes by the formulas."""
+HABITS = ("sums_once", "layer_by_layer", "is_fsdp2", "ends_are_units")
+SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
+"""Trainers of ZeRO-2 and -3; of those whose messages are equally near, the first."""
 NEUTRAL = Profile(
     "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
     host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
     overhead_bytes=0.0, optimizer_scale=1.0, data_overlap=1.0, gather_overlap=1.0, bucket_bytes=25e6, least_buckets=4.0,
+    sums_once=1, layer_by_layer=1,
 )  # fmt: skip
 """The formulas alone: nothing of a trainer that was measured elsewhere."""
 
@@ -116,7 +124,8 @@ def calibrate(tables: TableSet) -> Calibration:
         devices_per_node=manifest.devices_per_node or max(DEVICES_PER_NODE, configuration.devices),
         basis=f"run {manifest.name}",
     )
-    profile = _with_compute(NEUTRAL, model, configuration, cluster, compute_ns)
+    neutral = replace(NEUTRAL, is_paced=int(manifest.paced))
+    profile = _with_compute(neutral, model, configuration, cluster, compute_ns)
     profile = _with_links(profile, tables, model, configuration, cluster)
     profile = _with_parts(profile, model, configuration, cluster, parts)
     prediction = predict(model, configuration, cluster, profile=profile)
@@ -173,6 +182,7 @@ def _with_links(
     if not is_data.any():
         return profile
     profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
+    profile = _with_habits(profile, found, is_data, model, configuration, cluster)
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     measured_ns = formula_ns = 0.0
     for kind, seconds in RINGS.items():
@@ -184,10 +194,33 @@ def _with_links(
     if measured_ns:
         profile = replace(profile, data_share=profile.data_share * formula_ns / measured_ns)
     sums = found["bytes"][is_data & (found.matches("op", "all_reduce") | found.matches("op", "reduce_scatter"))]
-    if configuration.zero < 3 and len(sums):
+    if not np.any(messages.goes_by_layer(c)) and len(sums):
         in_a_step = sums.sum() / len(np.unique(found["step"][is_data])) / len(np.unique(of_group[is_data]))
         profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, in_a_step / sums.max()))
     return profile
+
+
+def _with_habits(
+    profile: Profile,
+    found: Columns,
+    is_data: Flags,
+    model: ModelEntry,
+    configuration: Configuration,
+    cluster: Cluster,
+) -> Profile:
+    """Take the habits of that trainer whose sharding sends most nearly the bytes that were sent in a step."""
+    of_group, _ = found.codes("group")
+    steps_of_groups = len(np.unique(found["step"][is_data])) * len(np.unique(of_group[is_data]))
+    sent_bytes = float(found["bytes"][is_data].sum()) / steps_of_groups
+    candidates = []
+    for name in SHARDING_TRAINERS:
+        habits = {habit: getattr(PROFILES[name], habit) for habit in HABITS}
+        candidate = replace(profile, **habits)
+        c = cases_of(shape_of(model), machine_of(cluster), candidate, [configuration])
+        weights = messages.of_fullest(c, stages_of(c))
+        planned_bytes = float(np.ravel(messages.gathered_bytes(c, weights) + messages.summed_bytes(c, weights))[0])
+        candidates.append((abs(planned_bytes - sent_bytes), candidate))
+    return min(candidates, key=lambda pair: pair[0])[1]
 
 
 def _talks_over_gloo(tables: TableSet) -> bool:
@@ -204,8 +237,10 @@ def _with_parts(
     measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
     profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
     first = predict(model, configuration, cluster, profile=profile)
-    # What ZeRO-3 shows teaches nothing of buckets that are summed behind backward, nor they of it.
-    scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if configuration.zero == 3 else {})
+    # What travels layer by layer teaches nothing of buckets that are summed behind backward, nor they of it.
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    by_layer = np.any(messages.goes_by_layer(c))
+    scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if by_layer else {})
     scales = {
         name: getattr(profile, name) * measured[axis] / first.exposed_ns[axis]
         for axis, name in scale_of_axis.items()
@@ -231,8 +266,9 @@ def _with_parts(
 def _with_prefetch(
     profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
 ) -> Profile:
-    """Find the share of compute that hides ZeRO-3's gathers with which as much of them shows as was measured."""
-    if configuration.zero < 3:
+    """Find the share of compute that hides a layer's gathers with which as much of them shows as was measured."""
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    if not np.any(messages.goes_by_layer(c)):
         return profile
     shares = np.linspace(0.0, 1.0, 101).tolist()
     shown = [

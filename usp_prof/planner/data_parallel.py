@@ -1,16 +1,16 @@
 """Data parallelism: when each of its messages may start, what of them compute hides, and what is left to see.
 
-    ZeRO-0, -1, -2   a bucket of gradients starts once backward has made it, and travels beside what is left of
-                     backward; buckets go one after another. The gather of new weights follows the optimizer, where no
-                     compute hides it. ZeRO-2 keeps no whole gradients from one micro-batch to the next, and so sums
-                     those of each, beside its backward and the next forward
-    ZeRO-3           a layer's weights travel while another layer computes, in each pass of each micro-batch; its
-                     gradients do while the layer before it has its backward. Nothing computes beside the first
-                     gathers of a step, nor beside its last sums
+    in buckets       (ZeRO-0, -1, Megatron's -2) a bucket of gradients starts once backward has made it, and travels
+                     beside what is left of backward; buckets go one after another. The gather of new weights follows
+                     the optimizer, where no compute hides it. Gradients of an earlier micro-batch, where they are
+                     summed too, go on beside the forward of the next
+    layer by layer   (ZeRO-3, FSDP2's and our ZeRO-2) a layer's weights travel while another layer computes; its
+                     gradients do while the layer before it has its backward. Nothing computes beside the gathers that
+                     a forward begins with, nor beside the last sums of a step
 
-So ZeRO-3 sends more in all, and may yet show less. Ranks of gloo compute on their host, which cannot run ahead: each
-pass waits for its first layer. A reduce-scatter of gloo is an all-reduce, and goes round the ring the other way than
-gathers: it takes none of their bandwidth.
+How often a step sends each of them is in `messages.py`. ZeRO-3 sends more in all, and may yet show less. Ranks of gloo
+compute on their host, which cannot run ahead: backward waits for its first layer, too. A reduce-scatter of gloo is an
+all-reduce, and goes round the ring the other way than gathers: it takes none of their bandwidth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.planner import cluster
+from usp_prof.planner import cluster, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,57 +41,98 @@ def beside(message: Column, compute: Column) -> Column:
 
 
 def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
-    """Give what ZeRO-3 shows in the mean layer, forward and backward of one micro-batch together."""
+    """Give what shows in the mean layer of the mean micro-batch, forward and backward together, layer by layer."""
     p = c.profile
-    shared, routed = _of_layer(c)
-    weights, sent = _on_ring(c, shared, routed), _gradient_width(c)
+    often = messages.times_a_step(c)
+    forward_gathers = often.forward_gathers / c.micro_batches
+    backward_gathers = often.backward_gathers / c.micro_batches
+    sums = often.sums / c.micro_batches
+    shared, routed = messages.of_layer(c)
+    weights, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
     gathered, summed = gather(c, weights * c.width), _sum(c, shared * sent, routed * sent)
-    before_forward, before_backward = p.gather_overlap * times.forward, p.gather_overlap * times.backward
-    on_one_link = beside(gathered + summed, before_backward)
-    on_two_links = np.maximum(beside(gathered, before_backward), beside(summed, times.backward))
-    shown = beside(gathered, before_forward) + np.where(p.gloo, on_two_links, on_one_link)
-    # Layers of a pass: the first of them is gathered when it is needed, unless the host runs ahead.
+
+    # Layers of a pass: the first of them is gathered when it is needed; in backward the host of a device runs ahead.
     of_pass = np.maximum(stages.layers.max(axis=0) / c.stages_of_rank, 1)
-    shown = np.where(p.gloo, (2 * gathered + (of_pass - 1) * shown) / of_pass, shown)
-    copied = weights * (2 * c.width + sent) * READ_AND_WRITTEN / c.machine.memory_rate
-    copied = np.where(c.shards > 1, copied, 0.0)
-    return np.where((c.zero == 3) & _is_shared(c), (shown + copied) * p.sharded_exposed, 0.0)
+    hidden_gather = beside(gathered, p.gather_overlap * times.forward)
+    in_forward = forward_gathers * (gathered + (of_pass - 1) * hidden_gather) / of_pass
+
+    own_gather = backward_gathers * gathered
+    without_sum = beside(own_gather, p.gather_overlap * times.backward)
+    with_sum = _beside_backward(c, own_gather, summed, times.backward)
+    in_backward = (1 - sums) * without_sum + sums * with_sum
+    in_backward = np.where(p.gloo, (own_gather + (of_pass - 1) * in_backward) / of_pass, in_backward)
+
+    copied_bytes = weights * ((forward_gathers + backward_gathers) * c.width + sums * sent)
+    copied = np.where(c.shards > 1, copied_bytes * READ_AND_WRITTEN / c.machine.memory_rate, 0.0)
+    shown = (in_forward + in_backward + copied) * p.sharded_exposed
+    return np.where(np.logical_and(messages.goes_by_layer(c), _is_shared(c)), shown, 0.0)
+
+
+def _beside_backward(c: Cases, gathered: Column, summed: Column, backward: Column) -> Column:
+    """Give what shows of a layer's gather and its sum in backward."""
+    hides = c.profile.gather_overlap * backward
+    on_one_link = beside(gathered + summed, hides)
+    on_two_links = np.maximum(beside(gathered, hides), beside(summed, backward))
+    # PyTorch's pipelines sum after their last backward, beside nothing.
+    sums_after = np.logical_and(c.profile.is_fsdp2, c.pp > 1)
+    return np.where(sums_after, beside(gathered, hides) + summed, np.where(c.profile.gloo, on_two_links, on_one_link))
 
 
 def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
-    """Give what shows once a step, beside what `in_a_layer` gives; of the first forward and the last backward."""
+    """Give what shows in a step beside what `in_a_layer` gives; `forward` and `backward` are of one micro-batch."""
+    weights = messages.of_fullest(c, stages)
+    layer_backward = backward / np.maximum(stages.layers.max(axis=0), 1)
+    by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward) * c.profile.sharded_exposed
+    in_buckets = _of_buckets(c, weights, forward, backward) * c.profile.data_exposed
+    shown = np.where(messages.goes_by_layer(c), by_layer, in_buckets)
+    return np.where(_is_shared(c), shown, 0.0)
+
+
+def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: Column) -> Column:
+    """Give what shows of gradients that are summed in buckets, and of new weights that are gathered in as many."""
     p = c.profile
-    held = stages.layers.max(axis=0)
-    vocabulary = c.shape.vocabulary * c.shape.hidden / c.tp
-    shared, routed = _of_layer(c)
-    shared, routed = held * shared + vocabulary, held * routed
-    weights, sent = _on_ring(c, shared, routed), _gradient_width(c)
-    summed = shared + routed * _shorter(c.expert_shards * _copies(c), c.shards * c.replicas)
-    buckets = np.maximum(summed * sent / p.bucket_bytes, p.least_buckets)
-    one = _sum(c, shared * sent / buckets, routed * sent / buckets)
+    shared, routed = weights.shared + weights.ends, weights.routed
+    on_ring, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
+    of_sums = shared + routed * _shorter(c.expert_shards * _copies(c), c.shards * c.replicas)
+    buckets = np.maximum(of_sums * sent / p.bucket_bytes, p.least_buckets)
+    overlap = np.minimum(p.data_overlap, 1.0)
+
+    sum_of_one = _sum(c, shared * sent / buckets, routed * sent / buckets)
     # The first bucket waits for its share of backward.
-    left = np.maximum(buckets * one - np.minimum(p.data_overlap, 1.0) * backward * (1 - 1 / buckets), one)
-    # ZeRO-2: the sums of an earlier micro-batch go on beside the forward of the next.
-    between = beside(buckets * one, np.minimum(p.data_overlap, 1.0) * (forward + backward))
-    sums_each = np.logical_and(c.zero == 2, np.logical_not(p.sums_once))
-    left = left + np.where(sums_each, (c.micro_batches - 1) * between, 0.0)
-    gathered = buckets * gather(c, weights * c.width / buckets)
+    last_sums = np.maximum(buckets * sum_of_one - overlap * backward * (1 - 1 / buckets), sum_of_one)
+    earlier_sums = beside(buckets * sum_of_one, overlap * (forward + backward))
+    sums = last_sums + np.maximum(messages.times_a_step(c).sums - 1, 0) * earlier_sums
+
+    gathered = buckets * gather(c, on_ring * c.width / buckets)
     # Beside the next step's first forward, the first bucket is waited for.
-    hidden = np.where(p.gathers_beside, np.minimum(p.data_overlap, 1.0) * forward * (1 - 1 / buckets), 0.0)
+    hidden = np.where(p.gathers_beside, overlap * forward * (1 - 1 / buckets), 0.0)
     gathered = np.maximum(gathered - hidden, gathered / buckets)
-    after = left + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
-    ends = _ends_of_sharded(c, vocabulary) * p.sharded_exposed
-    return np.where(_is_shared(c), np.where(c.zero == 3, ends, after * p.data_exposed), 0.0)
+    return sums + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
 
 
-def _ends_of_sharded(c: Cases, vocabulary: Column) -> Column:
-    """ZeRO-3: the gathers that begin a step and the sums that end it, of a layer and of embedding or head."""
-    shared, routed = _of_layer(c)
-    of_layer = gather(c, _on_ring(c, shared, routed) * c.width)
-    first = gather(c, vocabulary * c.width) + np.where(c.profile.gloo, 0.0, of_layer)
-    sent = _gradient_width(c)
-    last = _sum(c, vocabulary * sent, 0.0) + _sum(c, shared * sent, routed * sent)
-    return first + last
+def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_backward: Column) -> Column:
+    """Layer by layer: give what shows of the gathers that forward begins with, and of the sums that backward ends with.
+
+    `ends` are the weights of embedding and head, `layer_backward` is one layer's. FSDP2 waits for both of them in every
+    micro-batch, unless a pipeline keeps them.
+    """
+    p = c.profile
+    often = messages.times_a_step(c)
+    sent = messages.gradient_width(c)
+    shared, routed = messages.of_layer(c)
+    # What the first layer needs; embedding and head are one unit, or one each.
+    first = np.where(p.ends_are_units, np.minimum(ends, c.shape.vocabulary * c.shape.hidden / c.tp), ends)
+    begins = np.where(np.logical_and(p.is_fsdp2, c.pp == 1), c.micro_batches, 1)
+    begins = np.where(c.shards > 1, begins, 0)
+    beginning = gather(c, first * c.width)
+    later = np.maximum(often.end_gathers - begins, 0) * beside(gather(c, ends * c.width), p.gather_overlap * backward)
+
+    of_first_layer = _sum(c, shared * sent, routed * sent)
+    of_first_layer = np.where(p.is_paced, beside(of_first_layer, layer_backward), of_first_layer)
+    ending = _sum(c, first * sent, 0.0) + of_first_layer
+    earlier_ending = np.where(p.is_fsdp2, ending, beside(ending, p.gather_overlap * forward))
+    earlier_sums = np.maximum(often.sums - 1, 0) * earlier_ending
+    return np.asarray(begins * beginning + later + ending + earlier_sums)
 
 
 def _sum(c: Cases, shared: Column, routed: Column) -> Column:
@@ -111,11 +152,6 @@ def _is_shared(c: Cases) -> Column:
     return np.asarray((c.shards > 1) | (c.replicas > 1))
 
 
-def _of_layer(c: Cases) -> tuple[Column, Column]:
-    """Count the weights of a layer on a rank: those that all tokens meet, and its experts'."""
-    return c.shape.shared_parameters / c.tp, c.shape.routed_parameters / c.ep / c.expert_tp
-
-
 def _on_ring(c: Cases, shared: Column, routed: Column) -> Column:
     """Give what a ring over all shards would have to carry to send as much as shared weights and experts do."""
     return np.asarray(shared + routed * _shorter(c.expert_shards, c.shards))
@@ -124,11 +160,6 @@ def _on_ring(c: Cases, shared: Column, routed: Column) -> Column:
 def _shorter(members: Column, of: Column) -> Column:
     """Give what a ring of fewer members sends over what one of all sends, (n-1)/n each."""
     return np.asarray((1 - 1 / np.maximum(members, 1)) / (1 - 1 / np.maximum(of, 2)))
-
-
-def _gradient_width(c: Cases) -> Column:
-    """Give the bytes of a gradient on its way: those of a weight at least."""
-    return np.asarray(np.maximum(c.profile.sent_gradient_bytes, c.width))
 
 
 def gather(c: Cases, size: Column) -> Column:

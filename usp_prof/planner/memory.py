@@ -9,23 +9,27 @@ import numpy as np
 from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
 from usp_prof.model.footprint import MASTER_AND_MOMENTS, Footprint, Habits, Stage, footprints, parameters
 from usp_prof.model.shape import shape_of
+from usp_prof.planner import messages
 from usp_prof.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Columns
     from usp_prof.model.footprint import Parts
     from usp_prof.model.shape import Column
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.profiles import Profile
 
+NO_STAGE = 4
+"""Beyond all stages of ZeRO: never sharded."""
+
 
 def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     """Give the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
-    p = c.profile
-    habits = habits_of(p)
+    habits = habits_of(c.profile, c)
     held = [
         Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.kept[row])
         for row in range(len(WHERE))
@@ -33,9 +37,20 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     return tuple(footprints(c.shape, c, stage, habits) for stage in held)
 
 
-def habits_of(p: Profile) -> Habits:
+def habits_of(p: Profile, c: Columns) -> Habits:
     """Give what a trainer keeps beyond the formulas."""
-    return Habits(p.activation_scale, p.logit_bytes, p.overhead_bytes, p.buffer_fraction, p.offload_keeps)
+    keeps_gradients = (c.micro_batches > 1) & (messages.sums_a_step(p, c) == 1)
+    # What a backward has gathered, PyTorch's pipelines keep for the next forward.
+    keeps_weights = np.logical_and(p.is_fsdp2, c.pp > 1)
+    return Habits(
+        p.activation_scale,
+        p.logit_bytes,
+        p.overhead_bytes,
+        p.buffer_fraction,
+        p.offload_keeps,
+        first_stage_of_gradients=np.where(keeps_gradients, NO_STAGE, 2),
+        first_stage_of_weights=np.where(keeps_weights, NO_STAGE, 3),
+    )
 
 
 def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
@@ -53,7 +68,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     )
     # V-shaped schedules bring the last stage back to the first rank.
     last = 0 if SCHEDULES[schedule].traits.is_v_shaped else configuration.pp - 1
-    habits = habits_of(profile)
+    habits = habits_of(profile, columns)
     found = []
     for rank, count in enumerate(layers):
         parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)

@@ -84,11 +84,20 @@ class Profile:
     """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
     data_overlap: Column = 0.5
     sums_once: Column = 0
-    """1: ZeRO-2 sums gradients once a step, of all micro-batches (ours); 0: those of each (Megatron-FSDP, FSDP2)."""
+    """1: ZeRO-2 and -3 sum gradients once a step, of all micro-batches (ours); 0: those of each. With the next three it
+    says how often a step sends what: `messages.py` has the table and its sources."""
+    layer_by_layer: Column = 0
+    """1: ZeRO-2, too, gathers and sums layer by layer; 0: in buckets, after the optimizer and beside backward."""
+    is_fsdp2: Column = 0
+    """1: whole weights are freed after each backward, but for pipelines."""
+    ends_are_units: Column = 0
+    """1: FSDP2 frees embedding and head after each forward, too (torchtitan); 0: its root keeps them for backward."""
     data_latency: Column = 1.0
     """Of the rings' latency; 0 where a recorded run taught the rate of whole calls."""
     gloo: Column = 0
     """1: ranks compute on their host and talk over gloo (`data_parallel.py`)."""
+    is_paced: Column = 0
+    """1: compute is a timed wait, which a layer's gradients do not wait for: they travel beside their own backward."""
     gather_overlap: Column = 0.8
     """Share of compute that hides ZeRO-3's gathers; `gather_exposed` is what shows of ZeRO-1's after the optimizer."""
     gather_exposed: Column = 1.0
@@ -97,7 +106,7 @@ class Profile:
     context_exposed: Column = 1.0
     expert_exposed: Column = 1.0
     data_exposed: Column = 1.0
-    """Of data parallelism but for ZeRO-3, whose messages are others: `sharded_exposed`."""
+    """Of data parallelism in buckets; `sharded_exposed` is of what travels layer by layer."""
     sharded_exposed: Column = 1.0
     work_scale: Column = 1.0
     """Of all device work, where a recorded run taught it."""
@@ -116,20 +125,20 @@ class Profile:
 # fmt: off
 NANOTRON = Profile(
     "nanotron", gradient_bytes=5.0, sent_gradient_bytes=2.0, uneven=1, activation_scale=1.31, logit_bytes=16.4,
-    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.782, rest_scale=1.59, core_share=0.390,
-    host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.6e-6, tensor_exposed=0.875, network_share=0.545,
+    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.785, rest_scale=1.60, core_share=0.386,
+    host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.5e-6, tensor_exposed=0.876, network_share=0.547,
     network_hop=4.0, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
-    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=311e6, data_share=0.715, data_overlap=1.0,
-    gather_exposed=1.84, optimizer_scale=5.61, fixed=16.2e-3, jitter=0.0102, time_spread=0.15, memory_spread=0.22,
+    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=302e6, data_share=0.738, data_overlap=1.0,
+    gather_exposed=1.84, optimizer_scale=5.61, fixed=16.7e-3, jitter=0.0104, time_spread=0.15, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
 PUBLISHED = Profile(
-    gemm_share=1.0, rest_scale=1.14, eager_scale=1.68, cast_passes=1.80, unfused_scale=1.54, core_share=0.352,
-    host_layer=0.502e-3, host_unfused=2.81e-3, host_tensor=0.452e-3, host_experts=1.01e-3, imbalance=1.29,
-    tensor_latency=14.5e-6, tensor_exposed=0.686, network_share=0.991, pipeline_hop=97.0e-6, data_share=1.0,
-    data_overlap=0.578, gather_overlap=0.8, gather_exposed=0.768, expert_exposed=0.884, optimizer_scale=1.49,
-    fixed=17.0e-3, jitter=0.00803, time_spread=0.27, memory_spread=0.23,
+    gemm_share=1.0, rest_scale=1.15, eager_scale=1.69, cast_passes=1.80, unfused_scale=1.54, core_share=0.352,
+    host_layer=0.501e-3, host_unfused=2.80e-3, host_tensor=0.452e-3, host_experts=1.01e-3, imbalance=1.30,
+    tensor_latency=14.5e-6, tensor_exposed=0.699, network_share=0.924, pipeline_hop=97.2e-6, data_share=1.0,
+    data_overlap=0.566, gather_overlap=0.789, gather_exposed=0.781, expert_exposed=0.893, optimizer_scale=1.49,
+    fixed=17.1e-3, jitter=0.00820, time_spread=0.27, memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,993 rows)."""
 PROFILES: dict[str, Profile] = {
@@ -138,11 +147,14 @@ PROFILES: dict[str, Profile] = {
         PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.055, logit_bytes=7.9, overhead_bytes=36e6,
         gathers_beside=1,
     ),
-    "torchtitan": replace(PUBLISHED, name="torchtitan", selective_forward=0.4),
-    "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1),
+    "torchtitan": replace(
+        PUBLISHED, name="torchtitan", selective_forward=0.4, is_fsdp2=1, layer_by_layer=1, ends_are_units=1,
+        gradient_bytes=4.0, sent_gradient_bytes=4.0,
+    ),
+    "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1, is_fsdp2=1, layer_by_layer=1),
     "usp-prof": replace(
         PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0,
-        sums_once=1,
+        sums_once=1, layer_by_layer=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
 }
 # fmt: on
