@@ -260,3 +260,11 @@ def test_recorded_runs_multiply_exactly_what_their_model_says(name: str, tmp_pat
     weights, attention = mfu.compute(usp_prof.open_run(folder, cache_dir=tmp_path).tables).parts
     assert weights.ratio == pytest.approx(1.0, abs=1e-9)
     assert attention.ratio == pytest.approx(7 / 12, rel=0.01)
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 2}, {"replicate": 2, "tp": 2}, {"sp": 2, "dp": 2}], ids=str)
+def test_a_mesh_that_does_not_tell_all_of_the_job_leaves_mfu(mesh: dict[str, int]) -> None:
+    """A user's loop may pass one dimension of its mesh, or dimensions under names of its own."""
+    result = mfu.compute(tables(replace(MANIFEST, mesh=mesh), world=4))
+    assert not np.isnan(result.mfu)
+    assert not result.notes

@@ -268,10 +268,17 @@ def _note(code: str, detail: str) -> HealthRow:
 
 
 def _wrong_devices(tables: TableSet) -> list[HealthRow]:
+    """Refuse a mesh of which no whole number fits into the world.
+
+    One that fits several times may have dimensions under names that are not ours, or be a part of the job's mesh.
+    """
     world, mesh = _recorded_world(tables), _mesh_size(tables)
-    if world <= 0 or mesh <= 1 or mesh == world:
+    if world <= 0 or mesh <= 1 or world % mesh == 0:
         return []
-    detail = f"the trace's world has {world} ranks, the manifest's mesh {mesh}; give the run its own run.json"
+    detail = (
+        f"the trace's world has {world} ranks, the manifest's mesh {mesh}, which do not go into it;"
+        " give the run its own run.json"
+    )
     return [HealthRow("devices_contradicted", Severity.ERROR, detail=detail)]
 
 
