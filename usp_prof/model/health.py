@@ -162,7 +162,7 @@ HEALTH_CODES: dict[str, str] = {
     "no_model_flop": "The model's FLOP count is not known.",
     "model_contradicted": "Shapes of the ops contradict the model or the tokens per step. MFU and HFU are not shown.",
     "peak_contradicted": "Matrix products run faster than the device's peak. MFU and HFU are not shown; give the peak.",
-    "devices_contradicted": "World size is no multiple of the mesh. MFU and HFU are not shown. Give the run its run.json.",
+    "devices_contradicted": "The mesh and the world do not fit. MFU and HFU are not shown; give the run its run.json.",
     # findings and predictions
     "rules_skipped": "Rules were skipped: their inputs are damaged or missing.",
     "findings_of_all_steps": "Only some steps were selected. Tables and figures cover these; findings cover all steps.",
