@@ -95,3 +95,37 @@ def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", ADDING, path]) for _ in range(4)]
     assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
     assert path.read_bytes() == b"x" * 80
+
+
+ADDING = """
+import sys
+from pathlib import Path
+from usp_prof.whole_files import append_at_once
+for part in range(20):
+    append_at_once(Path(sys.argv[1]), (sys.argv[2] * 50_000 + "\\n").encode())
+"""
+
+
+def test_what_processes_append_at_once_stands_apart(tmp_path: Path) -> None:
+    """Two checks that read the summary of a step, and wrote it with their own text added, lost one of the two."""
+    path = tmp_path / "summary.md"
+    path.write_text("before\n")
+    started = [subprocess.Popen([sys.executable, "-c", ADDING, path, letter]) for letter in "abcd"]
+    assert [process.wait() for process in started] == [0] * 4
+    first, *lines = path.read_text().splitlines()
+    assert first == "before"
+    assert sorted(lines) == sorted(letter * 50_000 for letter in "abcd" for _ in range(20))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of a process are POSIX's")
+def test_what_a_full_disk_takes_only_a_part_of_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("before\n")
+    limited = (
+        "import resource, signal, sys; from pathlib import Path; from usp_prof.whole_files import append_at_once\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
+        "append_at_once(Path(sys.argv[1]), b'x' * 9000)"
+    )
+    ended = subprocess.run([sys.executable, "-c", limited, path], capture_output=True, text=True, check=False)
+    assert "OSError" in ended.stderr
+    assert path.read_text() == "before\n"

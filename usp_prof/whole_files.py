@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from contextlib import contextmanager
@@ -62,6 +63,26 @@ def one_writer(path: Path) -> Iterator[None]:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def append_at_once(path: Path, data: bytes) -> None:
+    """Add to a file, made where it is missing, in one write behind all that others have added; no reader sees a part.
+
+    Where the disk is full, what was written of it is taken back.
+    """
+    with path.open("ab", buffering=0) as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        before = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(data)
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
+        if written != len(data):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -76,6 +76,7 @@ def test_copies_are_written_and_history_kept(runs: Path, tmp_path: Path, capsys:
     (tmp_path / "summary.md").write_text("as PowerShell writes it", encoding="utf-16")
     assert _check(runs, "again", "--write", copies) == 2
     assert "summary.md is not UTF-8 text" in capsys.readouterr().err
+    assert (tmp_path / "summary.md").read_text(encoding="utf-16") == "as PowerShell writes it"
     assert main(["trend", history, "--metric", "step_time"]) == 0
     assert "2 runs" in capsys.readouterr().out
 

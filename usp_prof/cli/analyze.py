@@ -126,7 +126,7 @@ def _not_in_the_traces(group: Group) -> None:
 
 def _how_to_write(out: Group) -> None:
     out.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
-    out.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
+    out.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
     out.add_argument(
         "--section",
         metavar="NAME",

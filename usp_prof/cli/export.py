@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof.cli.opening import note, open_from, parse_numbers, run_options
 from usp_prof.export.merged_trace import export
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import check_file_name
 from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     steps = parse_numbers(args.steps, "--steps") if args.steps else ()
     selection = Selection(first_step=min(steps, default=None), last_step=max(steps, default=None))
     window = _window(args.range) if args.range else None
+    check_file_name(args.output)
     opened = open_from(args)
     target = Path(args.output)
     read = [file.path for file in opened.files if isinstance(file.path, Path)]  # the others lie in an object store

@@ -10,6 +10,7 @@ from usp_prof.cli.opening import completes, note, output, write_out
 from usp_prof.learn import lessons
 from usp_prof.learn.lessons import path_of, record
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import check_name
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     chosen = lessons.lesson(args.lesson)
     folder = Path(args.output) / chosen.name
+    check_name(folder, "name another folder with --output")
     record(chosen, folder, again=args.again, say=lambda text: note(args, text))
     from usp_prof.learn.measurement import measure  # noqa: PLC0415 - a list of lessons needs no replay
 

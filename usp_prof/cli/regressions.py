@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof import checking
@@ -21,7 +20,7 @@ from usp_prof.gate.facts import FactKind, differences
 from usp_prof.gate.policy import Judge, parse_pairs
 from usp_prof.gate.verdict import Inconclusive, unusable_input
 from usp_prof.model.errors import InputError, UsageError, unknown_name
-from usp_prof.model.files import read_text, write
+from usp_prof.model.files import add_to, write
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better
 from usp_prof.model.printable import counted, for_log
@@ -105,8 +104,8 @@ class Check:
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         run_options(parser)
-        parser.add_argument("--baseline", metavar="FILE", default="", help="file of usp-prof baseline save")
-        parser.add_argument("--policy", metavar="FILE", default="", help="rules in TOML; see docs/ci.md")
+        parser.add_argument("--baseline", metavar="FILE", help="file of usp-prof baseline save")
+        parser.add_argument("--policy", metavar="FILE", help="rules in TOML; see docs/ci.md")
         parser.add_argument(
             "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38"
         )
@@ -134,16 +133,17 @@ class Check:
         """Check; the exit code is the verdict's."""
         copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
         demand = checking.Demand(
-            baseline=args.baseline,
-            policy=args.policy,
+            baseline=_file(args, "baseline"),
+            policy=_file(args, "policy"),
             minimum={name: _number(name, value) for name, value in parse_pairs(args.min).items()},
             max_regression=parse_pairs(args.max_regression),
             inconclusive=args.inconclusive,
             judge=args.judge or "",
         )
+        keeps_history = bool(_file(args, "history"))
         terms = demand.read()  # what is wrong with the words or the files is said before a large run is read
         opened = open_from(args)
-        after = checking.measured(opened, args.path) if args.history else None
+        after = checking.measured(opened, args.path) if keeps_history else None
         report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
         screen = output(args)
         is_screen, color = screen.is_terminal, not screen.no_color
@@ -158,9 +158,19 @@ class Check:
 
 def _write(report: Report, form: str, file: str) -> None:
     text = checking.render(report, form)
-    if form == "markdown" and Path(file).is_file():  # a step summary is added to
-        text = read_text(file, "summary", "name another file") + text
-    write(file, text, "name another file")
+    put = add_to if form == "markdown" else write  # a step summary is added to
+    put(file, text, "name another file")
+
+
+def _file(args: argparse.Namespace, option: str) -> str:
+    """Give the file that an option names, empty where it was not given; one that was given is not empty.
+
+    `--baseline "$BASELINE"` of a CI script whose variable is not set would judge by nothing.
+    """
+    named: str | None = getattr(args, option)
+    if named == "":
+        raise UsageError(f"--{option} names no file", hint=f"name one, or leave --{option} out")
+    return named or ""
 
 
 def _known(form: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import note, notes, output, write_out
 from usp_prof.model.errors import InputError, UsageError, UspProfError
-from usp_prof.model.files import read_text
+from usp_prof.model.files import check_name, read_text, write
 from usp_prof.planner.calibration import calibrate
 from usp_prof.planner.sweep import published, rows, runner
 from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.folder:
         raise UsageError("a sweep needs a folder", hint=EXAMPLES.splitlines()[0].strip())
     folder = Path(args.folder)
+    check_name(folder, "name another folder")
     sweep, outcomes = _run(args, folder)
     found = rows.of_folder(sweep, outcomes)
     judged: Score | None = None
@@ -209,9 +210,8 @@ def _write(
     else:
         parts = answer.sections(found, judged, notes_below, drawn=args.format == "html", axes=axes)
         text = _page(title, parts) if args.format == "html" else _lines(args, title, parts)
-    if args.output:
-        with whole_file(Path(args.output)) as file:
-            file.write(text.encode())
+    if args.output is not None:
+        write(args.output, text)
         note(args, f"wrote {args.output}")
     elif args.format == "terminal":
         sys.stdout.write(text)

@@ -108,9 +108,9 @@ class Query:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Answer."""
-        if args.format == "parquet" and not args.output:
+        if args.format == "parquet" and args.output is None:
             raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
-        is_table = args.format == "table" and not args.output
+        is_table = args.format == "table" and args.output is None
         cells = Cells.TEXT if is_table else Cells.TYPED if args.format == "parquet" else Cells.PLAIN
         answer = open_from(args).answer(args.sql, cells=cells)
         try:
@@ -123,11 +123,11 @@ class Query:
 
 
 def _write_answer(args: argparse.Namespace, answer: pa.Table) -> int:
-    if args.format == "table" and not args.output:
+    if args.format == "table" and args.output is None:
         _show(args, answer)
         return 0
     data = _written(answer, "csv" if args.format == "table" else args.format)
-    if args.output:
+    if args.output is not None:
         write(args.output, data)
         note(args, f"wrote {counted(answer.num_rows, 'row')} to {args.output}")
     else:

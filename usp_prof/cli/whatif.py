@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     replayed = Representatives(opened.tables) if args.output else replayed_ranks(opened.tables, edits)
     together = predict_on(replayed, edits)
     alone = [predict_on(replayed, [each]) for each in edits] if len(edits) > 1 else [together]
-    if args.output:
+    if args.output is not None:
         _write(args, opened, together)
     write_out(_text(args, opened.name, alone, together))
     return 0

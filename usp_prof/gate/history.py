@@ -21,7 +21,7 @@ from usp_prof.gate.change_points import Trend, find_trend
 from usp_prof.gate.facts import Fact, FactKind, barred, differences
 from usp_prof.gate.sample import boil_down
 from usp_prof.model.errors import NO_ROOM, InputError
-from usp_prof.model.files import ERRORS, read_bytes
+from usp_prof.model.files import ERRORS, check_file_name, read_bytes
 from usp_prof.model.metric import Better, Unit
 from usp_prof.whole_files import one_writer, whole_file
 
@@ -83,6 +83,7 @@ def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = 
 
     Several jobs may add at once: each waits for the others.
     """
+    check_file_name(path, "name another file")
     try:
         with one_writer(Path(path)):
             return _append(path, run, verdict, commit)

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from usp_prof.inputs.object_stores import HTTP, NoRangesError, ask, scheme_of
 from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.files import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,6 +164,7 @@ def location(path: str | Path | RemotePath) -> Location:
     """Give the path that a text means: a URL's, else one of this machine (`~` is the home folder)."""
     if isinstance(path, RemotePath):
         return path
+    check_name(path, "name another file or folder")
     scheme = scheme_of(path)
     if not scheme:
         return Path(path).expanduser()

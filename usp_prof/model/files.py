@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 from usp_prof import limits
 from usp_prof.limits import MAX_DEPTH, MAX_DESCRIPTION_BYTES
 from usp_prof.model.errors import NO_ROOM, InputError
-from usp_prof.whole_files import whole_file
+from usp_prof.whole_files import append_at_once, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,12 +115,37 @@ def check_depth(data: object, most: int = MAX_DEPTH) -> None:
         check_depth(each, most - 1)
 
 
+def check_name(path: str | Path, hint: str = "choose another file with -o") -> None:
+    """Refuse a name that no file can have: with a zero byte, or letters that no encoding has."""
+    name = str(path)
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise InputError(f"cannot use {name!r}: it is no name of a file, it holds half a letter", hint=hint) from None
+    if "\0" in name:
+        raise InputError(f"cannot use {name!r}: it is no name of a file, it holds a zero byte", hint=hint)
+
+
+LONGEST_NAME = 255
+"""Bytes of a name, on every file system that there is."""
+
+
+def check_file_name(path: str | Path, hint: str = "choose another file with -o") -> None:
+    """Refuse a name that no file can have, or that a folder has."""
+    check_name(path, hint)
+    if not Path(path).name or str(path).endswith(("/", os.sep)):
+        raise InputError(f"cannot write {str(path)!r}: it names no file", hint=hint)
+    if len(os.fsencode(Path(path).name)) > LONGEST_NAME:
+        raise InputError(f"cannot write {path}: its name is longer than {LONGEST_NAME} bytes", hint=hint)
+    if os.path.isdir(path):  # noqa: PTH112 - false where the name is longer than names may be
+        raise InputError(f"cannot write {path}: it is a folder", hint=hint)
+
+
 @contextmanager
 def written(path: str | Path, hint: str = "choose another file with -o") -> Iterator[IO[bytes]]:
     """Open a file to write; it is there whole, or not at all. A full disk stays an `OSError`: no path helps."""
+    check_file_name(path, hint)
     try:
-        if not Path(path).name:
-            raise InputError(f"cannot write {str(path)!r}: it names no file", hint=hint)
         with whole_file(Path(path)) as file:
             yield file
     except OSError as error:
@@ -132,6 +158,25 @@ def write(path: str | Path, data: bytes | str, hint: str = "choose another file 
     """Write a file at once."""
     with written(path, hint) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def add_to(path: str | Path, data: str, hint: str) -> None:
+    """Add to a file that others may add to at the same time, such as the summary of a CI step: all of it, or nothing.
+
+    A device or a pipe is written to as it is.
+    """
+    check_file_name(path, hint)
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            write(path, data, hint)
+            return
+        if Path(path).exists():
+            read_text(path, "file", hint)  # one of another encoding would be spoilt
+        append_at_once(Path(path), data.encode())
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise InputError(f"cannot write {path}: {error.strerror}", hint=hint) from None
 
 
 # Plain data against declared types: JSON that a person wrote becomes a dataclass, or an error that names the field.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.contract import MANIFEST_NAME, GroupEntry, Manifest, ModelEntry
+from usp_prof.model.files import check_name
 from usp_prof.synth import gloo_layout, layout, nccl_layout
 from usp_prof.synth.declaration import Style
 from usp_prof.synth.mesh import AXES, clocks
@@ -72,6 +73,7 @@ _LEVEL = 1
 
 def write(run: Declaration, folder: Path, *, described: bool = True, compress: bool = True) -> list[Path]:
     """Write the run's traces and truth into a folder; without `described` there is no manifest."""
+    check_name(folder, "name another folder")
     simulation = simulate(run)
     folder.mkdir(parents=True, exist_ok=True)
     notes = manifest(simulation) if described else None

@@ -21,6 +21,7 @@ from usp_prof.inputs.kineto import events
 from usp_prof.inputs.kineto.combinations import Inputs
 from usp_prof.inputs.kineto.events import RawTrace
 from usp_prof.model.errors import UsageError
+from usp_prof.model.files import check_name
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.replay.graph import events_of
 from usp_prof.schedule_orders import Kind
@@ -137,6 +138,7 @@ def _health_of(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
 
 def write_run(tables: TableSet, folder: Path, metadata: Mapping[int, Mapping[str, Any]]) -> None:
     """Write all ranks; `metadata` has the top-level fields of the recorded files."""
+    check_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already", hint="name a new folder with -o, or a file such as what.json.gz")
     folder.mkdir(parents=True, exist_ok=True)
