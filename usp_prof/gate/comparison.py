@@ -61,21 +61,21 @@ def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Compar
 
 
 def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
-    found = differences(first.facts, other.facts)
+    differing = differences(first.facts, other.facts)
     old, new = first.by_key(), other.by_key()
     noise = noise_of((first, other), PRIORS)
     judgements = []
     for key in sorted({*old, *new}):
         some = new[key] if key in new else old[key]
-        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some.unit, found, across), noise))
+        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some.unit, differing, across), noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
         for name in sorted({*parts_before, *parts_after})
     )
-    doubts = unusable_input((first,), other, Severity.DATA_LOSS, found)
-    doubts += uncompared(found, across)
-    return Pair(other.label, tuple(judgements), found, doubts, steps, explain(first, other))
+    doubts = unusable_input((first,), other, Severity.DATA_LOSS, differing)
+    doubts += uncompared(differing, across)
+    return Pair(other.label, tuple(judgements), differing, doubts, steps, explain(first, other))
 
 
 def _judgement(
@@ -87,10 +87,10 @@ def _judgement(
         if after is None:
             return replace(blank, reason="only in the first run", before=mean)
         return replace(blank, reason="not in the first run", after=mean)
-    found = judge((before,), after, rule_for(some), _DOUBT, noise)
+    judgement = judge((before,), after, rule_for(some), _DOUBT, noise)
     if bar is not None:
-        return replace(blank, reason=f"not comparable: {bar}", before=found.before, after=found.after)
-    return found
+        return replace(blank, reason=f"not comparable: {bar}", before=judgement.before, after=judgement.after)
+    return judgement
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})
@@ -105,14 +105,14 @@ def rule_for(series: Series) -> Rule:
     return Rule(series.key, nothing, Limit(float("inf"), scale), Limit(0.001, scale))
 
 
-def direction(found: Judgement) -> str:
+def direction(judgement: Judgement) -> str:
     """Say what a comparison shows: better, worse, changed, same, within noise, or nothing where nothing is compared."""
-    if found.verdict is Verdict.NOT_COMPARED or math.isnan(found.low):
+    if judgement.verdict is Verdict.NOT_COMPARED or math.isnan(judgement.low):
         return ""
-    if found.low == found.high == 0:
+    if judgement.low == judgement.high == 0:
         return "same"
-    if found.low <= 0 <= found.high:
+    if judgement.low <= 0 <= judgement.high:
         return "within noise"
-    if found.better is Better.NEITHER:
+    if judgement.better is Better.NEITHER:
         return "changed"
-    return "worse" if found.worse > 0 else "better"
+    return "worse" if judgement.worse > 0 else "better"

@@ -68,15 +68,15 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
     new: Mapping[tuple[FactKind, str], str] = {(fact.kind, fact.name): fact.value for fact in after}
     order = list(FactKind)
     keys = sorted(old.keys() | new.keys(), key=lambda key: (order.index(key[0]), key[1]))
-    found = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
-    return tuple(each for each in found if each.before != each.after and not _as_measured(each))
+    pairs = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
+    return tuple(each for each in pairs if each.before != each.after and not _as_measured(each))
 
 
-def _as_measured(found: Difference) -> bool:
+def _as_measured(difference: Difference) -> bool:
     """Say whether two figures are the same but for how they were measured."""
-    if found.name != MEASURED_PEAK or not found.known:
+    if difference.name != MEASURED_PEAK or not difference.known:
         return False
-    before, after = float(found.before), float(found.after)
+    before, after = float(difference.before), float(difference.after)
     return max(before, after) <= SAME_PEAK * min(before, after)
 
 
@@ -84,10 +84,10 @@ _RATES = (Unit.NS, Unit.PER_SECOND, Unit.BYTES_PER_SECOND, Unit.FLOP_PER_SECOND,
 _AMOUNTS = (Unit.NS, Unit.BYTES, Unit.FLOP, Unit.COUNT)
 
 
-def barred(unit: Unit, found: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
+def barred(unit: Unit, differing: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
     """Give the difference that bars figures of this unit, if any; kinds in `across` are compared all the same."""
     passed = set(across)
-    for difference in found:
+    for difference in differing:
         if not difference.known or difference.kind in passed:
             continue
         if difference.kind is FactKind.HARDWARE and unit in _RATES:
@@ -103,11 +103,11 @@ _BARRED_BY = {FactKind.HARDWARE: "times, rates and shares", FactKind.WORK: "time
 """What a known difference of a kind leaves uncompared, in words."""
 
 
-def uncompared(found: Iterable[Difference], across: Iterable[FactKind] = ()) -> tuple[str, ...]:
+def uncompared(differing: Iterable[Difference], across: Iterable[FactKind] = ()) -> tuple[str, ...]:
     """Say, a sentence a kind, which differences of device or work leave metrics uncompared."""
     passed = set(across)
     words_of_kind: dict[FactKind, list[str]] = {}
-    for difference in found:
+    for difference in differing:
         if difference.known and difference.kind in _BARRED_BY and difference.kind not in passed:
             words_of_kind.setdefault(difference.kind, []).append(_in_words(difference))
     return tuple(f"{', '.join(words)}: {_BARRED_BY[kind]} are not compared" for kind, words in words_of_kind.items())
@@ -129,10 +129,10 @@ def _in_words(difference: Difference) -> str:
 
 def facts_of(tables: TableSet) -> tuple[Fact, ...]:
     """Gather the facts of a run, sorted; what was not recorded is left out."""
-    found = _from_ranks(tables)
+    values = _from_ranks(tables)
     if tables.manifest is not None:
-        found = {**found, **_from_manifest(tables.manifest)}
-    return tuple(sorted(Fact(kind, name, value) for (kind, name), value in found.items() if value))
+        values = {**values, **_from_manifest(tables.manifest)}
+    return tuple(sorted(Fact(kind, name, value) for (kind, name), value in values.items() if value))
 
 
 def _from_ranks(tables: TableSet) -> dict[tuple[FactKind, str], str]:
@@ -181,5 +181,5 @@ def _from_manifest(manifest: Manifest) -> dict[tuple[FactKind, str], str]:
         "ZeRO stage": str(manifest.zero_stage) if manifest.zero_stage >= 0 else "",
     }
     kinds = ((FactKind.HARDWARE, hardware), (FactKind.WORK, work), (FactKind.LAYOUT, layout))
-    found = {(kind, name): value for kind, facts in kinds for name, value in facts.items() if value}
-    return {**found, **{(FactKind.SOFTWARE, name): value for name, value in manifest.software.items()}}
+    values = {(kind, name): value for kind, facts in kinds for name, value in facts.items() if value}
+    return {**values, **{(FactKind.SOFTWARE, name): value for name, value in manifest.software.items()}}

@@ -145,10 +145,10 @@ def load(path: str | Path) -> Baseline:
     hint = "make one with: usp-prof baseline save RUN -o baseline.json"
     data = read_bytes(path, "baseline", hint)
     try:
-        found = msgspec.json.decode(data)
-        if is_later(found, FORMAT, VERSION):  # asked first: a later one may have other fields
+        raw = msgspec.json.decode(data)
+        if is_later(raw, FORMAT, VERSION):  # asked first: a later one may have other fields
             raise InputError(f"{path} was written by a later usp-prof", hint="update it, or save the baseline again")
-        baseline = checked(Baseline, found)
+        baseline = checked(Baseline, raw)
     except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a baseline: {error}", hint=hint) from error
     if baseline.format != FORMAT or not baseline.runs:
@@ -177,12 +177,12 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
         _add(sums["host op" if on_device else "op"], _ops(tables.columns("ops", rank)))
         _add(sums["kernel"], _kernels(tables.columns("kernels", rank)))
         _add(sums["call"], _calls(tables.columns("collectives", rank)))
-    found: list[Work] = []
+    largest: list[Work] = []
     for sort, rows in sums.items():
         listed = [Work(sort, *key, ns / max(rank_steps, 1), n / max(rank_steps, 1)) for key, (ns, n) in rows.items()]
         listed.sort(key=lambda each: (-each.ns_per_step, each.name, each.shape, each.phase))
-        found += listed[:KEPT]
-    return tuple(found)
+        largest += listed[:KEPT]
+    return tuple(largest)
 
 
 def _ops(ops: Columns) -> list[tuple[_Key, float, float]]:

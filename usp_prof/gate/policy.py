@@ -223,8 +223,8 @@ def parse_pairs(words: list[str]) -> dict[str, str]:
     pairs = {}
     for word in words:
         for part in _split(word):
-            name, found, value = part.rpartition("=")
-            if not found or not name or not value:
+            name, sign, value = part.rpartition("=")
+            if not sign or not name or not value:
                 raise UsageError(f"{part!r} is not NAME=VALUE", hint="for example mfu=0.38 or step_time=3%")
             pairs[name.strip()] = value.strip()
     return pairs

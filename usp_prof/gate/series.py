@@ -94,7 +94,7 @@ def from_values(values: Iterable[Value]) -> tuple[Series, ...]:
         slot = samples.setdefault((value.metric.id, place), defaultdict(list))
         slot["rank" in value.dims, int(value.dims.get("step", WHOLE_RUN))].append(float(value.value))
         metrics[value.metric.id] = value.metric
-    found = []
+    all_series = []
     for (name, place), slots in sorted(samples.items()):
         if name in DIVIDED_AMONG_RANKS and all(is_of_rank for is_of_rank, _ in slots):
             continue
@@ -102,8 +102,8 @@ def from_values(values: Iterable[Value]) -> tuple[Series, ...]:
         steps = _steps(slots)
         fold = default_fold(metric.unit)
         folded = tuple(_fold(fold, slots.get((False, step)) or slots[True, step]) for step in steps)
-        found.append(Series(name, place, metric.unit, metric.better, metric.title, steps, folded))
-    return tuple(found)
+        all_series.append(Series(name, place, metric.unit, metric.better, metric.title, steps, folded))
+    return tuple(all_series)
 
 
 def _steps(slots: dict[tuple[bool, int], list[float]]) -> tuple[int, ...]:

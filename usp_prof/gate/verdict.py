@@ -33,13 +33,13 @@ _LISTED = 8
 
 
 def unusable_input(
-    before: Sequence[Measured], after: Measured, least: Severity, found: Sequence[Difference]
+    before: Sequence[Measured], after: Measured, least: Severity, differing: Sequence[Difference]
 ) -> tuple[str, ...]:
     """Say what forbids a verdict: damage at or above `least`, and ranks that one side has and the other has not.
 
     A run that was recorded on some ranks only is judged against a baseline of the same ranks.
     """
-    reasons = _ranks(before, after, found)
+    reasons = _ranks(before, after, differing)
     order = list(Severity)
     for which, run in [*(("baseline", run) for run in before), ("run", after)]:
         for each in run.damage:
@@ -49,11 +49,11 @@ def unusable_input(
     return tuple(dict.fromkeys(reasons))
 
 
-def _ranks(before: Sequence[Measured], after: Measured, found: Sequence[Difference]) -> list[str]:
+def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Difference]) -> list[str]:
     if not before:
         return _lost(f"run {after.label}", after.missing_ranks)
     reasons = []
-    if any(each.kind is FactKind.LAYOUT and each.name == "world size" and each.known for each in found):
+    if any(each.kind is FactKind.LAYOUT and each.name == "world size" and each.known for each in differing):
         for run in before:
             reasons += _lost(f"baseline {run.label}", run.missing_ranks)
         return reasons + _lost(f"run {after.label}", after.missing_ranks)
@@ -126,14 +126,14 @@ def check(
     """Check a run against a baseline; without one, against the policy's absolute bounds only."""
     runs = baseline.runs if baseline is not None else ()
     last = runs[-1] if runs else None
-    found = differences(last.facts, after.facts) if last else ()
+    differing = differences(last.facts, after.facts) if last else ()
     noise = noise_of((*runs, after), policy.noise)
-    judgements = _compared(runs, after, policy, found, noise) + judge_bounds(after, policy)
+    judgements = _compared(runs, after, policy, differing, noise) + judge_bounds(after, policy)
     fresh: tuple[SeenFinding, ...] = ()
-    if runs and _same_machine(found):
+    if runs and _same_machine(differing):
         fresh, unsure = new_findings(runs, after, policy, noise)
         judgements += unsure
-    unusable = unusable_input(runs, after, policy.health, found)
+    unusable = unusable_input(runs, after, policy.health, differing)
     if unusable:
         judgements = tuple(_in_doubt(each) for each in judgements)
     elif all(each.verdict is Verdict.NOT_COMPARED for each in judgements):
@@ -145,12 +145,12 @@ def check(
     if last is None:  # nothing was to be compared: only the bounds are worth a line
         judgements = tuple(each for each in judgements if each.verdict is not Verdict.NOT_COMPARED)
     return Report(
-        verdict, judgements, found, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
+        verdict, judgements, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
     )
 
 
 def _compared(
-    runs: Sequence[Measured], after: Measured, policy: Policy, found: Sequence[Difference], noise: Noise
+    runs: Sequence[Measured], after: Measured, policy: Policy, differing: Sequence[Difference], noise: Noise
 ) -> tuple[Judgement, ...]:
     no_steps = no_steps_in(runs, after)
     olds = [run.by_key() for run in runs]
@@ -165,7 +165,7 @@ def _compared(
         if rule is None:
             continue
         before = [old[key] for old in olds if key in old]
-        bar = barred(some.unit, found, policy.across)
+        bar = barred(some.unit, differing, policy.across)
         if bar is not None:
             done[key] = _aside(some, Verdict.NOT_COMPARED, f"not comparable: {bar}")
         elif no_steps and some.metric in PER_STEP:
@@ -173,7 +173,7 @@ def _compared(
         elif not before:
             done[key] = _aside(some, Verdict.NOT_COMPARED, "the baseline does not have it")
         elif key not in news:
-            layout = any(each.kind in (FactKind.LAYOUT, FactKind.WORK) for each in found)
+            layout = any(each.kind in (FactKind.LAYOUT, FactKind.WORK) for each in differing)
             what = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
             done[key] = _aside(some, what, "measured in the baseline, but not in this run")
         else:
@@ -239,15 +239,15 @@ def _aside(series: Series, verdict: Verdict, reason: str) -> Judgement:
     return Judgement(series.key, series.title, series.unit, series.better, verdict, reason)
 
 
-def _in_doubt(found: Judgement) -> Judgement:
+def _in_doubt(judgement: Judgement) -> Judgement:
     """Take a verdict back that damaged input gave."""
-    if found.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
-        return found
-    return replace(found, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
+    if judgement.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
+        return judgement
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)
 
 
-def _same_machine(found: Sequence[Difference]) -> bool:
-    return not any(each.kind is FactKind.HARDWARE and each.known for each in found)
+def _same_machine(differing: Sequence[Difference]) -> bool:
+    return not any(each.kind is FactKind.HARDWARE and each.known for each in differing)
 
 
 def _overall(

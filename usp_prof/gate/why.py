@@ -118,7 +118,7 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
     """Match ops, kernels and calls by name, shape and place in the step; give those that changed most."""
     old = {_identity(each): each for each in before}
     new = {_identity(each): each for each in after}
-    found = []
+    changes = []
     for identity in sorted({*old, *new}):
         was, now = old.get(identity), new.get(identity)
         change = WorkChange(
@@ -129,8 +129,8 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
             now.count_per_step if now else 0.0,
         )
         if abs(change.delta_ns) > least_ns:
-            found.append(change)
-    return tuple(sorted(found, key=lambda each: (-abs(each.delta_ns), each.sort, each.name, each.shape))[:TOP])
+            changes.append(change)
+    return tuple(sorted(changes, key=lambda each: (-abs(each.delta_ns), each.sort, each.name, each.shape))[:TOP])
 
 
 def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
@@ -140,13 +140,13 @@ def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
 
 def _places(run: Measured) -> dict[str, float]:
     names = {(metric, dimension): name for metric, name, dimension in PARTS}
-    found = {}
+    time_of_place = {}
     for series in run.series:
         dimensions = [name for name, _ in series.place]
         word = names.get((series.metric, dimensions[0] if dimensions else ""))
         if word is not None and len(dimensions) <= 1:
-            found[" ".join([word, *(value for _, value in series.place)])] = _centre(series)
-    return found
+            time_of_place[" ".join([word, *(value for _, value in series.place)])] = _centre(series)
+    return time_of_place
 
 
 def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> PartChange:
@@ -160,13 +160,13 @@ def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> P
 
 def _exposed_kinds(run: Measured) -> _Kinds:
     """Give the exposed time of each axis and collective in ns a step."""
-    found: _Kinds = {}
+    exposed: _Kinds = {}
     for series in run.series:
         place = dict(series.place)
         if set(place) == {"axis", "collective"} and series.metric in ("comm_time", "hidden_comm_time"):
             key = (place["axis"], place["collective"])
-            found[key] = found.get(key, 0.0) + (1 if series.metric == "comm_time" else -1) * _centre(series)
-    return found
+            exposed[key] = exposed.get(key, 0.0) + (1 if series.metric == "comm_time" else -1) * _centre(series)
+    return exposed
 
 
 def _centre(series: Series | None) -> float:

@@ -86,9 +86,9 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
 def _reasons(report: Report) -> list[str]:
     """Say why metrics have no plain verdict: each reason once, with the metrics that it holds for."""
     keys_of: dict[str, list[str]] = {}
-    for found in report.judgements:
-        if found.reason and found.verdict is not Verdict.PASS:
-            keys_of.setdefault(found.reason, []).append(found.key)
+    for judgement in report.judgements:
+        if judgement.reason and judgement.verdict is not Verdict.PASS:
+            keys_of.setdefault(judgement.reason, []).append(judgement.key)
     left_out = next((removed(each) for each in report.judgements if removed(each)), "")
     reasons = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
     return [*reasons, f"left out: {left_out}"] if left_out else reasons
@@ -166,9 +166,9 @@ def as_markdown(report: Report) -> str:
     return printable("\n".join(lines).rstrip() + "\n")
 
 
-def _markdown_table(found: tuple[Judgement, ...]) -> list[str]:
+def _markdown_table(judgements: tuple[Judgement, ...]) -> list[str]:
     lines = ["| | metric | before | after | change | interval | |", "|---|---|---:|---:|---:|---:|---|"]
-    for each in found:
+    for each in judgements:
         note = "; ".join(part for part in (each.reason, removed(each)) if part)
         cells = (
             f"{_MARKS[each.verdict]} {each.verdict}",

@@ -51,15 +51,15 @@ _BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableCol
 """One scale for what is compared, whatever each column holds."""
 
 
-def render(found: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
+def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
     """Write a comparison in one of `FORMATS`; places of metrics (axes, causes) only with `everything`."""
     if form == "json":
-        data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(found))}
+        data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(compared))}
         return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
     written = []
-    for pair in found.pairs:
-        title = f"{found.label} -> {pair.label}"
-        answer = sections(pair, found.label, pair.label, everything=everything)
+    for pair in compared.pairs:
+        title = f"{compared.label} -> {pair.label}"
+        answer = sections(pair, compared.label, pair.label, everything=everything)
         if form == "markdown":
             written.append(markdown.sections_text(title, answer))
         else:
@@ -69,8 +69,8 @@ def render(found: Comparison, form: str, *, color: bool = False, everything: boo
 
 def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[Section, ...]:
     """Set out the whole comparison of two runs."""
-    found = (conditions(pair), waterfall(pair, before, after), metrics(pair, everything=everything), work(pair))
-    return tuple(section for section in found if section.blocks)
+    parts = (conditions(pair), waterfall(pair, before, after), metrics(pair, everything=everything), work(pair))
+    return tuple(section for section in parts if section.blocks)
 
 
 def waterfall(pair: Pair, before: str, after: str) -> Section:
@@ -146,14 +146,14 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
     columns = ("metric", "before", "after", "change", "shows", "interval")  # a narrow screen leaves out the last
     rows = tuple(
         (
-            found.key,
-            quantity(found.before, found.unit) if math.isfinite(found.before) else None,
-            quantity(found.after, found.unit) if math.isfinite(found.after) else None,
-            change(found) if math.isfinite(found.change) else None,
-            direction(found) or str(found.reason),
-            interval(found) if math.isfinite(found.low) else None,
+            judgement.key,
+            quantity(judgement.before, judgement.unit) if math.isfinite(judgement.before) else None,
+            quantity(judgement.after, judgement.unit) if math.isfinite(judgement.after) else None,
+            change(judgement) if math.isfinite(judgement.change) else None,
+            direction(judgement) or str(judgement.reason),
+            interval(judgement) if math.isfinite(judgement.low) else None,
         )
-        for found in _judged(pair, everything=everything)
+        for judgement in _judged(pair, everything=everything)
     )
     return Section("metrics", "Metrics", (DataTable("", tuple(TableColumn(name) for name in columns), rows),))
 
@@ -163,21 +163,21 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     rows = []
-    for found in sorted(_judged(pair, everything=everything), key=_importance):
-        scale = column_scale([found.before, found.after], found.unit)
-        own = found.scale is Scale.ABSOLUTE and found.unit is not Unit.FRACTION
-        least, most = _ENDS[found.scale is Scale.RELATIVE]
-        ends = (found.low, found.high) if own else (max(found.low, least), min(found.high, most))
+    for judgement in sorted(_judged(pair, everything=everything), key=_importance):
+        scale = column_scale([judgement.before, judgement.after], judgement.unit)
+        own = judgement.scale is Scale.ABSOLUTE and judgement.unit is not Unit.FRACTION
+        least, most = _ENDS[judgement.scale is Scale.RELATIVE]
+        ends = (judgement.low, judgement.high) if own else (max(judgement.low, least), min(judgement.high, most))
         before, after, change, low, high = (
             _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
-            for place, value in enumerate((found.before, found.after, found.change, *ends))
+            for place, value in enumerate((judgement.before, judgement.after, judgement.change, *ends))
         )
         rows.append(
             {
-                "metric": found.title, "of": found.key, "before": before, "after": after, "unit": scale.suffix,
+                "metric": judgement.title, "of": judgement.key, "before": before, "after": after, "unit": scale.suffix,
                 "change": change, "from": low, "to": high,
-                "in": scale.suffix if own else "%" if found.scale is Scale.RELATIVE else "points",
-                "shows": direction(found) or str(found.reason),
+                "in": scale.suffix if own else "%" if judgement.scale is Scale.RELATIVE else "points",
+                "shows": direction(judgement) or str(judgement.reason),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -195,18 +195,18 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "metric": found.title,
-                "key": found.key,
-                "unit": str(found.unit),
-                "before": found.before,
-                "after": found.after,
-                "change": found.change,
-                "change_low": found.low,
-                "change_high": found.high,
-                "change_scale": str(found.scale),
-                "shows": direction(found) or str(found.reason),
+                "metric": judgement.title,
+                "key": judgement.key,
+                "unit": str(judgement.unit),
+                "before": judgement.before,
+                "after": judgement.after,
+                "change": judgement.change,
+                "change_low": judgement.low,
+                "change_high": judgement.high,
+                "change_scale": str(judgement.scale),
+                "shows": direction(judgement) or str(judgement.reason),
             }
-            for found in _judged(pair, everything=everything)
+            for judgement in _judged(pair, everything=everything)
         ]
     )
 
@@ -252,16 +252,16 @@ def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
 
 def _parts(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
     """Draw one step of each run over the other, on the first ranks; each counts from its own first slice."""
     drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
-    charts = tuple(Chart(f"{name}, step {step}", found) for name, step, found in drawn if found is not None)
+    charts = tuple(Chart(f"{name}, step {step}", slices) for name, step, slices in drawn if slices is not None)
     return Section("timelines", "The timelines, aligned by step", charts)
 
 
@@ -269,12 +269,12 @@ def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
     return before_ns / 1e6, after_ns / 1e6, (after_ns - before_ns) / 1e6
 
 
-def _importance(found: Judgement) -> tuple[int, float, str]:
+def _importance(judgement: Judgement) -> tuple[int, float, str]:
     """Sort the metrics that one looks at first before the others, and those by the size of their change."""
-    size = abs(found.change) if math.isfinite(found.change) else -1.0
-    metric = found.key.partition("[")[0]
-    return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, found.key
+    size = abs(judgement.change) if math.isfinite(judgement.change) else -1.0
+    metric = judgement.key.partition("[")[0]
+    return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgement.key
 
 
 def _judged(pair: Pair, *, everything: bool) -> list[Judgement]:
-    return [found for found in pair.judgements if everything or "[" not in found.key]
+    return [judgement for judgement in pair.judgements if everything or "[" not in judgement.key]

@@ -19,10 +19,10 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDEST = 60
 
 
-def text(found: Sequence[MetricTrend]) -> str:
+def text(trends: Sequence[MetricTrend]) -> str:
     """Draw the metrics over the runs for a terminal."""
     lines = []
-    for each in found:
+    for each in trends:
         first, last = figure(each.values[0], each.unit), figure(each.values[-1], each.unit)
         others = f" ({each.left_out} under other conditions left out)" if each.left_out else ""
         runs = "1 run" if len(each.values) == 1 else f"{len(each.values)} runs"
@@ -32,9 +32,9 @@ def text(found: Sequence[MetricTrend]) -> str:
     return "\n".join(lines) + "\n" if lines else "no metric\n"
 
 
-def json_text(found: Sequence[MetricTrend]) -> str:
+def json_text(trends: Sequence[MetricTrend]) -> str:
     """Write the trends as JSON."""
-    metrics = [{**plain(asdict(each)), "sentences": sentences(each)} for each in found]
+    metrics = [{**plain(asdict(each)), "sentences": sentences(each)} for each in trends]
     return json.dumps({"format": "usp-prof-trend", "version": 1, "metrics": metrics}, indent=1, sort_keys=True) + "\n"
 
 

@@ -70,21 +70,21 @@ def signed_duration(value_ns: float) -> str:
     return ("+" if value_ns >= 0 else "-") + duration(abs(value_ns))
 
 
-def change(found: Judgement) -> str:
+def change(judgement: Judgement) -> str:
     """Write a change: in per cent of the baseline, in points of a fraction, or in the unit."""
-    return signed(found.change, found)
+    return signed(judgement.change, judgement)
 
 
-def interval(found: Judgement) -> str:
+def interval(judgement: Judgement) -> str:
     """Write the interval of a change, no wider than a figure says anything: few steps leave it open."""
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+    if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
-    if found.scale is Scale.RELATIVE:
-        beyond = "> " if found.high > _WIDEST else ""
-        return f"{_bound(found.low)} .. {beyond}{_bound(min(found.high, _WIDEST))} %"
-    if found.unit is Unit.FRACTION:
-        return f"{_bound(max(found.low, -1.0))} .. {_bound(min(found.high, 1.0))} pp"
-    return f"{signed(found.low, found)} .. {signed(found.high, found)}"
+    if judgement.scale is Scale.RELATIVE:
+        beyond = "> " if judgement.high > _WIDEST else ""
+        return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))} %"
+    if judgement.unit is Unit.FRACTION:
+        return f"{_bound(max(judgement.low, -1.0))} .. {_bound(min(judgement.high, 1.0))} pp"
+    return f"{signed(judgement.low, judgement)} .. {signed(judgement.high, judgement)}"
 
 
 def _bound(value: float) -> str:
@@ -93,15 +93,15 @@ def _bound(value: float) -> str:
     return f"{value * 100:+z.{places}f}"
 
 
-def signed(value: float, found: Judgement) -> str:
+def signed(value: float, judgement: Judgement) -> str:
     """Write one amount of change in the judgement's scale."""
     if not math.isfinite(value):
         return "-"
-    if found.scale is Scale.RELATIVE:
+    if judgement.scale is Scale.RELATIVE:
         return f"{value * 100:+z.2f} %"
-    if found.unit is Unit.FRACTION:
+    if judgement.unit is Unit.FRACTION:
         return f"{value * 100:+z.2f} pp"
-    return ("+" if value >= 0 else "-") + figure(abs(value), found.unit)
+    return ("+" if value >= 0 else "-") + figure(abs(value), judgement.unit)
 
 
 # Tables of the gate on a terminal: no lines, and close together where it is narrow.
@@ -161,13 +161,13 @@ def _passed(report: Report) -> Iterator[str]:
         yield f"{counted(bounded, 'lower bound')} kept"
 
 
-def worst_first(found: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
+def worst_first(judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     """Order judgements by how many times the allowed amount they are worse; what was not measured comes last."""
-    return tuple(sorted(found, key=lambda each: (-_times_allowed(each), each.key)))
+    return tuple(sorted(judgements, key=lambda each: (-_times_allowed(each), each.key)))
 
 
-def _times_allowed(found: Judgement) -> float:
-    return -math.inf if math.isnan(found.worse) else found.worse / max(found.allowed, 1e-9)
+def _times_allowed(judgement: Judgement) -> float:
+    return -math.inf if math.isnan(judgement.worse) else judgement.worse / max(judgement.allowed, 1e-9)
 
 
 def what_follows(report: Report) -> str:
@@ -184,20 +184,20 @@ def what_follows(report: Report) -> str:
     return f"{means}: {'; '.join(ways)}"
 
 
-def sentence(found: Judgement) -> str:
+def sentence(judgement: Judgement) -> str:
     """Say one judgement in a line."""
-    before, after = figure(found.before, found.unit), figure(found.after, found.unit)
-    text = f"{found.key}: {before} -> {after}, {change(found)} ({interval(found)})"
-    return f"{text}: {found.reason}" if found.reason else text
+    before, after = figure(judgement.before, judgement.unit), figure(judgement.after, judgement.unit)
+    text = f"{judgement.key}: {before} -> {after}, {change(judgement)} ({interval(judgement)})"
+    return f"{text}: {judgement.reason}" if judgement.reason else text
 
 
-def removed(found: Judgement) -> str:
+def removed(judgement: Judgement) -> str:
     """Say which steps were left out."""
     parts = []
-    if found.warm_up:
-        parts.append(f"warm-up {_steps(found.warm_up)}")
-    if found.odd:
-        parts.append(f"odd {_steps(found.odd)}")
+    if judgement.warm_up:
+        parts.append(f"warm-up {_steps(judgement.warm_up)}")
+    if judgement.odd:
+        parts.append(f"odd {_steps(judgement.odd)}")
     return ", ".join(parts)
 
 
