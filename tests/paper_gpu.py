@@ -247,7 +247,7 @@ if __name__ == "__main__":
 
     os.environ["LOCAL_WORLD_SIZE"] = "8"
     furnish(0)
-    from trainer.configuration.options import parse
+    from trainer.configuration.command_line import parse
     from trainer.rules import settle
     from trainer.run import main
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from trainer_fleet import finish, start, torchrun
 
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.rules import settle
 from usp_prof import record
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.model.decoder import Block
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle

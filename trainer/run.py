@@ -26,8 +26,9 @@ import torch.distributed as dist
 from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
+from trainer.configuration.command_line import parse
 from trainer.configuration.load import unread
-from trainer.configuration.options import OptionError, parse
+from trainer.configuration.options import OptionError
 from trainer.configuration.settled import Settled
 from trainer.device import count_gpus, peak, take
 from trainer.parallel.mesh import Mesh

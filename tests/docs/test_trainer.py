@@ -6,8 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from trainer.configuration.command_line import parse, parser
 from trainer.configuration.faults import KINDS
-from trainer.configuration.options import Options, default, parse, parser
+from trainer.configuration.options import Options, default
 from trainer.rules import DEFAULT_MESHES, settle
 from usp_prof.findings.draft import all_rules
 

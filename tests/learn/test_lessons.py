@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from course_pages import COURSE, IMAGES, known
 
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.rules import settle
 from usp_prof.learn.comparison import claims, misses
 from usp_prof.learn.course import draw, index, page, to_json

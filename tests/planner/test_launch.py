@@ -29,11 +29,11 @@ EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interl
     ],
 )
 def test_our_trainer_settles_on_the_planned_configuration(configuration: Configuration) -> None:
-    options = pytest.importorskip("trainer.configuration.options")
+    command_line = pytest.importorskip("trainer.configuration.command_line")
     rules = pytest.importorskip("trainer.rules")
     model = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128) if configuration.ep > 1 else TINY
     words = shlex.split(command("usp-prof", model, replace(configuration, dtype="fp32")))
-    settled = rules.settle(options.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
+    settled = rules.settle(command_line.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
     assert settled.micro_batch == configuration.micro_batch
     assert settled.options.batch == configuration.batch
     assert settled.options.sequence_parallel == configuration.sequence_parallel

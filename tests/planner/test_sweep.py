@@ -104,12 +104,13 @@ def test_names_are_folders_that_differ() -> None:
     ],
 )
 def test_a_cell_is_the_configuration_that_the_trainer_settles_on(processes: int, options: dict[str, str]) -> None:
-    trainer_options, rules = pytest.importorskip("trainer.configuration.options"), pytest.importorskip("trainer.rules")
+    command_line = pytest.importorskip("trainer.configuration.command_line")
+    rules = pytest.importorskip("trainer.rules")
     found = configuration_of(Cell(processes, tuple(sorted(options.items()))), {"tp": "1"})
     words = [word for name, value in ({"tp": "1"} | options).items() for word in (f"--{name}", value)]
     try:
-        settled = rules.settle(trainer_options.parse(words), processes)
-    except trainer_options.OptionError:
+        settled = rules.settle(command_line.parse(words), processes)
+    except command_line.OptionError:
         assert found is None
         return
     assert found is not None

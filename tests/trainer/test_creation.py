@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 
 from trainer.build import build, wanted_groups
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Normal
 from trainer.rules import settle

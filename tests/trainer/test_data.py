@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from trainer.batches import NOISE, Batches
-from trainer.configuration.options import OptionError, parse
+from trainer.configuration.command_line import parse
+from trainer.configuration.options import OptionError
 from trainer.rules import settle
 
 if TYPE_CHECKING:

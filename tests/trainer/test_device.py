@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import device as devices
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.model.experts import multiplies_groups
 from trainer.rules import settle
 

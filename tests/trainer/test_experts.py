@@ -9,7 +9,7 @@ from trainer_fleet import COMMON
 
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.model.experts import multiplies_groups, one_by_one
 from trainer.parallel.capacity import Slots
 from trainer.parallel.mesh import Group, Mesh

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from trainer.build import build, wanted_groups
+from trainer.configuration.command_line import parse
 from trainer.configuration.load import load_shape, unread
-from trainer.configuration.options import OptionError, parse
+from trainer.configuration.options import OptionError
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.synthetic.injection import Faults

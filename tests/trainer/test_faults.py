@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from trainer.build import build
+from trainer.configuration.command_line import parse
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
-from trainer.configuration.options import parse
 from trainer.foundation.weight_gradients import Postponed
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle

@@ -14,7 +14,8 @@ from functools import cache
 import pytest
 from trainer_fleet import launch
 
-from trainer.configuration.options import SCHEDULES, OptionError, parse
+from trainer.configuration.command_line import parse
+from trainer.configuration.options import SCHEDULES, OptionError
 from trainer.rules import settle
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(3600)]

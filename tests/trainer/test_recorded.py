@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.rules import settle
 from usp_prof.contract import Manifest
 

@@ -12,7 +12,7 @@ from trainer_reference import Reference
 
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.step import rate

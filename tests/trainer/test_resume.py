@@ -15,7 +15,8 @@ from torch.distributed.checkpoint import FileSystemReader
 from trainer_fleet import launch
 
 from trainer import checkpoint
-from trainer.configuration.options import OptionError, parse
+from trainer.configuration.command_line import parse
+from trainer.configuration.options import OptionError
 from trainer.parallel.placement import Placement, boxes_of_run
 from trainer.rules import settle
 

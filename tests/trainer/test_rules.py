@@ -10,8 +10,9 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from trainer.configuration.command_line import parse
 from trainer.configuration.layout import ORDER, Layout
-from trainer.configuration.options import OptionError, parse
+from trainer.configuration.options import OptionError
 from trainer.parallel.mesh import SERVED
 from trainer.rules import check_sharing, settle
 

@@ -18,7 +18,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 - register
 
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
-from trainer.configuration.options import parse
+from trainer.configuration.command_line import parse
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.synthetic.injection import Faults

@@ -1,22 +1,14 @@
-"""Options: everything that a user can ask of the trainer, and how it is read.
+"""Options: everything that a user can ask of the trainer.
 
-`Options` is the whole list: one field an option, with its default and its line of help. Three things are made from it:
-    the command line      `--tp 2` sets `tp`
-    a TOML file           `--config run.toml` reads lines such as `tp = 2`, checked as if they were typed
-    the documentation     the table of options in docs/trainer.md
-Whether options fit together is another question, which `rules.py` answers.
+`Options` is the whole list: one field an option, with its default and its line of help. `command_line.py` reads them,
+and the table of options in docs/trainer.md is made from it. Whether options fit together is another question, which
+`rules.py` answers.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
-import tomllib
-from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any
 
 from usp_prof.schedule import Schedule
 
@@ -153,109 +145,3 @@ def described(item: Field[Any]) -> str:
         return text if value == "" else f"{text} (default: {value})"
     # Elsewhere zero, nothing and no ask for nothing, or the text says itself what they stand for.
     return f"{text} (default: {value})" if value and "default:" not in text else text
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as everything here does: once, and with a hint."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(message, hint=_legal(message))
-
-
-def parser() -> argparse.ArgumentParser:
-    """Make the command line from `Options`."""
-    made = _Parser(
-        usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
-        description="Train a small decoder on a five-axis mesh, and record where each step goes.",
-        epilog="docs/trainer.md: what each technique does, what to look for in its trace, and the faults.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
-    types = get_type_hints(Options)
-    section: argparse._ActionsContainer = made
-    for item in fields(Options):
-        if title := item.metadata["section"]:
-            section = made.add_argument_group(title)
-        reading = _reading(item, types[item.name])
-        section.add_argument(*flags_of(item), help=described(item), **reading)
-    return made
-
-
-def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
-    """Say to argparse how an option's text becomes a value of its type."""
-    if kind is bool:
-        return {"action": argparse.BooleanOptionalAction}  # --profile and --no-profile
-    reading: dict[str, Any] = {"type": kind}
-    if get_args(kind):  # list[str]: the option may be given several times
-        reading = {"action": "append"}
-    if choices := item.metadata["choices"]:
-        return reading | {"choices": choices}
-    placeholder = {int: "N", float: "X"}.get(kind, "TEXT")
-    return reading | {"metavar": item.metadata["metavar"] or placeholder}
-
-
-def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line, over a TOML file if one is given, over the defaults."""
-    given = vars(parser().parse_args(arguments))
-    path = given.pop("config", None)
-    if not path:
-        return Options(**given)
-    typed_in_file = list(_typed(Path(path)))
-    from_file = vars(parser().parse_args(typed_in_file))
-    return Options(**{**from_file, **given})  # what was typed comes last and wins
-
-
-def _typed(path: Path) -> Iterator[str]:
-    """Give a file's options as they would be typed, so that they are checked alike.
-
-    tp = 2                                    --tp=2
-    profile = false                           --no-profile
-    fault = ["slow-rank:rank=2,factor=2"]     --fault=slow-rank:rank=2,factor=2
-    """
-    try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise OptionError(f"--config {path}: {error}", hint="a TOML file of lines such as: tp = 2") from error
-    for key, value in data.items():
-        flag = "--" + key.replace("_", "-")
-        nearest = _nearest(flag).removeprefix("--")  # as it is written in a file
-        refuse(flag not in _flags(), f"--config {path}: no option {key!r}", nearest)
-        if isinstance(value, bool):
-            yield flag if value else flag.replace("--", "--no-", 1)
-        elif isinstance(value, list):
-            yield from (f"{flag}={one_value}" for one_value in value)
-        else:
-            yield f"{flag}={value}"
-
-
-def _legal(message: str) -> str:
-    """Name the nearest legal choice to what argparse could not read, by its message.
-
-    argument --schedule: invalid choice: '1fb1' (choose from ...)     --schedule 1f1b
-    argument --tp: invalid int value: 'two'                           --tp 1
-    unrecognized arguments: --schedul                                 --schedule
-    """
-    refused = re.match(r"argument (--[\w-]+)\S*: (?:invalid choice: '?([^' ]*))?", message)
-    if refused is None:
-        return _nearest(message.removeprefix("unrecognized arguments: ").split()[0])
-    flag, typed = refused.groups()
-    item = next((item for item in fields(Options) if flag in flags_of(item)), None)
-    if item is None:
-        return f"{flag} FILE"
-    if isinstance(default(item), bool):
-        return flag
-    choices = [str(choice) for choice in item.metadata["choices"]]
-    if typed and choices:
-        return f"{flag} {get_close_matches(typed, choices, n=1, cutoff=0.0)[0]}"
-    example = default(item) or item.metadata["metavar"] or 1
-    return f"{flag} {example}"
-
-
-def _flags() -> list[str]:
-    return [flag for item in fields(Options) for flag in flags_of(item)]
-
-
-def _nearest(typed: str) -> str:
-    near = get_close_matches(typed, _flags(), n=1)
-    return near[0] if near else "trainer/run.py --help tells all options"
