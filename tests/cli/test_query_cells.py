@@ -68,7 +68,7 @@ NESTED = {
     "array": ("[DATE 'infinity']::DATE[1]", ["infinity"]),
     "struct": ("{'a b': INTERVAL 1 DAY, 'n': [1.5], 'u': {'x': '1'::BIT}}",
                {"a b": "1 day", "n": [1.5], "u": {"x": "1"}}),
-    "infinity in a list": ("['inf'::DOUBLE, 1.0]", ["inf", 1.0]),
+    "infinity in a list": ("['inf'::DOUBLE, 1.0]", [None, 1.0]),  # what JSON has not, lists in CSV included
 }  # fmt: skip
 AS_TEXT = {**RARE, **TEXTS, **NOT_FINITE}
 
@@ -106,8 +106,9 @@ def test_csv_holds_the_texts_that_duckdb_writes(run: str, capsys: pytest.Capture
 
 
 def test_json_holds_the_texts_that_duckdb_writes(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {name: text_of(sql) for name, sql in AS_TEXT.items()} | dict.fromkeys(NOT_FINITE)
     [row] = json.loads(asked(capsys, run, select(*AS_TEXT.values()), "--format", "json"))
-    assert dict(zip(AS_TEXT, row.values(), strict=True)) == {name: text_of(each) for name, each in AS_TEXT.items()}
+    assert dict(zip(AS_TEXT, row.values(), strict=True)) == expected
 
 
 def test_json_and_csv_keep_lists_and_structs_with_texts_inside(run: str, capsys: pytest.CaptureFixture[str]) -> None:

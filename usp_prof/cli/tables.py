@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -202,9 +201,10 @@ def _written(answer: pa.Table, form: str) -> bytes:
     if form == "json":
         import msgspec  # noqa: PLC0415 - only for JSON
 
-        # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same.
+        # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same. JSON has neither
+        # infinity nor NaN: they are null.
         encoder = msgspec.json.Encoder(decimal_format="number")
-        return encoder.encode(_json_rows(_with_names_apart(answer))) + b"\n"
+        return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
     sink = pa.BufferOutputStream()
     plain = _without_dictionaries(answer)
     if form == "parquet":
@@ -216,24 +216,6 @@ def _written(answer: pa.Table, form: str) -> bytes:
 
         pyarrow.csv.write_csv(_as_text(plain), sink)
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _json_rows(answer: pa.Table) -> list[dict[str, Any]]:
-    """Give the rows, with the numbers that JSON has no way to write as texts: inf, -inf, nan."""
-    rows: list[dict[str, Any]] = answer.to_pylist()
-    for field in answer.schema:
-        if "float" in str(field.type) or "double" in str(field.type):
-            for row in rows:
-                row[field.name] = _finite(row[field.name])
-    return rows
-
-
-def _finite(value: Any) -> Any:  # noqa: ANN401 - any value of an answer
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return {name: _finite(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _with_names_apart(answer: pa.Table) -> pa.Table:
@@ -263,7 +245,7 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     if pa.types.is_nested(column.type):
         encode = msgspec.json.Encoder(decimal_format="number").encode
-        texts = [None if value is None else encode(_finite(value)) for value in column.to_pylist()]
+        texts = [None if value is None else encode(value) for value in column.to_pylist()]
         return pa.chunked_array([pa.array([text and text.decode() for text in texts], pa.string())])
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = pa.chunked_array([pa.array([text and printable(text) for text in column.to_pylist()], pa.string())])
