@@ -69,6 +69,22 @@ def test_more_shares_than_ranks_leave_some_empty(run: Path, tmp_path: Path, caps
     assert "0 ranks of share 9/10" in capsys.readouterr().err
 
 
+def test_ranks_that_did_not_reach_the_store_end_in_an_error(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with 2, and no line said what was wrong."""
+    (tmp_path / "file").touch()
+    assert main(["read", str(run), "--store", str(tmp_path / "file" / "store")]) == 2
+    assert f"error: {RANKS} of {RANKS} ranks are not in the store" in capsys.readouterr().err
+
+
+def test_an_empty_store_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["read", str(run), "--store", ""])
+    assert ended.value.code == 2
+    assert "names no folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("choice", "read"), [("sample:2", 2), ("one-per-stage", 1), ("outliers", RANKS)], ids=str)
 def test_of_a_choice_of_ranks_as_many_are_read_as_analyze_needs(
     run: Path, choice: str, read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

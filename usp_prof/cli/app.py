@@ -240,6 +240,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\nhint: {self.prog} --help\n")
 
 
+def _named_place(text: str) -> str:
+    """Refuse an empty text: `--store "$STORE"` of a script whose variable is not set would fill the user's cache."""
+    if not text:
+        raise argparse.ArgumentTypeError("it names no folder; name one, or leave the option out")
+    return text
+
+
 def common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command takes."""
     group = parser.add_argument_group("output")
@@ -250,6 +257,7 @@ def common_options(parser: argparse.ArgumentParser) -> None:
         "--cache-dir",
         "--store",
         metavar="DIR",
+        type=_named_place,
         help="where traces that were read are kept: a folder or URL (also: USP_PROF_CACHE)",
     )
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from usp_prof.cli.opening import executor_from, note, output, parse_ranks, reading_progress, run_options
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.printable import counted
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_ranks
@@ -51,7 +51,12 @@ class Read:
         for row in done.health:
             note(args, f"rank {row.rank}: {row.detail}")
         note(args, f"{counted(len(done.ranks), 'rank')} of share {index}/{count} in {done.store}")
-        return 0 if len(done.ranks) == done.wanted else 2
+        if len(done.ranks) < done.wanted:
+            raise InputError(
+                f"{done.wanted - len(done.ranks)} of {counted(done.wanted, 'rank')} are not in the store",
+                hint="the lines above say why; what is there already is not read again",
+            )
+        return 0
 
 
 def parse_shard(text: str) -> tuple[int, int]:
