@@ -288,7 +288,7 @@ def ask_calibration(index: int) -> Future[Calibration]:
 
 
 def ask_plans(question: Question) -> Future[Plans]:
-    """Ask for the plans that fit."""
+    """Ask for the plans that fit, those that the question's trainer can run among them."""
     return worker.ask(
         ("plans", question_key(question)),
         lambda: search_plans(question, lambda done, of: worker.tell("predicting configurations", done, of)),

@@ -72,7 +72,7 @@ from usp_prof.planner.predict import Prediction as Plan
 from usp_prof.planner.predict import predict as predict_plan
 from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
 from usp_prof.planner.search import GRID_AXES, Plans, Question
-from usp_prof.planner.search import search as search_plans
+from usp_prof.planner.search import search_both as search_plans
 from usp_prof.planner.sweep import runner as sweep_runner
 from usp_prof.planner.sweep.published import Published
 from usp_prof.planner.sweep.published import read as read_published_sweep

@@ -88,7 +88,7 @@ def _memory(index: int) -> tuple[Section, ...]:
 
 def _plans(index: int) -> tuple[Calibration, Plans]:
     learnt = data.ask_calibration(index).result()
-    return learnt, data.ask_plans(recorded_question(learnt)).result()
+    return learnt, data.ask_plans(replace(recorded_question(learnt), trainer=next(iter(TRAINERS)))).result()
 
 
 def _plan(index: int) -> tuple[Section, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,8 @@ def _draw(first: str) -> None:
             state.plain(f"Not planned from this run: {reason}. Choose a model here, or record with usp_prof.record.")
         )
         facts = wait(data.ask_document(state.current().run, EVERYTHING)).run
-    question = ask_question(learnt, facts)
     trainer = state.word("trainer", _trainers(learnt))
+    question = replace(ask_question(learnt, facts), trainer=trainer)
     if tab == ONE:
         _doubted(learnt, question)
         draw_configuration(question, lambda: _trainer(learnt))

@@ -35,6 +35,19 @@ def test_plans_from_a_model_file(model: str, capsys: pytest.CaptureFixture[str])
     assert "pretrain_gpt.py" in text
 
 
+def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", "Llama-3-70B", "--sequence", "8192", "--devices", "64", "--device", "H100"]
+    assert main([*words, "--batch", "512", "--for", "megatron"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "megatron cannot run" in text
+    assert "ZeRO-3 is its FSDP, which is not run with a pipeline here (" in text
+    assert "start the first: " in text
+    assert main([*words, "--batch", "512", "--for", "torchtitan", "--format", "json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert len(plans) == 10
+    assert all(plan["command"] and not plan["refused"] for plan in plans)
+
+
 def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "plan",

@@ -15,6 +15,7 @@ from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
+from usp_prof.planner.launch import refusal
 from usp_prof.planner.sweep import rows as sweep_rows
 from usp_prof.planner.sweep import runner
 from usp_prof.planner.sweep.cells import Cell
@@ -174,7 +175,7 @@ def test_the_best_cell_of_a_sweep_is_one_that_the_trainer_can_start(
         cells = plan_map.cells_of(plans, "tp", "zero", "usp-prof")
         for (tp, zero), cell in cells.items():
             alike = [each for each in plans.best if (each.configuration.tp, each.configuration.zero) == (tp, zero)]
-            able = [each for each in alike if not plan.refusal_of("usp-prof", plans.question.model, each.configuration)]
+            able = [each for each in alike if not refusal("usp-prof", plans.question.model, each.configuration)]
             assert cell.plan == (able or alike)[0]
             assert bool(cell.refusal) == (not able)
         assert f"({plans.best[place].configuration})" in plan_map.verdict(plans, "tp", "zero", "step", "usp-prof")

@@ -1,5 +1,6 @@
 """Does the search try what is legal, keep what fits, and rank it?"""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
-from usp_prof.planner.search import Question, configurations, grid, search
+from usp_prof.planner.launch import refusal
+from usp_prof.planner.search import Question, configurations, grid, search, search_both
 
 
 def test_all_are_legal_different_and_use_what_there_is() -> None:
@@ -49,6 +51,39 @@ def test_a_grid_holds_the_fastest_of_each_cell() -> None:
     assert cells[1, 1].step_ns <= min(
         plan.step_ns * 1.005 for plan in plans.best if plan.configuration.tp == plan.configuration.pp == 1
     )
+
+
+NAMED = replace(LLAMA_8B, name="Llama-3-8B")
+"""torchtitan knows models by name."""
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan"])
+def test_only_what_a_trainer_can_run_is_planned_for_it(trainer: str) -> None:
+    """Of eight devices torchtitan came to a plan of 8.58 s, with one of 8.22 s that it can run left out before."""
+    question = Question(NAMED, MACHINE, devices=8, batch=64, trainer=trainer)
+    plans, everything = search(question), search(replace(question, trainer=""))
+    assert plans.best
+    assert not any(refusal(trainer, NAMED, plan.configuration) for plan in plans.best)
+    able = [plan for plan in everything.best if not refusal(trainer, NAMED, plan.configuration)]
+    assert plans.best[0].step_ns <= 1.005 * min(plan.step_ns for plan in able)
+    legal = configurations(question)
+    refused = [refusal(trainer, NAMED, each) for each in legal]
+    assert {each.reason: each.count for each in plans.refused} == Counter(filter(None, refused))
+
+
+def test_a_model_that_a_trainer_cannot_run_is_planned_all_the_same() -> None:
+    question = Question(PLAIN, MACHINE, devices=4, batch=16, trainer="torchtitan")
+    plans, everything = search(question), search(replace(question, trainer=""))
+    assert plans.best == everything.best
+    assert sum(each.count for each in plans.refused) == len(configurations(question))
+
+
+def test_both_searches_give_the_fastest_of_all_and_of_what_the_trainer_can_run() -> None:
+    question = Question(NAMED, MACHINE, devices=8, batch=64, trainer="torchtitan")
+    both = search_both(question)
+    assert both.best[0] == search(replace(question, trainer="")).best[0]
+    first = next(plan for plan in both.best if not refusal("torchtitan", NAMED, plan.configuration))
+    assert first == search(question).best[0]
 
 
 def test_an_impossible_batch_is_refused() -> None:

@@ -103,7 +103,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         dest="trainer",
         choices=sorted(TRAINERS),
         default="",
-        help="trainer whose command is printed (default: ours for a run, else megatron)",
+        help="trainer that is to run the plan; what it cannot run is left out (default: ours for a run, else megatron)",
     )
     parser.add_argument(
         "--habits",
@@ -212,6 +212,7 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         convention=check_convention(args.convention),
         gradient_bytes=args.gradient_bytes,
         pinned=_pins(args),
+        trainer=args.trainer,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.predict import Prediction
     from usp_prof.planner.search import Plans, Question
+    from usp_prof.planner.startable import Refused
 
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
@@ -35,6 +36,8 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
+    if plans.refused:
+        lines.append(refusals(plans.refused, trainer))
     lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
@@ -79,6 +82,13 @@ def why(plans: Plans) -> list[str]:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
         lines.append(f"  leaner: {need} at {speed:.0%} of the speed: {plan.configuration}")
     return lines if len(lines) > 1 else []
+
+
+def refusals(refused: Sequence[Refused], trainer: str) -> str:
+    """Say how many of the legal configurations a trainer cannot run, and the most frequent reasons."""
+    reasons = "; ".join(f"{each.reason} ({each.count})" for each in refused[:MOST_REASONS])
+    more = f"; and {len(refused) - MOST_REASONS} more reasons" if len(refused) > MOST_REASONS else ""
+    return f"{trainer} cannot run {sum(each.count for each in refused)} of them: {reasons}{more}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:
@@ -137,7 +147,7 @@ def stalls(plan: Prediction) -> str:
 
 BAR = 40
 LEAST_STALLS = 0.01
-MOST_BARRED, MOST_LEANER = 4, 3
+MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
 """Lines of an explanation."""
 
 

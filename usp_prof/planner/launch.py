@@ -281,15 +281,19 @@ TRAINERS = {
 """The trainers that a plan can be written for."""
 
 
-def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Give the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
+def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Say why one of the `TRAINERS` cannot run a configuration; empty where it can."""
     if trainer not in TRAINERS:
         raise unknown_name("trainer", trainer, TRAINERS)
-    words, rules = TRAINERS[trainer]
-    reason = next((sentence for is_broken, sentence in rules(model, configuration) if is_broken), "")
-    if reason:
+    rules = TRAINERS[trainer].rules(model, configuration)
+    return next((sentence for is_broken, sentence in rules if is_broken), "")
+
+
+def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Give the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
+    if reason := refusal(trainer, model, configuration):
         raise UsageError(f"{trainer} cannot run {configuration}: {reason}", hint="choose another plan or trainer")
-    return " ".join(words(model, configuration))
+    return " ".join(TRAINERS[trainer].words(model, configuration))
 
 
 def command_or_reason(trainer: str, model: ModelEntry, configuration: Configuration) -> str:

@@ -22,13 +22,14 @@ from usp_prof.model.configuration import (
 from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
 from usp_prof.planner import candidates
-from usp_prof.planner.candidates import joined, legal, nearest_legal, needs, refined
+from usp_prof.planner.candidates import joined, legal, nearest_legal, needs, refined, rows_of
 from usp_prof.planner.cases import cases_of, machine_of, with_columns
 from usp_prof.planner.choice import Barred, barred
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.predict import Prediction, records
 from usp_prof.planner.profiles import DEFAULT_PROFILE, Profile
 from usp_prof.planner.stages import stages_of
+from usp_prof.planner.startable import Refused, startable
 from usp_prof.planner.step import step
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Question:
     gradient_bytes: float = 0.0
     profile: Profile = DEFAULT_PROFILE
     pinned: Mapping[str, Any] = field(default_factory=dict)
+    trainer: str = ""
+    """Only what this trainer can run is searched, where it can run anything; empty: all that is legal."""
 
 
 def question_of(
@@ -97,6 +100,8 @@ class Plans:
     leanest_bytes: int
     barred: tuple[Barred, ...] = ()
     """Values of knobs with which nothing fits."""
+    refused: tuple[Refused, ...] = ()
+    """Of those tried, what the question's trainer cannot run, by reason."""
 
     def pareto(self) -> tuple[Prediction, ...]:
         """Give the plans that no other beats in both speed and memory, fastest first."""
@@ -120,17 +125,26 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
             f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
             hint=f"{nearest} would do" if nearest else "choose other devices, or pin less",
         )
+    refused: tuple[Refused, ...] = ()
+    if question.trainer:
+        can_run, refused = _startable(question, columns)
+        if not can_run.any():
+            return replace(search(replace(question, trainer=""), progress), question=question, refused=refused)
+        columns = rows_of(columns, np.flatnonzero(can_run))
     cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
     stages, room = stages_of(cases), question.cluster.room_bytes
     need = needs(cases, stages)
     fits = need <= room
     further, their_need = refined(cases, stages, need, room)
     if not fits.any() and not len(their_need) and "offload" not in question.pinned:
-        return _with_offload(question, tried, float(need.min()), progress)
+        return _with_offload(question, len(columns.dp), float(need.min()), progress)
+    if question.trainer:
+        rows = np.flatnonzero(_startable(question, further)[0])
+        further, their_need = rows_of(further, rows), their_need[rows]
     ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
     columns, need = joined(columns, further), np.concatenate([need, their_need])
-    cases, tried = with_columns(cases.shape, cases.machine, cases.profile, columns), len(need)
+    cases, tried = with_columns(cases.shape, cases.machine, cases.profile, columns), tried + len(their_need)
     fits = np.concatenate([fits, np.ones(len(their_need), bool)])
     chosen = np.flatnonzero(fits)
     best: list[Prediction] = []
@@ -143,7 +157,33 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         best = sorted(made, key=_rank)
     if progress is not None:
         progress(len(best), len(best))
-    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out)
+    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out, refused)
+
+
+def search_both(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
+    """Search all that is legal, and beside it what the question's trainer can run: who shows both needs both.
+
+    The fastest of all may leave little among them that the trainer can run, and not the fastest of it.
+    """
+    everything = search(replace(question, trainer=""), progress)
+    if not question.trainer:
+        return everything
+    own = search(question, progress)
+    best = {plan.configuration: plan for plan in (*everything.best, *own.best)}
+    return replace(
+        everything,
+        question=question,
+        best=tuple(sorted(best.values(), key=_rank)),
+        fitting=max(everything.fitting, len(best)),
+        refused=own.refused,
+    )
+
+
+def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
+    def of_row(row: int) -> Configuration:
+        return _configuration(columns, row, question.dtype)
+
+    return startable(question.trainer, question.model, columns, of_row)
 
 
 def _with_offload(question: Question, tried: int, leanest: float, progress: Callable[[int, int], None] | None) -> Plans:

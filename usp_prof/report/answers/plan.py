@@ -10,6 +10,7 @@ from usp_prof.charts.inputs import MemoryParts, PlanPoints
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Unit
 from usp_prof.planner.launch import command as launch_command
+from usp_prof.planner.launch import refusal as refusal_by
 from usp_prof.planner.memory import of_ranks as memory_of_ranks
 from usp_prof.planner.models import not_modelled
 from usp_prof.report.answers.one_plan import FILLS
@@ -87,20 +88,11 @@ def startable(plans: Plans, trainer: str) -> tuple[int, str]:
     """Find the fastest plan that a trainer can start: its place, -1 for none, and why it cannot start the fastest."""
     first_refusal = ""
     for place, plan in enumerate(plans.best):
-        refusal = refusal_of(trainer, plans.question.model, plan.configuration)
+        refusal = refusal_by(trainer, plans.question.model, plan.configuration)
         if not refusal:
             return place, first_refusal
         first_refusal = first_refusal or refusal
     return -1, first_refusal
-
-
-def refusal_of(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Say why a trainer cannot start a configuration; empty where it can."""
-    try:
-        launch_command(trainer, model, configuration)
-    except UspProfError as error:
-        return error.message.partition(f"{configuration}: ")[2]
-    return ""
 
 
 def is_doubtful(question: Question, learnt: Calibration) -> bool:

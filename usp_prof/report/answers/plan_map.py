@@ -8,7 +8,8 @@ import numpy as np
 
 from usp_prof.charts.inputs import PlanGrid
 from usp_prof.model.metric import Unit
-from usp_prof.report.answers.plan import is_recorded_question, nothing_fits, refusal_of
+from usp_prof.planner.launch import refusal as refusal_by
+from usp_prof.report.answers.plan import is_recorded_question, nothing_fits
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
 from usp_prof.report.format import quantity
 
@@ -49,7 +50,7 @@ def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, 
         place = getattr(plan.configuration, down), getattr(plan.configuration, across)
         if place in found and not found[place].refusal:
             continue
-        refusal = refusal_of(trainer, plans.question.model, plan.configuration)
+        refusal = refusal_by(trainer, plans.question.model, plan.configuration)
         if place not in found or not refusal:
             found[place] = Cell(plan, refusal)
     return found
