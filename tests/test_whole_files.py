@@ -97,7 +97,7 @@ def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 80
 
 
-ADDING = """
+APPENDING = """
 import sys
 from pathlib import Path
 from usp_prof.whole_files import append_at_once
@@ -110,7 +110,7 @@ def test_what_processes_append_at_once_stands_apart(tmp_path: Path) -> None:
     """Two checks that read the summary of a step, and wrote it with their own text added, lost one of the two."""
     path = tmp_path / "summary.md"
     path.write_text("before\n")
-    started = [subprocess.Popen([sys.executable, "-c", ADDING, path, letter]) for letter in "abcd"]
+    started = [subprocess.Popen([sys.executable, "-c", APPENDING, path, letter]) for letter in "abcd"]
     assert [process.wait() for process in started] == [0] * 4
     first, *lines = path.read_text().splitlines()
     assert first == "before"

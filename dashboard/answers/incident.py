@@ -190,8 +190,8 @@ def crop(
     names, name = np.unique(view.names[order], return_inverse=True)
     return TimelineSlices(
         tuple(_titles(store, rows)), row, start, stop, role, name, tuple(str(each) for each in roles),
-        tuple(store.names[number] for number in names), (0, len(row)), end - begin,
-        (max(frame_ns[0] - begin, 0), min(frame_ns[1], end) - begin),
+        tuple(store.names[number] for number in names), (0, len(row)),
+        until_ns=end - begin, frame_ns=(max(frame_ns[0] - begin, 0), min(frame_ns[1], end) - begin),
     )  # fmt: skip
 
 

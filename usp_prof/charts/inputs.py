@@ -116,10 +116,10 @@ class TimelineSlices:
     level_start: tuple[int, ...]
     until_ns: int = 0
     """Where the drawing ends at the earliest: charts to be compared share one scale."""
-    label_characters: int = 0
-    """What the rows' labels are given room for at least: charts to be compared share one margin."""
     frame_ns: tuple[int, int] | None = None
     """A range to frame over all rows."""
+    label_characters: int = 0
+    """What the rows' labels are given room for at least: charts to be compared share one margin."""
 
 
 @dataclass(frozen=True, slots=True)
