@@ -104,10 +104,10 @@ AREA = (
     .find((text) => text.startsWith('What ran in'));
   const hand = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, {
     bubbles: true, composed: true, shiftKey: true, clientX: box.left + x, clientY: box.top + y }));
-  const before = said(), width = line.width - 220;
-  hand(canvas, 'mousedown', 200, 60); hand(canvas, 'mousemove', 200 + width * share, line.viewHeight - 4);
+  const before = said(), left = line.gutter() + 4, right = left + (line.width - left - 4) * share;
+  hand(canvas, 'mousedown', left, 60); hand(canvas, 'mousemove', right, line.viewHeight - 4);
   const start = performance.now();
-  hand(canvas, 'mouseup', 200 + width * share, line.viewHeight - 4);
+  hand(canvas, 'mouseup', right, line.viewHeight - 4);
   const done = () => said() && said() !== before
     && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
   while (!done()) await frame();
