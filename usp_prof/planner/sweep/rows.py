@@ -136,6 +136,8 @@ def read_outcome(folder: Path) -> Outcome | None:
         outcome = checked(Outcome, json.loads(path.read_text(encoding="utf-8")))
         if outcome.name != folder.name:
             raise ValueError(f"it names the cell {outcome.name!r}")
+        if outcome.status is Status.OK and not (outcome.tokens_per_second or 0) > 0:
+            raise ValueError("it ran well, and has no tokens per second")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
     except ERRORS as error:
