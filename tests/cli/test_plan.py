@@ -48,6 +48,16 @@ def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[s
     assert all(plan["command"] and not plan["refused"] for plan in plans)
 
 
+def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
+    assert main([*words, "--for", "torchtitan"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "torchtitan can run none of those that would fit, so all are listed: it has no configuration" in text
+    assert "no plan can be started: torchtitan cannot run" in text
+
+
 def test_pinned_knobs_are_held_fast(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "plan",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
 from usp_prof.model.metric import Unit
-from usp_prof.model.printable import csv_cell
+from usp_prof.model.printable import counted, csv_cell
 from usp_prof.planner.choice import runners_up
-from usp_prof.planner.launch import command_or_reason
+from usp_prof.planner.launch import command_or_reason, refusal
 from usp_prof.planner.models import not_modelled
 from usp_prof.planner.stalls import LIKELY
 from usp_prof.report.format import quantity
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from usp_prof.planner.calibration import Calibration
     from usp_prof.planner.predict import Prediction
     from usp_prof.planner.search import Plans, Question
-    from usp_prof.planner.startable import Refused
 
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
@@ -37,7 +36,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
     if plans.refused:
-        lines.append(refusals(plans.refused, trainer))
+        lines.append(refusals(plans, trainer))
     lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
@@ -84,22 +83,24 @@ def why(plans: Plans) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
-def refusals(refused: Sequence[Refused], trainer: str) -> str:
+def refusals(plans: Plans, trainer: str) -> str:
     """Say how many of the legal configurations a trainer cannot run, and the most frequent reasons."""
-    reasons = "; ".join(f"{each.reason} ({each.count})" for each in refused[:MOST_REASONS])
-    more = f"; and {len(refused) - MOST_REASONS} more reasons" if len(refused) > MOST_REASONS else ""
-    return f"{trainer} cannot run {sum(each.count for each in refused)} of them: {reasons}{more}"
+    shown = plans.refused[:MOST_REASONS]
+    if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
+        reasons = "; ".join(each.reason for each in shown)
+        return f"{trainer} can run none of those that would fit, so all are listed: {reasons}"
+    reasons = "; ".join(f"{each.reason} ({each.count})" for each in shown)
+    more = len(plans.refused) - len(shown)
+    behind = f"; and {counted(more, 'more reason')}" if more else ""
+    return f"{trainer} cannot run {sum(each.count for each in plans.refused)} of them: {reasons}{behind}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:
-    """Give the command of the fastest plan that the trainer can run, and say so where it is not the first."""
-    model = plans.question.model
-    words = [command_or_reason(trainer, model, plan.configuration) for plan in plans.best]
-    place = next((place for place, text in enumerate(words, start=1) if not text.startswith("#")), 0)
-    if not place:
-        return wrapped(f"no plan can be started: {words[0].removeprefix('# ')}", width, hanging=2).rstrip("\n")
-    which = "the first" if place == 1 else f"number {place}, the first that {trainer} can run"
-    return _started(f"start {which}", words[place - 1], width)
+    """Give the command of the first plan, or why there is none; the search has left out what cannot be started."""
+    command = command_or_reason(trainer, plans.question.model, plans.best[0].configuration)
+    if command.startswith("#"):
+        return wrapped(f"no plan can be started: {command.removeprefix('# ')}", width, hanging=2).rstrip("\n")
+    return _started("start the first", command, width)
 
 
 def _started(head: str, command: str, width: int) -> str:
