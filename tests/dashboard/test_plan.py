@@ -54,7 +54,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         assert refusal == "experts with tp need sequence parallelism"
         said = plan.verdict(learnt, plans, "usp-prof")
         assert f"and usp-prof can start: {plans.best[place].configuration}: " in said
-        assert said.endswith(f"The {place} that are faster it cannot start: {refusal}.")
+        assert said.endswith(f"The {place} that are faster it cannot start (the fastest: {refusal}).")
         assert plan.points(plans, learnt, place).named == place
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")

@@ -77,8 +77,9 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
             text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
             text += f" ({quantity(faster, Unit.RATIO)} as fast)"
     if place > 0:
-        faster_ones = "one that is faster" if place == 1 else f"{place} that are faster"
-        return f"{text}. The {faster_ones} it cannot start: {refusal}."
+        if place == 1:
+            return f"{text}. The one that is faster it cannot start: {refusal}."
+        return f"{text}. The {place} that are faster it cannot start (the fastest: {refusal})."
     if place < 0:
         return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
