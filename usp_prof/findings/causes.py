@@ -72,20 +72,22 @@ def causes_of(findings: Sequence[Finding]) -> Causes:
 
 def with_causes(findings: Sequence[Finding]) -> list[Finding]:
     """Say of each finding which earlier one it is part of, by its place in the list."""
-    found: list[Finding] = []
+    explained_so_far: list[Finding] = []
     for place, finding in enumerate(findings):
         before = findings[place - 1].cumulative_gain_fraction if place else 0.0
         adds = finding.cumulative_gain_fraction - before
         wholes = [
             earlier
-            for earlier, other in enumerate(found)
-            if other.part_of < 0 and not other.is_noise and same_place(other.where, finding.where)
+            for earlier, candidate in enumerate(explained_so_far)
+            if candidate.part_of < 0 and not candidate.is_noise and same_place(candidate.where, finding.where)
         ]
         # Of several, the one that names the same rank or axis; else the most important.
-        whole = min(wholes, key=lambda earlier: (not _shares_place(found[earlier], finding), earlier), default=-1)
-        explained = not finding.is_noise and not finding.is_choice and adds < ADDS * finding.gain_fraction
-        found.append(replace(finding, part_of=whole) if whole >= 0 and explained else finding)
-    return found
+        whole = min(
+            wholes, key=lambda earlier: (not _shares_place(explained_so_far[earlier], finding), earlier), default=-1
+        )
+        is_explained = not finding.is_noise and not finding.is_choice and adds < ADDS * finding.gain_fraction
+        explained_so_far.append(replace(finding, part_of=whole) if whole >= 0 and is_explained else finding)
+    return explained_so_far
 
 
 def same_place(one: PlainMap, other: PlainMap) -> bool:
@@ -115,9 +117,9 @@ def _ranks(where: PlainMap) -> set[int]:
 
 def _numbers(text: str) -> set[int]:
     """Read numbers as they are written shortly: 0-3, 7."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(", "):
         first, _, last = part.partition("-")
         if first.isdigit():
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
+            numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers

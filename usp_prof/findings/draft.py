@@ -77,8 +77,8 @@ def all_rules() -> tuple[Rule, ...]:
 
 def _ours(name: str) -> Rule:
     module, _, rule_class = name.partition(".")
-    ours: Rule = getattr(import_module(f"usp_prof.findings.rules.{module}"), rule_class)
-    return ours
+    rule: Rule = getattr(import_module(f"usp_prof.findings.rules.{module}"), rule_class)
+    return rule
 
 
 def others() -> list[EntryPoint]:
@@ -88,7 +88,7 @@ def others() -> list[EntryPoint]:
 
 def rule(code: str) -> Rule:
     """Give one rule by its code."""
-    known = {each.CODE: each for each in all_rules()}
+    known = {known_rule.CODE: known_rule for known_rule in all_rules()}
     if code not in known:
         raise unknown_name("finding", code, known)
     return known[code]
@@ -117,9 +117,9 @@ DAMAGES: tuple[str, ...] = (
 
 def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
     """Say in a sentence which of these inputs is damaged or missing, and by what; nothing where all are there."""
-    for each in wanted:
-        if found := _CHECKS[each](tables):
-            return f"needs {each}: {found}"
+    for needed in wanted:
+        if fault := _CHECKS[needed](tables):
+            return f"needs {needed}: {fault}"
     return ""
 
 
@@ -136,9 +136,11 @@ def _untied(tables: TableSet) -> str:
 def _unlinked(tables: TableSet) -> str:
     if rows := [row for row in tables.health if row.code == "steps_by_host"]:
         return _sentence(rows[0])
-    work = [tables.columns("kernels", rank) for rank in tables.ranks]
-    everything = sum(len(each) for each in work)
-    unlinked = sum(int(((each["launch_event"] < 0) & ~each["before_window"]).sum()) for each in work)
+    kernels_of_ranks = [tables.columns("kernels", rank) for rank in tables.ranks]
+    everything = sum(len(of_rank) for of_rank in kernels_of_ranks)
+    unlinked = sum(
+        int(((of_rank["launch_event"] < 0) & ~of_rank["before_window"]).sum()) for of_rank in kernels_of_ranks
+    )
     return f"{unlinked} of {everything} have none in the trace" if unlinked > UNLINKED * everything > 0 else ""
 
 

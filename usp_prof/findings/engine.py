@@ -42,9 +42,9 @@ def kept_form(tables: TableSet, selection: Selection) -> str:
     return f"findings-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}"
 
 
-def write_kept(found: Found, folder: Path) -> None:
+def write_kept(findings: Found, folder: Path) -> None:
     """Keep findings in a folder."""
-    (folder / FILE).write_bytes(msgspec.msgpack.encode(found, enc_hook=_plain))
+    (folder / FILE).write_bytes(msgspec.msgpack.encode(findings, enc_hook=_plain))
 
 
 def read_kept(folder: Path) -> Found:
@@ -68,17 +68,17 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     form = "" if others() else kept_form(tables, selection)
     if tables.kept is None or not form:
         return _searched(tables, selection)
-    found: list[Found] = []
+    searched: list[Found] = []
 
     def write(folder: Path) -> None:
-        if not found:  # else the store could not be written to, and a folder that goes with the run is tried
-            found.append(_searched(tables, selection))
-        write_kept(found[0], folder)
+        if not searched:  # else the store could not be written to, and a folder that goes with the run is tried
+            searched.append(_searched(tables, selection))
+        write_kept(searched[0], folder)
 
     try:
         return read_kept(tables.kept.derived(form, write))
     except OSError:  # nothing can be kept: neither the store nor a temporary folder takes anything
-        return found[0] if found else _searched(tables, selection)
+        return searched[0] if searched else _searched(tables, selection)
 
 
 def _searched(tables: TableSet, selection: Selection) -> Found:
@@ -86,12 +86,12 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
     from usp_prof.replay.representatives import representatives  # noqa: PLC0415 - so does this
 
     replayed = representatives(tables, selection.ranks or ())
-    found = search(replayed.tables, selection, replayed.doubt)
+    outcome = search(replayed.tables, selection, replayed.doubt)
     notes = [] if replayed.note is None else [replayed.note]
     if selection.steps_in_words:
         detail = f"rules look at all steps, not at {selection.steps_in_words} alone; gains are of the mean step"
         notes.append(HealthRow("findings_of_all_steps", Severity.INFO, detail=detail))
-    return replace(found, skipped=tuple(sorted((*found.skipped, *notes)))) if notes else found
+    return replace(outcome, skipped=tuple(sorted((*outcome.skipped, *notes)))) if notes else outcome
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:

@@ -44,8 +44,8 @@ def slowest_step(graph: Graph, rows: Flags) -> PlainMap:
     distinct, group = np.unique(pair, axis=1, return_inverse=True)
     group = group.ravel()
     most = int(np.argmax(np.bincount(group, graph.nodes.duration[place])))
-    mine = place[group == most]
-    start, end = int(graph.nodes.start[mine].min()), int(graph.nodes.end[mine].max())
+    slowest = place[group == most]
+    start, end = int(graph.nodes.start[slowest].min()), int(graph.nodes.end[slowest].max())
     return {"at_rank": int(distinct[0, most]), "at_step": int(distinct[1, most]), "start_ns": start, "end_ns": end}
 
 

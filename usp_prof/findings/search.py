@@ -43,7 +43,7 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
     if len(edits) < 2:
         return Together(tuple(first for _ in edits), {})
-    made, found = as_recorded(tables).then(tables, edits[0]), [first]
+    made, gains = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
     for place, edit in enumerate(edits[1:], start=1):
         try:
@@ -51,11 +51,11 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
             gain = gain_of(tables, joined, least=inf)
         except UspProfError as error:
             left_out[place] = error.message
-            found.append(found[-1])
+            gains.append(gains[-1])
         else:
             made = joined
-            found.append(max(found[-1], gain.gain_fraction))
-    return Together(tuple(found), left_out)
+            gains.append(max(gains[-1], gain.gain_fraction))
+    return Together(tuple(gains), left_out)
 
 
 CRITICAL_GAIN = 0.1
@@ -89,8 +89,10 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     skipped: dict[str, str] = {}
     drafts = _drafts(tables, skipped)
     judged = _in_order(_judged(tables, drafts, selection, doubt, skipped))
-    joined = together(tables, [each.draft.edit for each in judged], judged[0].gain.gain_fraction if judged else 0.0)
-    findings = with_causes([_finding(each, gain) for each, gain in zip(judged, joined.gains, strict=True)])
+    joined = together(
+        tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
+    )
+    findings = with_causes([_finding(judgement, gain) for judgement, gain in zip(judged, joined.gains, strict=True)])
     notes = skipped_rules(skipped)
     notes += [_apart(judged[place].rule.CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None

@@ -36,14 +36,14 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
     """Hold each axis against gigabit Ethernet, after the latency that the run's other groups show."""
     rows = calls.of(tables).columns()
     timed = (rows["transfer_ns"] > 0) & (rows["bytes"] > 0)
-    for axis in sorted({str(each) for each in rows.codes("axis")[1]} - {Axis.UNKNOWN, Axis.WORLD}):
-        mine = timed & rows.matches("axis", axis)
-        if mine.sum() < FEWEST_CALLS:
+    for axis in sorted({str(name) for name in rows.codes("axis")[1]} - {Axis.UNKNOWN, Axis.WORLD}):
+        on_axis = timed & rows.matches("axis", axis)
+        if on_axis.sum() < FEWEST_CALLS:
             continue
-        is_latency = float(np.median(rows["bytes"][mine])) <= LATENCY_BYTES
-        ethernet_ns = _ethernet_ns(rows, timed, mine, is_latency=is_latency)
-        of_messages = _of_best_group(rows.codes("group")[0][mine], rows["transfer_ns"][mine] / ethernet_ns)
-        of_steps = _of_busy_link(rows, mine, ethernet_ns)
+        is_latency = float(np.median(rows["bytes"][on_axis])) <= LATENCY_BYTES
+        ethernet_ns = _ethernet_ns(rows, timed, on_axis, is_latency=is_latency)
+        of_messages = _of_best_group(rows.codes("group")[0][on_axis], rows["transfer_ns"][on_axis] / ethernet_ns)
+        of_steps = _of_busy_link(rows, on_axis, ethernet_ns)
         # Each message tells; where too many are quick, as those behind the first of a burst are, the step does.
         are_slow = of_messages >= (SLOWER_THAN_OTHERS if is_latency else SLOWER_THAN_ETHERNET)
         if are_slow or of_steps >= SLOWER_THAN_OTHERS:
@@ -53,9 +53,9 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
                 {"axis": axis},
                 {
                     "ratio": ratio,
-                    "calls": int(mine.sum()),
-                    "median_bytes": float(np.median(rows["bytes"][mine])),
-                    "median_transfer_ns": float(np.median(rows["transfer_ns"][mine])),
+                    "calls": int(on_axis.sum()),
+                    "median_bytes": float(np.median(rows["bytes"][on_axis])),
+                    "median_transfer_ns": float(np.median(rows["transfer_ns"][on_axis])),
                 },
                 Edit("comm_faster", f"{ratio:.3g}", (("axis", axis),)),
                 "check the network of this axis: its interface, bandwidth and latency",
@@ -64,26 +64,26 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
             )
 
 
-def _ethernet_ns(rows: Columns, timed: Flags, mine: Flags, *, is_latency: bool) -> Floats:
+def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: bool) -> Floats:
     """Say how long an axis' calls would take over gigabit Ethernet, with the latency of the run's other collectives.
 
     Where latency is all that an axis is judged by, it is what the others ordinarily have, not what they have at best.
     """
-    others = timed & ~mine & (rows["bytes"] <= LATENCY_BYTES) & ~rows.matches("matched_by", "p2p")
-    theirs = rows["transfer_ns"][others if others.any() else mine]
-    latency_ns = float(np.median(theirs)) if is_latency and others.any() else _undisturbed(theirs)
+    others = timed & ~on_axis & (rows["bytes"] <= LATENCY_BYTES) & ~rows.matches("matched_by", "p2p")
+    transfer_ns = rows["transfer_ns"][others if others.any() else on_axis]
+    latency_ns = float(np.median(transfer_ns)) if is_latency and others.any() else _undisturbed(transfer_ns)
     op, ops = rows.codes("op")
-    pairs = zip(op[mine].tolist(), rows["group_size"][mine].tolist(), strict=True)
+    pairs = zip(op[on_axis].tolist(), rows["group_size"][on_axis].tolist(), strict=True)
     crossings = np.array([collectives.bus_factor(ops[code], size) for code, size in pairs])
-    return np.asarray(latency_ns + crossings * rows["bytes"][mine] / ETHERNET)
+    return np.asarray(latency_ns + crossings * rows["bytes"][on_axis] / ETHERNET)
 
 
 def _of_best_group(group: Ints, slowness: Floats) -> float:
     """Give the best group's best quarter: what the axis reaches, and what is left where nothing disturbs."""
-    return min(_undisturbed(slowness[group == each]) for each in np.unique(group).tolist())
+    return min(_undisturbed(slowness[group == code]) for code in np.unique(group).tolist())
 
 
-def _of_busy_link(rows: Columns, mine: Flags, ethernet_ns: Floats) -> float:
+def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
     """Compare how long an axis' link is busy in a step with what the step's messages would take one after another.
 
     A library sends a few messages at a time. Of a burst, the first wait for the link while the last wait for the first,
@@ -95,13 +95,13 @@ def _of_busy_link(rows: Columns, mine: Flags, ethernet_ns: Floats) -> float:
         message 4             ||            under 1 ms
         link busy   |=========|             9 ms, where four messages of half a millisecond would take 2
     """
-    inside = (rows["step"][mine] >= 0) & ~rows.matches("matched_by", "p2p")[mine]
-    group, step = rows.codes("group")[0][mine][inside], rows["step"][mine][inside]
+    inside = (rows["step"][on_axis] >= 0) & ~rows.matches("matched_by", "p2p")[on_axis]
+    group, step = rows.codes("group")[0][on_axis][inside], rows["step"][on_axis][inside]
     if not len(group):
         return 0.0
     # One place for each group and step.
     place = group_codes(group, step)
-    owner, begin, end = union_by(place, rows["last_ns"][mine][inside], rows["end_ns"][mine][inside])
+    owner, begin, end = union_by(place, rows["last_ns"][on_axis][inside], rows["end_ns"][on_axis][inside])
     busy_ns = np.bincount(owner, end - begin, minlength=int(place.max()) + 1)
     slowness = busy_ns / np.bincount(place, ethernet_ns[inside])
     return _of_best_group(group[first_rows(place)], slowness)

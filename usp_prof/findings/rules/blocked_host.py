@@ -219,14 +219,14 @@ class MemoryPressure:
         if not spent:
             return
         worst = max(spent, key=lambda rank: (spent[rank], -rank))
-        found = memory.compute(tables)
-        full = {peak.rank: 1 - found.headroom(peak) for peak in found.peaks}.get(worst, float("nan"))
+        usage = memory.compute(tables)
+        full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
         first, last = (int(clock.of(tables).align(worst, when)) for when in place[worst])
         yield Draft(
             f"device memory is allocated within the step, most on rank {worst}",
             {"rank": worst},
             {
-                "calls_per_step": found.allocator_calls.get(worst, 0.0),
+                "calls_per_step": usage.allocator_calls.get(worst, 0.0),
                 "host_ns": spent[worst],
                 "memory_in_use": full if np.isfinite(full) else "not known: record memory",
                 "at_rank": worst,

@@ -146,17 +146,17 @@ class SlowedCompute:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare kernels beside communication with the same kernels alone."""
         graph = graph_of(tables)
-        found = interference(graph, tables)
-        rows = found.ratio > 1
+        slowdown = interference(graph, tables)
+        rows = slowdown.ratio > 1
         if not rows.any():
             return
         duration = graph.nodes.duration
-        slowed = float(duration[rows].sum() / (duration[rows] / found.ratio[rows]).sum())
+        slowed = float(duration[rows].sum() / (duration[rows] / slowdown.ratio[rows]).sum())
         if slowed >= SLOWED:
             yield Draft(
                 f"compute beside communication takes {slowed:.2f} times as long as alone",
                 {},
-                {"kernels": int(rows.sum()), "kinds_compared": found.kinds, "ratio": slowed}
+                {"kernels": int(rows.sum()), "kinds_compared": slowdown.kinds, "ratio": slowed}
                 | dict(longest(graph, rows, np.asarray(duration))),
                 Edit("no_interference"),
                 "give communication kernels fewer SMs",

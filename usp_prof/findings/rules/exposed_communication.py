@@ -82,8 +82,8 @@ class ExposedGradientSync:
 
 def _reductions(tables: TableSet, axis: str) -> int:
     """Count the operations that reduce gradients on an axis; without one there is nothing to overlap."""
-    parts = (tables.columns("collectives", rank) for rank in tables.ranks)
-    return sum(int((each.matches("axis", axis) & each.matches("op", *REDUCES)).sum()) for each in parts)
+    collectives = (tables.columns("collectives", rank) for rank in tables.ranks)
+    return sum(int((of_rank.matches("axis", axis) & of_rank.matches("op", *REDUCES)).sum()) for of_rank in collectives)
 
 
 GATHER_AXES = (Axis.DP, Axis.DP_SHARD)
@@ -123,7 +123,7 @@ class ExposedGathers:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Look for weights that are gathered inside forward and backward."""
         gathers = {axis: sum(_inside(tables, rank, str(axis)) for rank in tables.ranks) for axis in GATHER_AXES}
-        axis = max(GATHER_AXES, key=lambda each: gathers[each])
+        axis = max(GATHER_AXES, key=lambda candidate: gathers[candidate])
         if gathers[axis] < FEWEST_GATHERS * len(tables.ranks):
             return
         graph = graph_of(tables)

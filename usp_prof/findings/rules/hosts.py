@@ -115,22 +115,22 @@ class HostPause:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Find pauses of the hosts."""
         graph = graph_of(tables)
-        found = pauses(graph, tables)
-        if not len(found):
+        paused_nodes = pauses(graph, tables)
+        if not len(paused_nodes):
             return
-        think = think_times(graph)[found]
+        think = think_times(graph)[paused_nodes]
         paused = np.zeros(len(graph.nodes), dtype=bool)
-        paused[found] = True
-        node, length = int(found[np.argmax(think)]), int(think.max())
+        paused[paused_nodes] = True
+        node, length = int(paused_nodes[np.argmax(think)]), int(think.max())
         rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
         ran = _ran_in(tables, rank, int(clock.of(tables).local(rank, np.array([end]))[0]) - length, length)
         collects = GARBAGE.search(ran) is not None
-        times = "once" if len(found) == 1 else f"{len(found)} times"
+        times = "once" if len(paused_nodes) == 1 else f"{len(paused_nodes)} times"
         yield Draft(
             f"the host pauses {times}, longest on rank {rank}{f', in {ran}' if ran else ''}",
             {"rank": rank, "step": int(graph.nodes.step[node])},
             {
-                "pauses": len(found),
+                "pauses": len(paused_nodes),
                 "longest_ns": length,
                 "total_ns": int(think.sum()),
                 "ran_in_longest": ran,

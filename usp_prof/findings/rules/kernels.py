@@ -60,10 +60,10 @@ class SlowOp:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """List the top ops that are far below the roofline."""
-        found = kernels.compute(tables)
-        slow = [op for op in found.ops if found.on_gpu and op.family and op.efficiency < LOW_EFFICIENCY]
+        work = kernels.compute(tables)
+        slow = [op for op in work.ops if work.on_gpu and op.family and op.efficiency < LOW_EFFICIENCY]
         for op in slow[:1]:  # ops are sorted by time: the others can wait until this one is looked at
-            share = op.time_ns / max(found.total_ns, 1)
+            share = op.time_ns / max(work.total_ns, 1)
             if share < LEAST_OP_SHARE:
                 return
             graph, word = graph_of(tables), shape_word(op.dims)
@@ -129,9 +129,9 @@ class WastedTiles:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare products of odd sizes with those of whole tiles."""
-        found = kernels.compute(tables)
+        work = kernels.compute(tables)
         products = [
-            op for op in found.ops if found.on_gpu and op.family == "matrix product" and np.isfinite(op.efficiency)
+            op for op in work.ops if work.on_gpu and op.family == "matrix product" and np.isfinite(op.efficiency)
         ]
         whole = [op for op in products if not _wasteful(op)]
         if not whole:
@@ -139,12 +139,12 @@ class WastedTiles:
         usual = float(np.median([op.efficiency for op in whole]))
         sizes = {size for op in products if (size := _wasteful(op))}
         for size in sorted(sizes):
-            mine = [op for op in products if _wasteful(op) == size]
-            time = sum(op.time_ns for op in mine)
-            share, efficiency = time / max(found.total_ns, 1), sum(op.ideal_ns for op in mine) / max(time, 1)
+            of_size = [op for op in products if _wasteful(op) == size]
+            time = sum(op.time_ns for op in of_size)
+            share, efficiency = time / max(work.total_ns, 1), sum(op.ideal_ns for op in of_size) / max(time, 1)
             if share < LEAST_SHARE or usual < FASTER * efficiency:
                 continue
-            graph, names = graph_of(tables), sorted({op.name for op in mine})
+            graph, names = graph_of(tables), sorted({op.name for op in of_size})
             yield Draft(
                 f"products with a size of {size} reach {100 * efficiency:.0f} %, whole tiles {100 * usual:.0f} %",
                 {"size": size},

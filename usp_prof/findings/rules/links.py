@@ -67,20 +67,20 @@ class SlowLink:
         """Compare each group's transfers with those of its axis' others, and each axis with gigabit Ethernet."""
         if not collectives.compute(tables).link_peak > 0:
             yield from slow_axes(tables)
-        for each in link_slowness(tables):
-            if each.ratio >= SLOW_LINK:
-                members = each.group.partition("@")[2] or each.group
-                slower = f"{each.ratio:.1f} times as long as in the other groups"
+        for link in link_slowness(tables):
+            if link.ratio >= SLOW_LINK:
+                members = link.group.partition("@")[2] or link.group
+                slower = f"{link.ratio:.1f} times as long as in the other groups"
                 yield Draft(
-                    f"transfers among ranks {members} ({each.axis}) take {slower}",
-                    {"axis": each.axis, "group": each.group},
-                    {"ratio": each.ratio, "calls": each.calls, "extra_ns": each.extra_ns},
-                    Edit("link_as_peers", group_word(each.group)),
+                    f"transfers among ranks {members} ({link.axis}) take {slower}",
+                    {"axis": link.axis, "group": link.group},
+                    {"ratio": link.ratio, "calls": link.calls, "extra_ns": link.extra_ns},
+                    Edit("link_as_peers", group_word(link.group)),
                     "run nccl-tests among these ranks; check their placement",
                     least_gain=0.01,
                     # Its calls beside those of its peers, of the same operation and size.
                     rows='SELECT "group", op, bytes, count(*) AS calls, median(transfer_ns) AS transfer_ns FROM calls '
-                    f"WHERE {proof.equals('axis', each.axis)} AND transfer_ns >= 0 "
+                    f"WHERE {proof.equals('axis', link.axis)} AND transfer_ns >= 0 "
                     'GROUP BY "group", op, bytes ORDER BY transfer_ns DESC, "group"',
                 )
 
@@ -125,31 +125,31 @@ class LowBandwidth:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare each axis' large collectives with the link."""
-        found = collectives.compute(tables)
-        if not found.link_peak > 0:
+        measures = collectives.compute(tables)
+        if not measures.link_peak > 0:
             return
-        points = found.points
+        points = measures.points
         large = (points.bytes >= LARGE_BYTES) & ~points.inter_node & (points.axis != "pp")
-        for axis in sorted({str(each) for each in points.axis[large]}):
+        for axis in sorted({str(name) for name in points.axis[large]}):
             rows = large & (points.axis == axis)
-            groups = sorted({str(each) for each in points.group[rows]})
+            groups = sorted({str(name) for name in points.group[rows]})
             by_group = [float(np.median(points.busbw[rows & (points.group == group)])) for group in groups]
             # The best group tells what the axis reaches: one that is slower than the others is a slow link.
             measured = max(by_group)
-            if rows.sum() < FEWEST_LARGE or measured >= LOW_SHARE * found.link_peak:
+            if rows.sum() < FEWEST_LARGE or measured >= LOW_SHARE * measures.link_peak:
                 continue
             graph = graph_of(tables)
             yield Draft(
-                f"{axis} collectives reach {100 * measured / found.link_peak:.0f} % of the link",
+                f"{axis} collectives reach {100 * measured / measures.link_peak:.0f} % of the link",
                 {"axis": axis},
                 {
                     "calls": int(rows.sum()),
                     "median_bytes": float(np.median(points.bytes[rows])),
                     "bus_bytes_per_second": measured,
-                    "link_bytes_per_second": found.link_peak,
+                    "link_bytes_per_second": measures.link_peak,
                     **longest(graph, graph.on_axis(axis), graph.transfer),
                 },
-                Edit("comm_faster", f"{REACHABLE_SHARE * found.link_peak / measured:.3g}", (("axis", axis),)),
+                Edit("comm_faster", f"{REACHABLE_SHARE * measures.link_peak / measured:.3g}", (("axis", axis),)),
                 "look at the transport and algorithm that NCCL chose, and at the links",
                 covers=("slow-link",),
                 basis=Basis.MODELLED,
@@ -199,17 +199,17 @@ class SmallMessages:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Count each axis' small collectives."""
-        found = calls.of(tables).columns()
+        columns = calls.of(tables).columns()
         steps = max((len(tables.columns("steps", rank)) for rank in tables.ranks), default=0)
         for axis in AXES:
-            rows = found.matches("axis", str(axis)) & (found["bytes"] > 0) & (found["bytes"] < SMALL_BYTES)
+            rows = columns.matches("axis", str(axis)) & (columns["bytes"] > 0) & (columns["bytes"] < SMALL_BYTES)
             number = int(rows.sum()) / max(steps, 1)
             if number < FEWEST_SMALL:
                 continue
             yield Draft(
                 f"{number:.0f} small {axis} collectives a step pay for latency",
                 {"axis": str(axis)},
-                {"calls_per_step": number, "bytes": int(found["bytes"][rows].sum())},
+                {"calls_per_step": number, "bytes": int(columns["bytes"][rows].sum())},
                 Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
                 "put them into larger buckets",
                 covers=("slow-link",),
@@ -261,18 +261,22 @@ class WideTensorParallel:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the rate of tensor-parallel collectives between hosts with the link inside one."""
-        found = collectives.compute(tables)
-        rows = (found.points.axis == str(Axis.TP)) & found.points.inter_node
-        if not rows.any() or not found.link_peak > 0:
+        measures = collectives.compute(tables)
+        rows = (measures.points.axis == str(Axis.TP)) & measures.points.inter_node
+        if not rows.any() or not measures.link_peak > 0:
             return
-        measured = float(np.median(found.points.busbw[rows]))
-        faster = REACHED * found.link_peak / measured
+        measured = float(np.median(measures.points.busbw[rows]))
+        faster = REACHED * measures.link_peak / measured
         if faster > 1:
             graph = graph_of(tables)
             yield Draft(
                 "tensor parallelism spans hosts: tp groups leave the fast links",
                 {"axis": str(Axis.TP)},
-                {"calls": int(rows.sum()), "bus_bytes_per_second": measured, "link_bytes_per_second": found.link_peak}
+                {
+                    "calls": int(rows.sum()),
+                    "bus_bytes_per_second": measured,
+                    "link_bytes_per_second": measures.link_peak,
+                }
                 | dict(longest(graph, graph.on_axis(Axis.TP), graph.transfer)),
                 Edit("comm_faster", f"{faster:.3g}", (("axis", str(Axis.TP)),)),
                 "keep tensor parallelism inside a node",

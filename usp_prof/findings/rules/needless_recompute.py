@@ -60,10 +60,10 @@ class NeedlessRecompute:
         if layout.recompute not in ("full", "selective"):
             return
         need = needed_bytes(layout)
-        found = memory.compute(tables)
-        fullest = found.fullest
-        size = found.capacity.get(fullest.rank, 0) if fullest is not None else 0
-        left = found.headroom(fullest) * size if fullest is not None and size else -1.0
+        usage = memory.compute(tables)
+        fullest = usage.fullest
+        size = usage.capacity.get(fullest.rank, 0) if fullest is not None else 0
+        left = usage.headroom(fullest) * size if fullest is not None and size else -1.0
         known = left >= 0 and need > 0
         if known and need > left - SPARE * size:
             return

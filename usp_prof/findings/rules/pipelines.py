@@ -202,13 +202,13 @@ class StageImbalance:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the stages' compute in a step; of a stage's ranks the fastest, since a slow one is no imbalance."""
         graph = graph_of(tables)
-        ranks: dict[tuple[int, ...], list[float]] = {}
+        times_of_stages: dict[tuple[int, ...], list[float]] = {}
         for rank in tables.ranks:
             stages = tables.columns("actions", rank)["stage"]
             held = tuple(sorted({int(stage) for stage in stages.tolist() if stage >= 0}))
             if held:
-                ranks.setdefault(held, []).append(compute_per_step(graph, rank))
-        times = {held: min(found) for held, found in ranks.items()}
+                times_of_stages.setdefault(held, []).append(compute_per_step(graph, rank))
+        times = {held: min(rank_times) for held, rank_times in times_of_stages.items()}
         mean = sum(times.values()) / len(times) if times else 0.0
         slowest = max(sorted(times), key=lambda held: times[held], default=())
         if len(times) > 1 and times[slowest] >= UNEQUAL * mean > 0:

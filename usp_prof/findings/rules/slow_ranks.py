@@ -75,24 +75,36 @@ class SlowRank:
         """Compare each rank's compute with its peers'; several slow ones are one finding: mending one gains nothing."""
         graph = graph_of(tables)
         slow = [
-            each for each in slowness(tables, graph).values() if each.ratio >= SLOW_COMPUTE and _steady(graph, each)
+            candidate
+            for candidate in slowness(tables, graph).values()
+            if candidate.ratio >= SLOW_COMPUTE and _steady(graph, candidate)
         ]
-        slow = [each for each in slow if everywhere(tables, graph, each.rank) >= 1 + (each.ratio - 1) / 2]
-        slow = [each for each in slow if not has_longer_sequences(tables, each.rank, each.peers, each.ratio)]
+        slow = [
+            candidate
+            for candidate in slow
+            if everywhere(tables, graph, candidate.rank) >= 1 + (candidate.ratio - 1) / 2
+        ]
+        slow = [
+            candidate
+            for candidate in slow
+            if not has_longer_sequences(tables, candidate.rank, candidate.peers, candidate.ratio)
+        ]
         if not slow:
             return
-        worst = max(slow, key=lambda each: (each.ratio, -each.rank))
-        mine = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
+        worst = max(slow, key=lambda candidate: (candidate.ratio, -candidate.rank))
+        is_worst_compute = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
         several = len(slow) > 1
-        named = spans(each.rank for each in slow)
+        named = spans(candidate.rank for candidate in slow)
         is_paused = not several and _pauses_outweigh(tables, graph, worst)
         yield Draft(
             f"rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f} times as long as "
             f"{'their' if several else 'its'} peers",
             {"ranks": named} if several else {"rank": worst.rank},
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
-            | dict(slowest_step(graph, mine)),
-            _compute_alone(worst) if is_paused else Edit("rank_as_peers", "+".join(str(each.rank) for each in slow)),
+            | dict(slowest_step(graph, is_worst_compute)),
+            _compute_alone(worst)
+            if is_paused
+            else Edit("rank_as_peers", "+".join(str(candidate.rank) for candidate in slow)),
             "check its clocks, temperature and other processes; drain the machine",
             least_gain=0.01,
             rows=proof.COMPUTE_BY_RANK,
@@ -101,8 +113,8 @@ class SlowRank:
 
 def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
     """Say whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
-    found = pauses(graph, tables)
-    paused_ns = think_times(graph)[found[graph.nodes.rank[found] == slow.rank]].sum()
+    paused_nodes = pauses(graph, tables)
+    paused_ns = think_times(graph)[paused_nodes[graph.nodes.rank[paused_nodes] == slow.rank]].sum()
     steps = len(compute_by_step(graph, slow.rank))
     return bool(paused_ns > (slow.compute_ns - slow.peers_ns) * steps)
 
@@ -112,13 +124,13 @@ def _compute_alone(slow: Slowness) -> Edit:
     return Edit("compute_faster", f"{slow.ratio:.4g}", (("rank", str(slow.rank)),))
 
 
-def _steady(graph: Graph, found: Slowness) -> bool:
+def _steady(graph: Graph, slow: Slowness) -> bool:
     """Say whether the rank is slower than its peers in nearly all steps."""
-    own = compute_by_step(graph, found.rank)
-    others = [compute_by_step(graph, rank) for rank in found.peers]
+    own = compute_by_step(graph, slow.rank)
+    of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
     slower = []
     for step, time in own.items():
-        usual = [other[step] for other in others if step in other]
+        usual = [peer_steps[step] for peer_steps in of_peers if step in peer_steps]
         if usual:
             slower.append(time >= (1 + (SLOW_COMPUTE - 1) / 2) * float(np.median(usual)))
     return bool(slower) and float(np.mean(slower)) >= STEADY
@@ -163,16 +175,16 @@ class SlowHost:
         graph = graph_of(tables)
         for rank, ratio in host_slowness(graph).items():
             if ratio >= SLOW_LAUNCHES:
-                mine = (graph.nodes.kind == NodeKind.HOST) & (graph.nodes.rank == rank)
+                is_of_host = (graph.nodes.kind == NodeKind.HOST) & (graph.nodes.rank == rank)
                 yield Draft(
                     f"the host of rank {rank} takes {ratio:.2f} times as long to launch as the others",
                     {"rank": rank},
-                    {"ratio": ratio, "launches": int(mine.sum())}
-                    | dict(longest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration)),
+                    {"ratio": ratio, "launches": int(is_of_host.sum())}
+                    | dict(longest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration)),
                     Edit("host_as_peers", str(rank)),
                     "check the host's cores, clocks and memory placement",
                     settings={"DeepSpeed": "--bind_cores_to_rank"},
-                    rows=proof.heaviest(graph, mine, np.maximum(graph.gap, 0) + graph.nodes.duration),
+                    rows=proof.heaviest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration),
                 )
 
 
@@ -238,12 +250,12 @@ class LateRank:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft one finding for each culprit of the straggler analysis that has peers to be compared with."""
-        found = stragglers.compute(tables)
-        if not found.culprits:
+        lateness = stragglers.compute(tables)
+        if not lateness.culprits:
             return
         graph = graph_of(tables)
         with_peers = slowness(tables, graph)
-        for culprit in found.culprits:
+        for culprit in lateness.culprits:
             if culprit.rank in with_peers:
                 yield _draft(tables, graph, culprit, with_peers[culprit.rank])
 
@@ -279,7 +291,9 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -
 
 def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
     """Say whether pauses of its host cover what the rank costs."""
-    found = pauses(graph, tables)
-    mine = found[(graph.nodes.rank[found] == culprit.rank) & np.isin(graph.nodes.step[found], culprit.steps)]
-    paused_ns = int(think_times(graph)[mine].sum())
+    paused_nodes = pauses(graph, tables)
+    of_culprit = paused_nodes[
+        (graph.nodes.rank[paused_nodes] == culprit.rank) & np.isin(graph.nodes.step[paused_nodes], culprit.steps)
+    ]
+    paused_ns = int(think_times(graph)[of_culprit].sum())
     return culprit.why is Why.HOST and paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)

@@ -107,7 +107,7 @@ class UnequalLengths:
 
 def _unequal_over(graph: Graph) -> Axis | None:
     """Give the axis that waits for the longest micro-batch: the stages of a pipeline, else replicas."""
-    return next((each for each in AXES if graph.on_axis(str(each)).any()), None)
+    return next((axis for axis in AXES if graph.on_axis(str(axis)).any()), None)
 
 
 def evened(graph: Graph) -> Edit:
@@ -209,8 +209,8 @@ def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], rati
     own, others = passes.of([rank]), passes.of(peers)
     if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own.rank) or not len(others.rank):
         return False
-    error = sum(float(each.duration.var()) / len(each.rank) for each in (own, others)) ** 0.5
+    error = sum(float(side.duration.var()) / len(side.rank) for side in (own, others)) ** 0.5
     if float(own.duration.mean() - others.duration.mean()) <= BY_CHANCE * error:
         return True
-    shortest, usual = (float(np.quantile(each.duration, BEST)) for each in (own, others))
+    shortest, usual = (float(np.quantile(side.duration, BEST)) for side in (own, others))
     return own.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual

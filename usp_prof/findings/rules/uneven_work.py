@@ -158,18 +158,18 @@ class Uneven:
 def worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
     """Find the rank with the largest share of its group's work on an axis; not one that is slow everywhere."""
     sums: dict[int, list[float]] = {}
-    for each in shares(graph, axis):
-        work = each.work.sum(axis=1)
-        for rank, own in zip(each.ranks, (work / max(work.mean(), 1.0)).tolist(), strict=True):
+    for group in shares(graph, axis):
+        work = group.work.sum(axis=1)
+        for rank, own in zip(group.ranks, (work / max(work.mean(), 1.0)).tolist(), strict=True):
             sums.setdefault(rank, []).append(own)
     if not sums:
         return None
-    ratio = {rank: float(np.median(found)) for rank, found in sums.items()}
+    ratio = {rank: float(np.median(ratios)) for rank, ratios in sums.items()}
     worst = max(ratio, key=lambda rank: (ratio[rank], -rank))
     if everywhere(tables, graph, worst) >= 1 + (ratio[worst] - 1) / 2:
         return None
-    mine = (graph.nodes.rank == worst) & (graph.nodes.kind == NodeKind.COMPUTE)
-    return Uneven(worst, ratio[worst], longest(graph, mine))
+    is_worst_compute = (graph.nodes.rank == worst) & (graph.nodes.kind == NodeKind.COMPUTE)
+    return Uneven(worst, ratio[worst], longest(graph, is_worst_compute))
 
 
 def everywhere(tables: TableSet, graph: Graph, rank: int) -> float:
@@ -180,10 +180,10 @@ def everywhere(tables: TableSet, graph: Graph, rank: int) -> float:
     """
     least = float("inf")
     for axis in SHARED:
-        found = [each for each in shares(graph, axis) if rank in each.ranks]
-        if found:
-            pieces = [_best_tenth(each.work, each.ranks.index(rank)) for each in found]
-            least = min(least, float(np.median(pieces)), _by_shape(tables, graph, found[0].ranks, rank))
+        groups = [group for group in shares(graph, axis) if rank in group.ranks]
+        if groups:
+            pieces = [_best_tenth(group.work, group.ranks.index(rank)) for group in groups]
+            least = min(least, float(np.median(pieces)), _by_shape(tables, graph, groups[0].ranks, rank))
     return least
 
 
