@@ -79,15 +79,15 @@ class BreakdownResult:
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         p = self.parts
-        found = spread(COMPUTE_TIME, p.rank, p.step, p.compute)
-        found += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed.sum(axis=1))
+        values = spread(COMPUTE_TIME, p.rank, p.step, p.compute)
+        values += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed.sum(axis=1))
         for i, axis in enumerate(p.axes):
-            found += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed[:, i], axis=axis)
-        found += spread(MEMCPY_TIME, p.rank, p.step, p.memcpy)
-        found += spread(IDLE_TIME, p.rank, p.step, p.idle.sum(axis=1))
+            values += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed[:, i], axis=axis)
+        values += spread(MEMCPY_TIME, p.rank, p.step, p.memcpy)
+        values += spread(IDLE_TIME, p.rank, p.step, p.idle.sum(axis=1))
         for i, cause in enumerate(CAUSES):
-            found += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
-        return in_order(found)
+            values += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and step, a column for each part."""

@@ -59,20 +59,20 @@ class ClockResult:
         """Give the metric values, sorted by dimension."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         ranks = c.ranks[rows].tolist()
-        found = [Value(CLOCK_OFFSET, int(np.ptp(c.offset_ns[rows])))] if len(rows) else []
-        found += [Value(CLOCK_OFFSET, o, {"rank": r}) for r, o in zip(ranks, c.offset_ns[rows].tolist(), strict=True)]
+        values = [Value(CLOCK_OFFSET, int(np.ptp(c.offset_ns[rows])))] if len(rows) else []
+        values += [Value(CLOCK_OFFSET, o, {"rank": r}) for r, o in zip(ranks, c.offset_ns[rows].tolist(), strict=True)]
         for r, ppm in zip(ranks, c.drift_ppm[rows].tolist(), strict=True):
             if not np.isnan(ppm):
-                found.append(Value(CLOCK_DRIFT, ppm * 1e-6, {"rank": r}))
+                values.append(Value(CLOCK_DRIFT, ppm * 1e-6, {"rank": r}))
         tied = rows[c.ties[rows] > 0]
         if len(tied):
-            found.append(Value(CLOCK_RESIDUAL, float(np.median(c.residual_p50_ns[tied]))))
-            found.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[tied].max())))
+            values.append(Value(CLOCK_RESIDUAL, float(np.median(c.residual_p50_ns[tied]))))
+            values.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[tied].max())))
         for row in tied.tolist():
             dims = {"rank": int(c.ranks[row])}
-            found.append(Value(CLOCK_RESIDUAL, int(c.residual_p50_ns[row]), dims))
-            found.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[row]), dims))
-        return in_order(found)
+            values.append(Value(CLOCK_RESIDUAL, int(c.residual_p50_ns[row]), dims))
+            values.append(Value(CLOCK_RESIDUAL_P99, int(c.residual_p99_ns[row]), dims))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank."""

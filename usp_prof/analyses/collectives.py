@@ -124,25 +124,25 @@ class CollectivesResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found = _waiting_values(self.waiting)
+        values = _waiting_values(self.waiting)
         for k in self.kinds:
             dims: Dims = {"axis": k.axis, "collective": k.op, "size": k.size_bytes}
-            found.append(Value(CALLS, k.calls, dims))
+            values.append(Value(CALLS, k.calls, dims))
             if k.bytes >= 0:
-                found.append(Value(VOLUME, k.bytes, dims))
+                values.append(Value(VOLUME, k.bytes, dims))
             known = ((ALGBW, k.algbw), (BUSBW, k.busbw), (LINK_FRACTION, k.link_fraction))
-            found += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
+            values += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
         for axis, op in sorted({(k.axis, k.op) for k in self.kinds}):
             dims = {"axis": axis, "collective": op}
             rows = (self.points.axis == axis) & (self.points.op == op)
-            found += _bandwidth_values(self.points, rows, dims)
+            values += _bandwidth_values(self.points, rows, dims)
             skews = [(k.skew_ns, k.complete) for k in self.kinds if (k.axis, k.op) == (axis, op) and k.complete]
             if skews:
                 mean = sum(skew * n for skew, n in skews) / sum(n for _, n in skews)
-                found.append(Value(SKEW, mean, dims))
-        found += _bandwidth_values(self.points, np.ones(len(self.points.bytes), bool), NO_DIMS)
-        found += [Value(IMBALANCE, e.imbalance, {"axis": e.axis}) for e in self.exchanges]
-        return in_order(found)
+                values.append(Value(SKEW, mean, dims))
+        values += _bandwidth_values(self.points, np.ones(len(self.points.bytes), bool), NO_DIMS)
+        values += [Value(IMBALANCE, e.imbalance, {"axis": e.axis}) for e in self.exchanges]
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each axis, operation and size class; sizes are NaN where they are not known."""
@@ -223,14 +223,14 @@ def _kinds(calls: Columns, busbw: Floats, peak: float) -> tuple[Kind, ...]:
         return ()
     size = np.where(calls["bytes"] > 0, 2 ** np.ceil(np.log2(np.maximum(calls["bytes"], 1))).astype(np.int64), -1)
     kind = group_codes(calls.codes("axis")[0], calls.codes("op")[0], size)
-    found = []
+    kinds = []
     for code in range(int(kind.max()) + 1):
         rows = np.flatnonzero(kind == code)
         complete = rows[calls["complete"][rows]]
         fast = complete[~np.isnan(busbw[complete])]
         inside = fast[~calls["inter_node"][fast]]
         skew = (calls["last_ns"] - calls["first_ns"])[complete]
-        found.append(
+        kinds.append(
             Kind(
                 str(calls["axis"][rows[0]]),
                 str(calls["op"][rows[0]]),
@@ -247,7 +247,7 @@ def _kinds(calls: Columns, busbw: Floats, peak: float) -> tuple[Kind, ...]:
                 _median(busbw[inside] / peak) if peak > 0 else float("nan"),
             )
         )
-    return tuple(sorted(found, key=lambda k: (k.axis, k.op, k.size_bytes)))
+    return tuple(sorted(kinds, key=lambda k: (k.axis, k.op, k.size_bytes)))
 
 
 def _median(figures: NDArray[Any]) -> float:
@@ -255,18 +255,18 @@ def _median(figures: NDArray[Any]) -> float:
 
 
 def _waiting_values(waiting: Waiting) -> list[Value]:
-    found = []
+    values = []
     axes = sorted(set(waiting.axis.tolist()))
     for metric, time in ((WAIT_TIME, waiting.wait_ns), (TRANSFER_TIME, waiting.transfer_ns)):
         if not axes:
             continue
         first = waiting.axis == axes[0]
         total = sum(time[waiting.axis == axis] for axis in axes)
-        found += spread(metric, waiting.rank[first], waiting.step[first], np.asarray(total))
+        values += spread(metric, waiting.rank[first], waiting.step[first], np.asarray(total))
         for axis in axes:
             rows = waiting.axis == axis
-            found += spread(metric, waiting.rank[rows], waiting.step[rows], time[rows], axis=axis)
-    return found
+            values += spread(metric, waiting.rank[rows], waiting.step[rows], time[rows], axis=axis)
+    return values
 
 
 def _bandwidth_values(points: Points, rows: Flags, dims: Dims) -> list[Value]:

@@ -65,12 +65,12 @@ class CpResult:
     @property
     def imbalance(self) -> float:
         """Slowest over mean, of the group where it is worst; NaN without groups."""
-        found = []
+        of_groups = []
         for group in sorted({row.group for row in self.ranks}):
             times = [row.compute_ns for row in self.ranks if row.group == group]
             if sum(times):
-                found.append(max(times) * len(times) / sum(times))
-        return max(found, default=float("nan"))
+                of_groups.append(max(times) * len(times) / sum(times))
+        return max(of_groups, default=float("nan"))
 
     def by_ring_step(self) -> dict[int, float]:
         """Give the mean wait of each ring step, over the ranks that take it."""
@@ -79,17 +79,17 @@ class CpResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
+        values = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
         for kind in sorted({kind for kind, _ in self.times}):
             mean = float(np.mean([time for (name, _), time in self.times.items() if name == kind]))
-            found.append(Value(CP_TIME, mean, {"exchange": kind}))
-        found += [
+            values.append(Value(CP_TIME, mean, {"exchange": kind}))
+        values += [
             Value(RING_WAIT, time, {"rank": rank, "ring_step": step}) for (step, rank), time in self.ring_waits.items()
         ]
-        found += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.by_ring_step().items()]
+        values += [Value(RING_WAIT, time, {"ring_step": step}) for step, time in self.by_ring_step().items()]
         if np.isfinite(self.imbalance):
-            found.append(Value(CP_IMBALANCE, self.imbalance))
-        return in_order(found)
+            values.append(Value(CP_IMBALANCE, self.imbalance))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank of a context-parallel group."""

@@ -105,16 +105,16 @@ class HostResult:
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
-        found: list[Value] = []
+        values: list[Value] = []
         for metric, figure in _FIGURES:
             known = [(host.rank, figure(host)) for host in self.ranks if np.isfinite(figure(host))]
             if known:
-                found.append(Value(metric, float(np.mean([value for _, value in known]))))
-                found += [Value(metric, value, {"rank": rank}) for rank, value in known]
+                values.append(Value(metric, float(np.mean([value for _, value in known]))))
+                values += [Value(metric, value, {"rank": rank}) for rank, value in known]
         for rank, stream, _, full in self.queues:
-            found.append(Value(QUEUE_FULL_TIME, full, {"rank": rank, "stream": stream}))
-        found += [Value(HOST_SYNC_TIME, time, {"cause": cause}) for cause, time in self._causes()]
-        return in_order(found)
+            values.append(Value(QUEUE_FULL_TIME, full, {"rank": rank, "stream": stream}))
+        values += [Value(HOST_SYNC_TIME, time, {"cause": cause}) for cause, time in self._causes()]
+        return in_order(values)
 
     def _causes(self) -> list[tuple[str, float]]:
         """Give the worst causes of blocking, per rank and step."""
@@ -231,8 +231,8 @@ def _op_times(rank: int, ops: Columns) -> list[OpTime]:
     own, total = (np.zeros(len(names) + 1, np.int64) for _ in range(2))
     np.add.at(own, codes, ops["self_ns"])
     np.add.at(total, codes, ops["dur_ns"])
-    found = [
+    times = [
         OpTime(rank, names[code], int(count[code]), int(own[code]), int(total[code]))
         for code in np.flatnonzero(count).tolist()
     ]
-    return sorted(found, key=lambda op: (-op.self_ns, op.name))
+    return sorted(times, key=lambda op: (-op.self_ns, op.name))

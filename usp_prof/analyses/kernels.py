@@ -95,38 +95,38 @@ class KernelsResult:
             return Values()
         families = sorted({op.family for op in self.ops if op.family})
         real = self.total_ns - self.paced_ns
-        found = [Value(FORMULA_FRACTION, self.covered_ns / real)] if real else []
-        found += [Value(KERNEL_EFFICIENCY, share, {"step": step}) for step, share in self.efficiency_by_step.items()]
+        values = [Value(FORMULA_FRACTION, self.covered_ns / real)] if real else []
+        values += [Value(KERNEL_EFFICIENCY, share, {"step": step}) for step, share in self.efficiency_by_step.items()]
         for family in ("", *families):
             some = [op for op in self.ops if op.family and family in {"", op.family}]
             dims: dict[str, int | str] = {"family": family} if family else {}
             bounded = [op for op in some if op.is_bounded]
             if bounded:
                 ideal = sum(op.ideal_ns for op in bounded)
-                found.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
+                values.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
             counted = [op for op in some if op.flop and (op.is_bounded or not op.ideal_ns)]
             # Ops whose kernels take no time have work and no rate.
             if counted_ns := sum(op.time_ns for op in counted):
-                found.append(Value(ACHIEVED_FLOP_RATE, sum(op.flop for op in counted) / counted_ns * 1e9, dims))
+                values.append(Value(ACHIEVED_FLOP_RATE, sum(op.flop for op in counted) / counted_ns * 1e9, dims))
         if self.on_gpu:
-            found += self._kernel_values()
-        return in_order(found)
+            values += self._kernel_values()
+        return in_order(values)
 
     def _kernel_values(self) -> list[Value]:
         small = sum(kernel.small_ns for kernel in self.kernels)
-        found = [Value(SMALL_KERNEL_FRACTION, small / self.total_ns)]
+        values = [Value(SMALL_KERNEL_FRACTION, small / self.total_ns)]
         matrix = [op for op in self.ops if op.flop]
         for kind in ("", *sorted({op.precision for op in matrix if op.precision})):
-            some = [op for op in matrix if kind in {"", op.precision}]
-            whole = sum(op.time_ns for op in some)
-            unknown = sum(op.unknown_core_ns for op in some)
+            of_kind = [op for op in matrix if kind in {"", op.precision}]
+            whole = sum(op.time_ns for op in of_kind)
+            unknown = sum(op.unknown_core_ns for op in of_kind)
             dims: dict[str, int | str] = {"precision": kind} if kind else {}
             if unknown:
-                found.append(Value(UNKNOWN_CORE_FRACTION, unknown / whole, dims))
+                values.append(Value(UNKNOWN_CORE_FRACTION, unknown / whole, dims))
             if whole and unknown <= _MOST_UNKNOWN * whole:
-                on_matrix = sum(op.matrix_core_ns for op in some)
-                found.append(Value(MATRIX_CORE_FRACTION, on_matrix / (whole - unknown), dims))
-        return found
+                on_matrix = sum(op.matrix_core_ns for op in of_kind)
+                values.append(Value(MATRIX_CORE_FRACTION, on_matrix / (whole - unknown), dims))
+        return values
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each op and shape, longest first; ops without a formula have no shapes."""

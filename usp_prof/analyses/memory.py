@@ -259,14 +259,14 @@ _NOT_RECORDED = HealthRow(
 
 def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
     """Give each rank's device memory: as the driver says, else as the table of devices does."""
-    found = {}
+    capacity = {}
     for rank in ranks:
         row = tables.columns("ranks", rank)
         device = hardware.find(str(row["device"][0])) if len(row) else None
         recorded = int(row["device_memory"][0]) if len(row) else -1
         if recorded > 0 or device is not None:
-            found[rank] = recorded if recorded > 0 else int(device.memory_bytes if device is not None else 0)
-    return found
+            capacity[rank] = recorded if recorded > 0 else int(device.memory_bytes if device is not None else 0)
+    return capacity
 
 
 def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float:

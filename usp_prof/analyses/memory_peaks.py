@@ -83,16 +83,16 @@ def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, i
     taken = lifetimes(rows["address"], rows["bytes"])
     order = np.arange(len(rows))
     alive = (rows["bytes"] > 0) & (order <= place) & (taken > place)
-    found = {}
+    bytes_of_phase = {}
     left = alive
     for phase, when in _phases(tables, rank).items():
         hit = left & when.holds(rows["start_ns"])
         left = left & ~hit
         if hit.any():
-            found[phase] = int(rows["bytes"][hit].sum())
+            bytes_of_phase[phase] = int(rows["bytes"][hit].sum())
     if left.any():
-        found["other"] = int(rows["bytes"][left].sum())
-    return found
+        bytes_of_phase["other"] = int(rows["bytes"][left].sum())
+    return bytes_of_phase
 
 
 def lifetimes(address: Ints, size: Ints) -> Ints:

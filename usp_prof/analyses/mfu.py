@@ -91,17 +91,19 @@ class MfuResult:
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
-        found = [
+        values = [
             Value(MFU, self.utilisation(cost, self.tokens_per_second)),
             Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
             Value(FLOP_RATIO, flop_check.flop_ratio(self.parts)),
         ]
-        found += [
+        values += [
             Value(MFU, self.utilisation(cost, rate), {"step": step})
             for step, rate in self.step_tokens_per_second.items()
         ]
-        found += [Value(MODEL_FLOP_PER_TOKEN, flop, {"convention": name}) for name, flop in self.flop_per_token.items()]
-        return in_order(found)
+        values += [
+            Value(MODEL_FLOP_PER_TOKEN, flop, {"convention": name}) for name, flop in self.flop_per_token.items()
+        ]
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each convention, with all that its MFU is made of."""
@@ -306,14 +308,14 @@ def _wrong_model(
     if needs is None or not rank_steps:
         return []
     scale = devices / rank_steps
-    found = flop_check.Range(trace.flop * scale, (trace.flop + trace.hidden_flop(op_peak)) * scale)
+    traced = flop_check.Range(trace.flop * scale, (trace.flop + trace.hidden_flop(op_peak)) * scale)
     is_whole = len(np.unique(times.rank)) == devices
-    why = flop_check.contradiction(needs, found, flop_check.tolerance(model, is_whole=is_whole))
+    why = flop_check.contradiction(needs, traced, flop_check.tolerance(model, is_whole=is_whole))
     if not why:
         return []
     given = " given by hand" if tables.assumptions.model is not None else " of the manifest"
     detail = (
-        f"the trace's ops run {found.least:.3g} FLOP a step, {why} (the model{given}, {tokens:,.0f} tokens a step);"
+        f"the trace's ops run {traced.least:.3g} FLOP a step, {why} (the model{given}, {tokens:,.0f} tokens a step);"
         " give the model and the sequence that were trained (--model, --sequence), and the tokens of one step over all"
         " ranks (--tokens-per-step)"
     )

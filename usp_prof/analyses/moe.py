@@ -134,9 +134,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
     tokens = {}
     if source == "marks":
         tokens = {
-            rank: sum(count for _, count in found) / step_count(tables, rank, selection)
-            for rank, found in arrived.items()
-            if found
+            rank: sum(count for _, count in arrivals) / step_count(tables, rank, selection)
+            for rank, arrivals in arrived.items()
+            if arrivals
         }
     times = _times(tables, ranks, selection)
     notes = [_NO_LOADS] if times and not loads and _has_experts(tables, ranks, times) else []
@@ -220,17 +220,17 @@ def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) ->
 
 def _times(tables: TableSet, ranks: list[int], selection: Selection) -> dict[tuple[str, int], float]:
     """Time the marked phases, and the all-to-alls of the expert axis, per step."""
-    found = {}
+    times = {}
     for rank in ranks:
         steps = step_count(tables, rank, selection)
         marks = marked(tables, rank, selection, "ep")
         phase = np.array([_PHASES.get(what, what) for what in marks.what], dtype=object)
         for name in _TIMED:
             if (phase == name).any():
-                found[name, rank] = int(marks.dur_ns[phase == name].sum()) / steps
+                times[name, rank] = int(marks.dur_ns[phase == name].sum()) / steps
         parts = tables.columns("collectives", rank)
         rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
         inside = (parts["step"] >= 0) & selection.takes_steps(parts["step"])
         if (rows & inside).any():
-            found["all_to_all", rank] = int(parts["dur_ns"][rows & inside].sum()) / steps
-    return found
+            times["all_to_all", rank] = int(parts["dur_ns"][rows & inside].sum()) / steps
+    return times

@@ -84,17 +84,17 @@ class OverlapResult:
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         p = self.parts
-        found = _levels(p, p.any_comm, p.exposed.sum(axis=1))
-        found += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable())
+        values = _levels(p, p.any_comm, p.exposed.sum(axis=1))
+        values += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable())
         for i, axis in enumerate(p.axes):
-            found += _levels(p, p.comm[:, i], p.exposed[:, i], axis=axis)
-            found += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable(i), axis=axis)
+            values += _levels(p, p.comm[:, i], p.exposed[:, i], axis=axis)
+            values += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable(i), axis=axis)
         for kind in self.kinds:
             dims = {"axis": kind.axis, "collective": kind.collective}
-            found += [Value(COMM_TIME, kind.comm_ns, dims), Value(HIDDEN_COMM_TIME, kind.hidden_ns, dims)]
+            values += [Value(COMM_TIME, kind.comm_ns, dims), Value(HIDDEN_COMM_TIME, kind.hidden_ns, dims)]
             if kind.comm_ns:
-                found.append(Value(OVERLAP_FRACTION, kind.hidden_ns / kind.comm_ns, dims))
-        return in_order(found)
+                values.append(Value(OVERLAP_FRACTION, kind.hidden_ns / kind.comm_ns, dims))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank, step and axis."""
@@ -141,9 +141,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
 
 def _levels(p: Partition, comm: Ints, exposed: Ints, **dims: int | str) -> list[Value]:
     hidden = comm - exposed
-    found = spread(COMM_TIME, p.rank, p.step, comm, **dims)
-    found += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)
-    return found + spread_ratio(OVERLAP_FRACTION, p.rank, p.step, hidden, comm, **dims)
+    values = spread(COMM_TIME, p.rank, p.step, comm, **dims)
+    values += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)
+    return values + spread_ratio(OVERLAP_FRACTION, p.rank, p.step, hidden, comm, **dims)
 
 
 def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:

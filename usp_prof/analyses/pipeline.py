@@ -153,17 +153,17 @@ class PipelineResult:
             (TEXTBOOK, self.bubbles.textbook),
             (IMBALANCE, self.imbalance),
         )
-        found = [Value(metric, figure) for metric, figure in wholes if not np.isnan(figure)]
-        found += [Value(BUBBLE, bubble, {"step": step}) for step, bubble in self._bubble_fractions().items()]
+        values = [Value(metric, figure) for metric, figure in wholes if not np.isnan(figure)]
+        values += [Value(BUBBLE, bubble, {"step": step}) for step, bubble in self._bubble_fractions().items()]
         for rank in sorted({cell.rank for cell in self.cells}):
             by_step = [cell.bubble_fraction for cell in self.cells if cell.rank == rank]
-            found.append(Value(BUBBLE, float(np.mean(by_step)), {"rank": rank}))
-        found += [Value(BUBBLE, c.bubble_fraction, {"rank": c.rank, "step": c.step}) for c in self.cells]
+            values.append(Value(BUBBLE, float(np.mean(by_step)), {"rank": rank}))
+        values += [Value(BUBBLE, c.bubble_fraction, {"rank": c.rank, "step": c.step}) for c in self.cells]
         for stage in self.stages:
             for kind, ns in _by_kind(stage):
                 if ns:
-                    found.append(Value(STAGE_TIME, ns, {"stage": stage.stage, "kind": str(kind)}))
-        return in_order(found)
+                    values.append(Value(STAGE_TIME, ns, {"stage": stage.stage, "kind": str(kind)}))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and step."""
@@ -190,16 +190,16 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     cells = _cells(actions)
     if not all_identified(actions):
         notes.append(_KINDS_ONLY)
-        guessed = Guess(None, 0.0, declared)
-        return PipelineResult(actions, cells, (), guessed, nothing, 0, tuple(sorted(notes)))
+        schedule_guess = Guess(None, 0.0, declared)
+        return PipelineResult(actions, cells, (), schedule_guess, nothing, 0, tuple(sorted(notes)))
     chains = pipelines(actions)
-    found, bubbles, count = Guess(None, 0.0, declared), nothing, 0
+    schedule_guess, bubbles, count = Guess(None, 0.0, declared), nothing, 0
     if chains:
         step = int(np.median(np.unique(actions.step)))
         step = int(actions.step[np.argmin(np.abs(actions.step - step))])
         observed = order_of(actions, chains[0], step)
-        found = guess(observed, declared)
-        bubbles = ideal(observed, actions.take(np.isin(actions.rank, chains[0])), found)
+        schedule_guess = guess(observed, declared)
+        bubbles = ideal(observed, actions.take(np.isin(actions.rank, chains[0])), schedule_guess)
         count = len({action.micro_batch for acts in observed for action in acts})
     else:
         detail = "stages are held by different numbers of ranks: who follows whom is not known, no ideal bubble"
@@ -208,7 +208,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
         detail = "actions are missing (ranks not read, or a step cut by the window): no ideal bubble"
         notes.append(HealthRow("pipeline_incomplete", Severity.INFO, detail=detail))
     notes.sort()
-    return PipelineResult(actions, cells, _stages(actions), found, bubbles, count, tuple(notes), tuple(chains))
+    return PipelineResult(actions, cells, _stages(actions), schedule_guess, bubbles, count, tuple(notes), tuple(chains))
 
 
 _LEAST_STAGES = 2
@@ -257,7 +257,7 @@ def _summed(codes: Ints, values: Ints, count: int) -> Ints:
 
 
 def _stages(actions: Actions) -> tuple[Stage, ...]:
-    found = []
+    stages = []
     for stage in np.unique(actions.stage).tolist():
         rows = actions.stage == stage
         ranks = tuple(np.unique(actions.rank[rows]).tolist())
@@ -265,8 +265,8 @@ def _stages(actions: Actions) -> tuple[Stage, ...]:
         for kind in Kind:
             chosen = actions.busy_ns[rows & (actions.kind == str(kind))]
             lengths.append(int(np.median(chosen)) if len(chosen) else 0)
-        found.append(Stage(stage, ranks, *lengths))
-    return tuple(found)
+        stages.append(Stage(stage, ranks, *lengths))
+    return tuple(stages)
 
 
 def _by_kind(stage: Stage) -> tuple[tuple[Kind, int], ...]:

@@ -97,17 +97,17 @@ class StepTimeResult:
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         known, window = ~self.is_window, self.is_window
-        found = spread(STEP_TIME, self.rank[known], self.step[known], self.length_ns[known])
-        found += spread(WINDOW_TIME, self.rank[window], self.step[window], self.length_ns[window])
+        values = spread(STEP_TIME, self.rank[known], self.step[known], self.length_ns[known])
+        values += spread(WINDOW_TIME, self.rank[window], self.step[window], self.length_ns[window])
         for job in self.job:
-            found.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
-            found.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
+            values.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
+            values.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))
         if self.job:
-            found.append(Value(JOB_STEP_TIME, float(np.median([s.length_ns for s in self.ordinary]))))
-            found.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
+            values.append(Value(JOB_STEP_TIME, float(np.median([s.length_ns for s in self.ordinary]))))
+            values.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
         if not np.isnan(self.tokens_per_second):
-            found.append(Value(TOKENS_PER_SECOND, self.tokens_per_second))
-        return in_order(found)
+            values.append(Value(TOKENS_PER_SECOND, self.tokens_per_second))
+        return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and step."""
@@ -184,16 +184,19 @@ def _tokens_per_second(tables: TableSet, parts: partition.Partition, is_step: Fl
 
 def _source_notes(tables: TableSet, selection: Selection) -> list[HealthRow]:
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    found: dict[str, list[int]] = {}
+    ranks_of_source: dict[str, list[int]] = {}
     for rank in ranks:
         for source in tables.columns("steps", rank).codes("source")[1]:
-            found.setdefault(source, []).append(rank)
+            ranks_of_source.setdefault(source, []).append(rank)
     return [
         HealthRow(
-            "steps_inferred", Severity.INFO, count=len(found[source]), detail=f"{text} on {_ranks(found[source])}"
+            "steps_inferred",
+            Severity.INFO,
+            count=len(ranks_of_source[source]),
+            detail=f"{text} on {_ranks(ranks_of_source[source])}",
         )
         for source, text in _SOURCES.items()
-        if source in found
+        if source in ranks_of_source
     ]
 
 

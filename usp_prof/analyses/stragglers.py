@@ -159,9 +159,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     cost, weightiest = _cost(parts, seen, taken, lateness.excess_by_row(own, peers))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
     culprits = [
-        found
+        culprit
         for rank in np.unique(parts.rank[shown]).tolist()
-        if (found := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
+        if (culprit := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
     ]
     late = [row for row in _lateness(seen, taken) if selection.ranks is None or row.rank in selection.ranks]
     return StragglersResult(

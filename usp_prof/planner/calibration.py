@@ -175,43 +175,43 @@ def _with_links(
     A call counts from its last arrival on. Calls of one kind and group share a link: where they overlap, time counts
     once.
     """
-    found = calls.of(tables).columns()
-    of_group, _ = found.codes("group")
-    is_data = found.satisfies("axis", lambda axis: axis in DATA_AXES) & found["complete"] & (found["step"] >= 0)
-    is_data &= found["group_size"] == configuration.shards
+    columns = calls.of(tables).columns()
+    of_group, _ = columns.codes("group")
+    is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & columns["complete"] & (columns["step"] >= 0)
+    is_data &= columns["group_size"] == configuration.shards
     if not is_data.any():
         return profile
     profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
-    profile = _with_habits(profile, found, is_data, model, configuration, cluster)
+    profile = _with_habits(profile, columns, is_data, model, configuration, cluster)
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     measured_ns = formula_ns = 0.0
     for kind, seconds in RINGS.items():
-        rows_of_kind = np.flatnonzero(is_data & found.matches("op", kind))
-        formula_ns += 1e9 * float(np.sum(seconds(c, found["bytes"][rows_of_kind])))
+        rows_of_kind = np.flatnonzero(is_data & columns.matches("op", kind))
+        formula_ns += 1e9 * float(np.sum(seconds(c, columns["bytes"][rows_of_kind])))
         for rows in rows_by_code(of_group[rows_of_kind]).values():
             of_one_group = rows_of_kind[rows]
-            measured_ns += union(found["last_ns"][of_one_group], found["end_ns"][of_one_group]).length
+            measured_ns += union(columns["last_ns"][of_one_group], columns["end_ns"][of_one_group]).length
     if measured_ns:
         profile = replace(profile, data_share=profile.data_share * formula_ns / measured_ns)
-    sums = found["bytes"][is_data & (found.matches("op", "all_reduce") | found.matches("op", "reduce_scatter"))]
+    sums = columns["bytes"][is_data & (columns.matches("op", "all_reduce") | columns.matches("op", "reduce_scatter"))]
     if not np.any(messages.goes_by_layer(c)) and len(sums):
-        in_a_step = sums.sum() / len(np.unique(found["step"][is_data])) / len(np.unique(of_group[is_data]))
+        in_a_step = sums.sum() / len(np.unique(columns["step"][is_data])) / len(np.unique(of_group[is_data]))
         profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, in_a_step / sums.max()))
     return profile
 
 
 def _with_habits(
     profile: Profile,
-    found: Columns,
+    columns: Columns,
     is_data: Flags,
     model: ModelEntry,
     configuration: Configuration,
     cluster: Cluster,
 ) -> Profile:
     """Take the habits of that trainer whose sharding sends most nearly the bytes that were sent in a step."""
-    of_group, _ = found.codes("group")
-    steps_of_groups = len(np.unique(found["step"][is_data])) * len(np.unique(of_group[is_data]))
-    sent_bytes = float(found["bytes"][is_data].sum()) / steps_of_groups
+    of_group, _ = columns.codes("group")
+    steps_of_groups = len(np.unique(columns["step"][is_data])) * len(np.unique(of_group[is_data]))
+    sent_bytes = float(columns["bytes"][is_data].sum()) / steps_of_groups
     candidates = []
     for name in SHARDING_TRAINERS:
         habits = {habit: getattr(PROFILES[name], habit) for habit in HABITS}
@@ -281,8 +281,8 @@ def _with_prefetch(
 
 
 def _whole(values: list[Value], metric: str) -> float:
-    found = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
-    return found if found == found else 0.0  # noqa: PLR0124 - not NaN
+    whole = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
+    return whole if whole == whole else 0.0  # noqa: PLR0124 - not NaN
 
 
 def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:

@@ -106,9 +106,9 @@ def nearest_legal(question: Question) -> str:
     smaller = np.unique(question.batch // together * together)[::-1]
     larger = np.unique((question.batch // together + 1) * together)
     batches = [batch for side in (smaller, larger) for batch in side.tolist()[:MOST_TRIED] if batch]
-    found = [batch for batch in batches if len(legal(replace(question, batch=batch)).dp)]
-    if found:
-        return f"batch {_around(np.unique(found), question.batch)}"
+    legal_batches = [batch for batch in batches if len(legal(replace(question, batch=batch)).dp)]
+    if legal_batches:
+        return f"batch {_around(np.unique(legal_batches), question.batch)}"
     for name in [name for name in COUNTS if name in pinned]:
         others = {other: value for other, value in pinned.items() if other != name}
         values = np.unique(getattr(legal(replace(question, pinned=others)), name))
@@ -206,8 +206,8 @@ def _pinned(pinned: Mapping[str, Any], name: str, choices: Sequence[Any]) -> Seq
 
 
 def _divisors(number: int) -> tuple[int, ...]:
-    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
-    return tuple(sorted({*small, *(number // each for each in small)}))
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
 GROUPS = (2, 4, 8)
@@ -239,12 +239,12 @@ def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes
 
 def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
     """Find the smallest group of `GROUPS` with which a row fits."""
-    found = np.ones(len(c.dp), np.int64)
+    least = np.ones(len(c.dp), np.int64)
     for group in GROUPS:
-        fits = needs(replace(c, recompute_group=np.full_like(found, group)), stages) <= room
-        found = np.where((found == 1) & fits & (group <= layers_of_stage(c)), group, found)
-    c = replace(c, recompute_group=found)
-    c, stages = _rows(c, stages, np.flatnonzero(found > 1))
+        fits = needs(replace(c, recompute_group=np.full_like(least, group)), stages) <= room
+        least = np.where((least == 1) & fits & (group <= layers_of_stage(c)), group, least)
+    c = replace(c, recompute_group=least)
+    c, stages = _rows(c, stages, np.flatnonzero(least > 1))
     return columns_of_cases(c), needs(c, stages)
 
 
@@ -256,25 +256,25 @@ def layers_of_stage(c: Cases) -> NDArray[np.int64]:
 
 def needs(c: Cases, stages: Stages) -> Bytes:
     """Give the peak of the fullest rank of each case."""
-    return np.max([memory.total(each) for each in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
+    return np.max([memory.total(rank_parts) for rank_parts in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
 
 
 def columns_of_cases(c: Cases) -> Columns:
     """Give the configurations alone."""
-    return Columns(**{each.name: getattr(c, each.name) for each in fields(Columns)})
+    return Columns(**{field.name: getattr(c, field.name) for field in fields(Columns)})
 
 
 def joined(*parts: Columns) -> Columns:
     """Put columns one after another."""
-    names = [each.name for each in fields(Columns)]
+    names = [field.name for field in fields(Columns)]
     return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})
 
 
 def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:
     """Choose rows."""
-    return Columns(**{each.name: np.asarray(getattr(c, each.name))[rows] for each in fields(Columns)})
+    return Columns(**{field.name: np.asarray(getattr(c, field.name))[rows] for field in fields(Columns)})
 
 
 def _rows(c: Cases, stages: Stages, rows: NDArray[np.int64]) -> tuple[Cases, Stages]:
     chosen = with_columns(c.shape, c.machine, c.profile, rows_of(c, rows))
-    return chosen, Stages(**{each.name: getattr(stages, each.name)[:, rows] for each in fields(Stages)})
+    return chosen, Stages(**{field.name: getattr(stages, field.name)[:, rows] for field in fields(Stages)})

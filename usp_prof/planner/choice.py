@@ -56,29 +56,29 @@ class RunnerUp:
 
 def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_]) -> tuple[Barred, ...]:
     """List the values with which nothing fits although something fits with others, by knob and value."""
-    found = []
+    barring = []
     for knob in KNOBS:
         values = np.asarray(getattr(columns, knob))
         for value in np.unique(values).tolist():
             has = values == value
             if fits.any() and not fits[has].any():
-                found.append(Barred(knob, int(value), int(has.sum()), float(need[has].min())))
-    return tuple(found)
+                barring.append(Barred(knob, int(value), int(has.sum()), float(need[has].min())))
+    return tuple(barring)
 
 
 def runners_up(plans: Iterable[Prediction]) -> tuple[RunnerUp, ...]:
     """Give the fastest plans whose degrees differ from each other's and from the first's."""
     first, *others = plans
     seen = {_degrees(first)}
-    found: list[RunnerUp] = []
+    chosen: list[RunnerUp] = []
     for plan in others:
         if _degrees(plan) in seen:
             continue
         seen.add(_degrees(plan))
-        found.append(_compared(first, plan))
-        if len(found) == RUNNERS_UP:
+        chosen.append(_compared(first, plan))
+        if len(chosen) == RUNNERS_UP:
             break
-    return tuple(found)
+    return tuple(chosen)
 
 
 def _degrees(plan: Prediction) -> tuple[int, ...]:
@@ -96,11 +96,11 @@ def parts(plan: Prediction) -> dict[str, float]:
 
 
 def _compared(first: Prediction, other: Prediction) -> RunnerUp:
-    gap, theirs = other.expected_step_ns - first.expected_step_ns, parts(other)
+    gap, other_parts = other.expected_step_ns - first.expected_step_ns, parts(other)
     turns = {
-        name: 1 + gap / (time - theirs.get(name, 0.0))
+        name: 1 + gap / (time - other_parts.get(name, 0.0))
         for name, time in parts(first).items()
-        if time > theirs.get(name, 0.0)
+        if time > other_parts.get(name, 0.0)
     }
     soonest = min(turns, key=lambda name: turns[name], default="")
     if not soonest or turns[soonest] > MOST_FACTOR:

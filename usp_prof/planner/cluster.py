@@ -108,7 +108,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     """Describe a cluster of a device that the hardware table knows."""
     device = find(name)
     if device is None:
-        known = ", ".join(sorted(each.name for each in DEVICES))
+        known = ", ".join(sorted(entry.name for entry in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
     reached, half = _reached(device, dtype), device.peak(Precision.BF16) or device.peak(Precision.FP16)
@@ -174,9 +174,9 @@ def dispatch(c: Cases, size: Column) -> Column:
     chosen = c.shape.experts_per_token
     inside = np.minimum(members, np.maximum(c.machine.node / apart(c, "ep"), 1))
     nodes = members / inside
-    met = nodes * (1 - (1 - 1 / nodes) ** np.maximum(chosen, 1))
+    nodes_reached = nodes * (1 - (1 - 1 / nodes) ** np.maximum(chosen, 1))
     within = size * chosen * (inside - 1) / inside / c.machine.link_rate
-    between = size * met * (nodes - 1) / nodes / (c.machine.network_rate * c.profile.network_share)
+    between = size * nodes_reached * (nodes - 1) / nodes / (c.machine.network_rate * c.profile.network_share)
     return np.where(members > 1, np.maximum(within, between) + hop * np.sqrt(members), 0.0)
 
 

@@ -114,8 +114,8 @@ def core_time(c: Cases) -> Column:
     once = flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
     # Unfused, the half above the diagonal is computed too.
-    each = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
-    return np.asarray(each + merged)
+    one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
+    return np.asarray(one_pass + merged)
 
 
 def elementwise(c: Cases) -> Column:

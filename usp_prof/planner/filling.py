@@ -63,10 +63,10 @@ def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column
 
     Messages between stages are no part of it. Cases with the same pipeline are simulated together, as columns.
     """
-    found = np.array(np.broadcast_to(closed_form, c.dp.shape), float)
+    idle = np.array(np.broadcast_to(closed_form, c.dp.shape), float)
     rows = np.flatnonzero(SPLITS[c.schedule] & (c.pp > 1))
     if not rows.size:
-        return found
+        return idle
     # Further micro-batches cost what the busiest rank takes for them.
     number = np.minimum(c.micro_batches, ENOUGH * c.pp)
     keys = (c.schedule, c.pp, c.stages_of_rank, number, c.shape.layers, c.profile.uneven, head_cost(c.shape))
@@ -81,8 +81,8 @@ def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column
         held = layers_of_each_stage(int(layers), shape.ranks * shape.chunks, uneven=bool(uneven), head=head)
         seconds = _durations(work, held, c.dp.shape, of_group)
         window = _window(graph_of(SCHEDULES[int(schedule)], shape), seconds)
-        found[of_group] = np.maximum(window - busiest[of_group] * shape.micro_batches, 0.0)
-    return found
+        idle[of_group] = np.maximum(window - busiest[of_group] * shape.micro_batches, 0.0)
+    return idle
 
 
 def _durations(
@@ -90,17 +90,17 @@ def _durations(
 ) -> dict[tuple[int, Kind], Seconds]:
     """Give the seconds of each stage's actions, one entry a row; B is I and W together."""
     of_layer, of_head = (
-        {kind: np.broadcast_to(np.asarray(value, float), size)[rows] for kind, value in each.items()}
-        for each in (work.layer, work.head)
+        {kind: np.broadcast_to(np.asarray(value, float), size)[rows] for kind, value in by_kind.items()}
+        for by_kind in (work.layer, work.head)
     )
-    found = {
+    seconds = {
         (stage, kind): layers * of_layer[kind] + (of_head[kind] if stage == len(held) - 1 else 0.0)
         for stage, layers in enumerate(held)
         for kind in of_layer
     }
     for stage in range(len(held)):
-        found[stage, Kind.BACKWARD] = found[stage, Kind.INPUT_GRADIENT] + found[stage, Kind.WEIGHT_GRADIENT]
-    return found
+        seconds[stage, Kind.BACKWARD] = seconds[stage, Kind.INPUT_GRADIENT] + seconds[stage, Kind.WEIGHT_GRADIENT]
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +116,18 @@ class Graph:
 @lru_cache(maxsize=64)
 def graph_of(schedule: Schedule, shape: Shape) -> Graph:
     """Lay out a schedule; whatever its actions take, the same ones wait for each other."""
-    found = simulate(order(schedule, shape), lambda _: 1).actions
+    actions = simulate(order(schedule, shape), lambda _: 1).actions
     home, stages = stage_ranks(schedule, shape), shape.ranks * shape.chunks
     # Places in the order: of each action that has ended, and of the last one of each rank (-1: none yet).
     ended: dict[Action, int] = {}
     last_of_rank = [-1] * shape.ranks
     waits_for = []
-    for place, action in enumerate(found):
+    for place, action in enumerate(actions):
         rank = home[action.stage]
         before = [ended[need] for need in needs_of(action, stages, ended)]
         waits_for.append(tuple(before + ([last_of_rank[rank]] if last_of_rank[rank] >= 0 else [])))
         ended[action] = last_of_rank[rank] = place
-    return Graph(tuple((action.stage, action.kind) for action in found), tuple(waits_for))
+    return Graph(tuple((action.stage, action.kind) for action in actions), tuple(waits_for))
 
 
 def _window(graph: Graph, seconds: Mapping[tuple[int, Kind], Seconds]) -> Seconds:

@@ -48,7 +48,7 @@ OWN_DTYPES = ("fp32", "bf16", "fp8")
 
 def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
     """Give the command, option by option."""
-    found = [
+    words = [
         f"torchrun --nproc-per-node {c.devices} trainer/run.py --profile",
         f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
         f"--dp {c.dp} --tp {c.tp} --cp {c.cp} --pp {c.pp} --zero {c.zero}",
@@ -56,20 +56,20 @@ def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
     ]
     schedule = named(c.schedule)
     if c.pp > 1 and schedule is not None:
-        found.append(f"--schedule {schedule}")
+        words.append(f"--schedule {schedule}")
         if schedule.traits.is_looped:
-            found.append(f"--stages-per-rank {c.chunks}")
+            words.append(f"--stages-per-rank {c.chunks}")
     if model.experts:
-        found.append(f"--experts {model.experts} --top-k {model.experts_per_token} --ep {c.ep}")
+        words.append(f"--experts {model.experts} --top-k {model.experts_per_token} --ep {c.ep}")
     if c.tp > 1 and not c.sequence_parallel:
-        found.append("--no-sequence-parallel")
+        words.append("--no-sequence-parallel")
     if c.replicas > 1:
-        found.append(f"--dp-replicate {c.replicas}")
+        words.append(f"--dp-replicate {c.replicas}")
     if c.recompute is not Recompute.NONE:
-        found.append(f"--recompute {c.recompute}")
+        words.append(f"--recompute {c.recompute}")
     if c.offload is not Offload.NONE:
-        found.append(f"--offload {c.offload}")
-    return found
+        words.append(f"--offload {c.offload}")
+    return words
 
 
 def preset(model: ModelEntry) -> str:
@@ -107,7 +107,7 @@ def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
     replicate = c.dp if c.zero == 0 else c.replicas
     # With a pipeline it cuts its local batch into micro-batches; without one it accumulates up to the global batch.
     local_batch = c.micro_batch * c.micro_batches if c.pp > 1 else c.micro_batch
-    found = [
+    words = [
         f"{torchrun(c)} -m torchtitan.train --module {module} --config {config}",
         f"--parallelism.data_parallel_replicate_degree {replicate}",
         f"--parallelism.data_parallel_shard_degree {c.dp // replicate}",
@@ -116,25 +116,25 @@ def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
         f"--training.local_batch_size {local_batch} --training.global_batch_size {c.batch}",
     ]
     if c.zero:
-        found.append(f"--parallelism.fsdp_reshard_after_forward {'always' if c.zero == 3 else 'never'}")
+        words.append(f"--parallelism.fsdp_reshard_after_forward {'always' if c.zero == 3 else 'never'}")
     if c.pp > 1:
-        found += _torchtitan_pipeline(model, c)
-    return found
+        words += _torchtitan_pipeline(model, c)
+    return words
 
 
 def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
     schedule = named(c.schedule)
     if schedule is None:
         return []
-    found = [
+    words = [
         f"--parallelism.pipeline_parallel_schedule {schedule.traits.pytorch_name}",
         f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
     ]
     if schedule.traits.is_looped:
         # It counts embedding and head as a layer each.
         layers = -(-(model.layers + ENDS) // c.stages)
-        found.append(f"--parallelism.pipeline_parallel_layers_per_stage {layers}")
-    return found
+        words.append(f"--parallelism.pipeline_parallel_layers_per_stage {layers}")
+    return words
 
 
 def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
@@ -187,27 +187,27 @@ PLAIN_FORMS = ("full", "dense", "mixture")
 def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
     """Give the command, option by option."""
     # Its own checks: one connection for overlap with tp or cp, more of them for its FSDP.
-    found = [
+    words = [
         f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
         *_megatron_model(model),
         f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
         f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",
     ]
     if c.tp > 1 and c.sequence_parallel:
-        found.append("--sequence-parallel")
-    found.append(MEGATRON_SHARDING[c.zero])
+        words.append("--sequence-parallel")
+    words.append(MEGATRON_SHARDING[c.zero])
     if c.offload is Offload.OPTIMIZER:
         # It asks for the distributed optimizer, which shards nothing where there is one rank of dp.
-        found += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
+        words += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
     if c.chunks > 1:
-        found.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
+        words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
     if model.layers % c.stages:
-        found.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+        words.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
     if model.experts:
-        found.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
-    found += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
-    found += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", MEGATRON_TRIAL]
-    return [word for word in found if word]
+        words.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
+    words += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
+    words += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", MEGATRON_TRIAL]
+    return [word for word in words if word]
 
 
 def _megatron_recomputation(c: Configuration) -> str:
@@ -228,7 +228,7 @@ def _megatron_tp_of_experts(c: Configuration) -> int:
 
 def _megatron_model(model: ModelEntry) -> list[str]:
     """Describe the model, which Megatron takes from its options."""
-    found = [
+    words = [
         f"--num-layers {model.layers} --hidden-size {model.hidden} --num-attention-heads {model.heads}",
         f"--kv-channels {model.head_dim or model.hidden // model.heads} --seq-length {model.sequence}",
         f"--max-position-embeddings {model.sequence} --vocab-size {model.vocab}",
@@ -236,22 +236,22 @@ def _megatron_model(model: ModelEntry) -> list[str]:
         "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear",
     ]
     if model.kv_heads and model.kv_heads != model.heads:
-        found.append(f"--group-query-attention --num-query-groups {model.kv_heads}")
+        words.append(f"--group-query-attention --num-query-groups {model.kv_heads}")
     if model.gated_ffn:
-        found.append("--swiglu")
+        words.append("--swiglu")
     if not model.tied_embeddings:
-        found.append("--untie-embeddings-and-output-weights")
-    return [*found, *_megatron_experts(model)] if model.experts else found
+        words.append("--untie-embeddings-and-output-weights")
+    return [*words, *_megatron_experts(model)] if model.experts else words
 
 
 def _megatron_experts(model: ModelEntry) -> list[str]:
-    found = [
+    words = [
         f"--num-experts {model.experts} --moe-router-topk {model.experts_per_token} --moe-grouped-gemm",
         f"--moe-ffn-hidden-size {model.expert_ffn_hidden} --moe-token-dispatcher-type alltoall",
     ]
     if model.shared_experts:
-        found.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * model.expert_ffn_hidden}")
-    return found
+        words.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * model.expert_ffn_hidden}")
+    return words
 
 
 def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:

@@ -69,11 +69,11 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     # V-shaped schedules bring the last stage back to the first rank.
     last = 0 if SCHEDULES[schedule].traits.is_v_shaped else configuration.pp - 1
     habits = habits_of(profile, columns)
-    found = []
+    of_rank = []
     for rank, count in enumerate(layers):
         parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)
-        found.append(Footprint(**{part: round(float(size[0])) for part, size in parts.items()}))
-    return tuple(found)
+        of_rank.append(Footprint(**{part: round(float(size[0])) for part, size in parts.items()}))
+    return tuple(of_rank)
 
 
 def total(parts: Parts) -> NDArray[np.float64]:
@@ -81,10 +81,10 @@ def total(parts: Parts) -> NDArray[np.float64]:
     return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
 
 
-def fullest(found: tuple[Parts, ...]) -> Parts:
+def fullest(of_ranks: tuple[Parts, ...]) -> Parts:
     """Give the parts of the rank that needs most, case by case."""
-    worst = np.stack([total(each) for each in found]).argmax(axis=0)
-    return {part: np.choose(worst, [each[part] for each in found]) for part in found[0]}
+    worst = np.stack([total(rank_parts) for rank_parts in of_ranks]).argmax(axis=0)
+    return {part: np.choose(worst, [rank_parts[part] for rank_parts in of_ranks]) for part in of_ranks[0]}
 
 
 def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:

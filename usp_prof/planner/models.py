@@ -24,11 +24,11 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
     path = Path(name)
     if path.suffix == ".json" or is_there(path):
         return _whole(load(path, sequence), path)
-    found = _by_letters().get(_letters(name))
-    if found is None:
+    known_name = _by_letters().get(_letters(name))
+    if known_name is None:
         raise unknown_name("model", name, list(known()))
-    model = describe(json.loads(FILE.read_text())[found])
-    return replace(model, name=found, sequence=sequence, flop_per_token={})
+    model = describe(json.loads(FILE.read_text())[known_name])
+    return replace(model, name=known_name, sequence=sequence, flop_per_token={})
 
 
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
@@ -56,17 +56,17 @@ def _whole(model: ModelEntry, path: Path) -> ModelEntry:
 
 def not_modelled(model: ModelEntry) -> tuple[str, ...]:
     """Say what of a model a plan leaves out, or takes for something simpler."""
-    found = list(model.notes)
+    notes = list(model.notes)
     some_mixed = 0 < model.moe_layers < model.layers
     if len(set(model.layer_order)) > 1 or (some_mixed and not model.layer_order):
-        found.append("its layers differ: each stage is taken to hold mean layers")
+        notes.append("its layers differ: each stage is taken to hold mean layers")
     kinds = [model.layer_kinds[place] for place in sorted(set(model.layer_order))]
     recurrences = sorted({block.form for kind in kinds for block in kind.blocks if block.kind == "recurrence"})
     if recurrences:
-        found.append(f"{', '.join(recurrences)}: states and gates that backward needs are not in the activations")
+        notes.append(f"{', '.join(recurrences)}: states and gates that backward needs are not in the activations")
     if model.mtp_layers:
-        found.append("multi-token prediction is counted in MFU, and neither in memory nor in the step")
-    return tuple(found)
+        notes.append("multi-token prediction is counted in MFU, and neither in memory nor in the step")
+    return tuple(notes)
 
 
 @lru_cache(maxsize=1)

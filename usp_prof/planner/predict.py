@@ -120,14 +120,14 @@ def records(
     peak = column(c.machine.peak)
     on_host = column(memory.host_bytes(c, stages))
     stall_chance, stall = column(times.stall_chance), column(times.stall)
-    found = []
-    for place, each in enumerate(configurations):
+    predictions = []
+    for place, configuration in enumerate(configurations):
         seconds, memory_bytes = float(times.seconds[place]), float(total[place])
-        tokens = each.batch * models[place].sequence / seconds
+        tokens = configuration.batch * models[place].sequence / seconds
         cost = flops.per_token(models[place], convention) or float("nan")
-        found.append(
+        predictions.append(
             Prediction(
-                each,
+                configuration,
                 step_ns=seconds * 1e9,
                 step_low_ns=seconds * 1e9 * float(np.exp(-time_spread[place])),
                 step_high_ns=seconds * 1e9 * float(np.exp(time_spread[place])),
@@ -137,7 +137,7 @@ def records(
                 optimizer_ns=float(times.optimizer[place]) * 1e9,
                 fixed_ns=float(times.fixed[place]) * 1e9,
                 tokens_per_second=tokens,
-                mfu=cost * tokens / (each.devices * peak[place]),
+                mfu=cost * tokens / (configuration.devices * peak[place]),
                 convention=convention,
                 footprint=Footprint(**{part: round(value[place]) for part, value in parts.items()}),
                 memory_low_bytes=memory_bytes * float(np.exp(-memory_spread[place])),
@@ -148,4 +148,4 @@ def records(
                 host_bytes=on_host[place],
             )
         )
-    return found
+    return predictions

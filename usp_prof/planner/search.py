@@ -105,11 +105,11 @@ class Plans:
 
     def pareto(self) -> tuple[Prediction, ...]:
         """Give the plans that no other beats in both speed and memory, fastest first."""
-        found: list[Prediction] = []
+        front: list[Prediction] = []
         for plan in self.best:
-            if not found or plan.footprint.total_bytes < found[-1].footprint.total_bytes:
-                found.append(plan)
-        return tuple(found)
+            if not front or plan.footprint.total_bytes < front[-1].footprint.total_bytes:
+                front.append(plan)
+        return tuple(front)
 
 
 def search(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
@@ -200,7 +200,7 @@ def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bo
     """
     alike = np.ones(len(fits), bool)
     alike[0] = False
-    for name in (each.name for each in fields(Columns)):
+    for name in (declared.name for declared in fields(Columns)):
         if name != "recompute":
             column = np.broadcast_to(getattr(c, name), fits.shape)
             alike[1:] &= column[1:] == column[:-1]
@@ -257,10 +257,10 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
 
 def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Prediction]:
     """Give the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
-    found: dict[tuple[int, int], Prediction] = {}
+    fastest: dict[tuple[int, int], Prediction] = {}
     for plan in plans.best:
-        found.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)
-    return found
+        fastest.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)
+    return fastest
 
 
 GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")

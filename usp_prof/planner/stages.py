@@ -52,11 +52,11 @@ def stages_of(c: Cases) -> Stages:
     table[4] = np.where(keeps_all, table[4], np.minimum(table[4], ENOUGH * table[1]))
     different, place = np.unique(table, axis=1, return_inverse=True)
     laid = np.array([_laid(*column) for column in different.T.tolist()])
-    found = laid[place.ravel()].T
+    laid_out = laid[place.ravel()].T
     alone, returns = table[1] == 1, IS_V_SHAPED[table[3].astype(int)]
     return Stages(
-        layers=found[:3],
-        kept=found[3:],
+        layers=laid_out[:3],
+        kept=laid_out[3:],
         embedding=np.stack([alone | True, alone, alone]),
         # V-shaped schedules bring the last stage back to the first rank.
         head=np.stack([alone | returns, alone, alone | ~returns]),
@@ -93,11 +93,11 @@ def ranks_of(
     if kind.traits.is_v_shaped and ranks > 1:
         chunks = 2
     stages = ranks * chunks
-    each = layers_of_each_stage(layers, stages, uneven=uneven, head=head)
+    layers_of_stage = layers_of_each_stage(layers, stages, uneven=uneven, head=head)
     home = [*range(ranks), *reversed(range(ranks))] if kind.traits.is_v_shaped else list(range(ranks)) * chunks
     held = [0] * ranks
     for stage, rank in enumerate(home[:stages]):
-        held[rank] += each[stage]
+        held[rank] += layers_of_stage[stage]
     kept = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
     return tuple(held), kept
 
@@ -122,9 +122,9 @@ def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
 def by_cost(layers: int, stages: int, head: float) -> tuple[int, ...]:
     """Deal layers out until a stage's share of the whole cost is passed, as nanotron does; `head` in layers' cost."""
     whole = layers + head
-    found, stage = [0] * stages, 0
+    layers_of_stage, stage = [0] * stages, 0
     for done in range(1, layers + 1):
-        found[stage] += 1
+        layers_of_stage[stage] += 1
         if done > whole * (stage + 1) / stages:
             stage = min(stage + 1, stages - 1)
-    return tuple(found)
+    return tuple(layers_of_stage)

@@ -41,7 +41,7 @@ def startable(
     """
     rows = len(columns.dp)
     knobs = [
-        np.broadcast_to(getattr(columns, each.name), rows) for each in fields(Columns) if each.name not in _NOT_READ
+        np.broadcast_to(getattr(columns, field.name), rows) for field in fields(Columns) if field.name not in _NOT_READ
     ]
     code = group_codes(*knobs)
     _, first = np.unique(code, return_index=True)
@@ -51,4 +51,4 @@ def startable(
     for reason, count in zip(reasons, np.bincount(code).tolist(), strict=True):
         counted[reason] += count
     del counted[""]
-    return can_run[code], tuple(Refused(*each) for each in counted.most_common())
+    return can_run[code], tuple(Refused(*reason_and_count) for reason_and_count in counted.most_common())

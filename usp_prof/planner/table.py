@@ -92,13 +92,15 @@ class Case:
 
 def predict_table(rows: Sequence[Mapping[str, str]], convention: str = "palm") -> list[Prediction | str]:
     """Predict every row; a row that is refused gives the sentence that says why."""
-    read = [_case_or_reason(row) for row in rows]
-    cases = [each for each in read if isinstance(each, Case)]
+    cases_or_reasons = [_case_or_reason(row) for row in rows]
+    cases = [case_or_reason for case_or_reason in cases_or_reasons if isinstance(case_or_reason, Case)]
     if not cases:
-        return [str(each) for each in read]
+        return [str(case_or_reason) for case_or_reason in cases_or_reasons]
     configurations, models = [case.configuration for case in cases], [case.model for case in cases]
-    made = iter(records(stacked_cases(cases), configurations, models, convention))
-    return [next(made) if isinstance(each, Case) else each for each in read]
+    predictions = iter(records(stacked_cases(cases), configurations, models, convention))
+    return [
+        next(predictions) if isinstance(case_or_reason, Case) else case_or_reason for case_or_reason in cases_or_reasons
+    ]
 
 
 def _case_or_reason(row: Mapping[str, str]) -> Case | str:
@@ -163,12 +165,12 @@ def understood(row: Mapping[str, str]) -> Case:
 
 def _cells(row: Mapping[str, str]) -> Cells:
     """Name the cells that are filled by their columns; two columns of the same meaning have to agree."""
-    found: Cells = {}
+    cells: Cells = {}
     for name, value in row.items():
         column, text = ALIASES.get(name, name), (value or "").strip()
-        if text and found.setdefault(column, text) != text:
-            raise UsageError(f"{name} = {text}, where another column gives {column} = {found[column]}")
-    return found
+        if text and cells.setdefault(column, text) != text:
+            raise UsageError(f"{name} = {text}, where another column gives {column} = {cells[column]}")
+    return cells
 
 
 def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -22,10 +22,10 @@ def cost(name: str, shapes: Shapes) -> Cost | None:
     if formula is None or not any(shapes.dims):
         return None
     try:
-        found = formula(shapes)
+        estimate = formula(shapes)
     except (IndexError, ValueError, TypeError):  # shapes that the formula does not know: another version of the op
         return None
-    return found if found is not None and (found.flop > 0 or found.bytes > 0) else None
+    return estimate if estimate is not None and (estimate.flop > 0 or estimate.bytes > 0) else None
 
 
 def _formula(name: str) -> Formula | None:

@@ -91,7 +91,7 @@ def parse(dims: str, types: str, values: str, lists: str = "") -> Shapes:
 
 def _list(text: str) -> list[Any]:
     try:
-        found = json.loads(text) if text else []
+        items = json.loads(text) if text else []
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return items if isinstance(items, list) else []

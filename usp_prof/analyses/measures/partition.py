@@ -201,10 +201,10 @@ def _sets(tables: TableSet, rank: int) -> Sets:
 
 def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
     """Give each activity's axis as its place in the order of axes; none named is unknown."""
-    codes, found = activities.codes("axis")
-    named = [name or str(Axis.UNKNOWN) for name in found]
-    names = sorted(set(named), key=place_of_axis)
-    places = np.array([names.index(name) for name in named] + [0], np.int64)
+    codes, recorded = activities.codes("axis")
+    axis_names = [name or str(Axis.UNKNOWN) for name in recorded]
+    names = sorted(set(axis_names), key=place_of_axis)
+    places = np.array([names.index(name) for name in axis_names] + [0], np.int64)
     return places[codes], names
 
 

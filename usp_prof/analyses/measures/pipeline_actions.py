@@ -214,14 +214,14 @@ def guess(observed: Order, declared: str) -> Guess:
 
 def _likeness(observed: Order, candidate: Order) -> float:
     same = sum(a == b for one, two in zip(observed, candidate, strict=True) for a, b in zip(one, two, strict=False))
-    return same / max(1, *(sum(map(len, each)) for each in (observed, candidate)))
+    return same / max(1, *(sum(map(len, actions_of_ranks)) for actions_of_ranks in (observed, candidate)))
 
 
-def ideal(observed: Order, actions: Actions, found: Guess) -> Ideal:
+def ideal(observed: Order, actions: Actions, guessed: Guess) -> Ideal:
     """Simulate the observed order with the measured durations."""
     by_stage = _durations(actions)
     shape = shape_of(observed)
-    textbook = found.schedule.traits.bubble(shape) if found.schedule else float("nan")
+    textbook = guessed.schedule.traits.bubble(shape) if guessed.schedule else float("nan")
     by_kind: dict[Kind, list[int]] = {}
     for (_, kind), ns in by_stage.items():
         by_kind.setdefault(kind, []).append(ns)
@@ -241,10 +241,10 @@ def ideal(observed: Order, actions: Actions, found: Guess) -> Ideal:
 
 
 def _durations(actions: Actions) -> dict[tuple[int, Kind], int]:
-    found = {}
+    durations = {}
     for stage in np.unique(actions.stage).tolist():
         for kind in Kind:
             rows = (actions.stage == stage) & (actions.kind == str(kind))
             if rows.any():
-                found[stage, kind] = int(np.median(actions.busy_ns[rows]))
-    return found
+                durations[stage, kind] = int(np.median(actions.busy_ns[rows]))
+    return durations

@@ -138,8 +138,8 @@ def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]
         if left.any():
             named[left] = _around(ranges(tables, rank), blocking.take(left))
     keys: dict[tuple[str, str], SyncStat] = {}
-    for name, who, length in zip(blocking["name"], named, blocking["dur_ns"].tolist(), strict=True):
-        stat = keys.setdefault((name, who), SyncStat(rank, name, who, 0, 0, 0))
+    for name, caller, length in zip(blocking["name"], named, blocking["dur_ns"].tolist(), strict=True):
+        stat = keys.setdefault((name, caller), SyncStat(rank, name, caller, 0, 0, 0))
         stat.count += 1
         stat.time_ns += length
         stat.longest_ns = max(stat.longest_ns, length)
@@ -201,8 +201,8 @@ class Marked:
 
     def word(self, key: str) -> list[str]:
         """Give what the marks carry under this key as text; empty where they carry nothing."""
-        found = [parse_mark(name) for name in self.name]
-        return [str(mark.values.get(key, "")) if mark is not None else "" for mark in found]
+        marks = [parse_mark(name) for name in self.name]
+        return [str(mark.values.get(key, "")) if mark is not None else "" for mark in marks]
 
     def of(self, *what: str) -> Marked:
         """Keep the marks that say one of these."""
@@ -243,10 +243,10 @@ def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
 
 def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:
     """Give the sets of read ranks that form a group of this axis; all of them where no such group is known."""
-    found = set()
+    groups_read = set()
     for rank in ranks:
-        groups = tables.columns("groups", rank)
-        for text in groups["ranks"][groups.matches("axis", axis)]:
+        of_rank = tables.columns("groups", rank)
+        for text in of_rank["ranks"][of_rank.matches("axis", axis)]:
             members = tuple(int(member) for member in text.split(",") if member)
-            found.add(tuple(member for member in members if member in ranks))
-    return sorted(members for members in found if len(members) > 1)
+            groups_read.add(tuple(member for member in members if member in ranks))
+    return sorted(members for members in groups_read if len(members) > 1)

@@ -69,16 +69,16 @@ OURS = frozenset({"metrics", "log", "output", "checkpoint", "resume", "profile"}
 
 def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Read `name=value` pairs that hold for all cells."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if not name or not value.strip():
             raise UsageError(f"--fixed {pair!r} sets nothing", hint="write it like --fixed batch=16 steps=8")
-        found[_option(name)] = value.strip()
-    taken = (OURS | {"processes"}) & found.keys()
-    if taken:
-        raise UsageError(f"--fixed cannot set {min(taken)}", hint="leave it out")
-    return tuple(sorted(found.items()))
+        settings[_option(name)] = value.strip()
+    not_settable = (OURS | {"processes"}) & settings.keys()
+    if not_settable:
+        raise UsageError(f"--fixed cannot set {min(not_settable)}", hint="leave it out")
+    return tuple(sorted(settings.items()))
 
 
 def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
@@ -86,15 +86,15 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
     values: dict[str, list[str]] = {}
     for axis in axes:
         name, _, listed = axis.partition("=")
-        found = [value.strip() for value in listed.split(",") if value.strip()]
-        if not name or not found:
+        texts = [value.strip() for value in listed.split(",") if value.strip()]
+        if not name or not texts:
             raise UsageError(f"--grid {axis!r} is not an axis of a grid", hint="write it like --grid tp=1,2 zero=0,1")
         if _option(name) in values:
             raise UsageError(f"--grid names {name} twice", hint=f"write all its values at once: {name}=1,2")
-        values[_option(name)] = found
+        values[_option(name)] = texts
     size = 1
-    for found in values.values():
-        size *= len(found)
+    for texts in values.values():
+        size *= len(texts)
     if size > MOST_CELLS:
         raise UsageError(f"the grid has {size} cells, more than {MOST_CELLS}", hint="leave some values out")
     return _different(_cell(dict(zip(values, chosen, strict=True)), processes) for chosen in product(*values.values()))

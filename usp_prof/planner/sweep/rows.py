@@ -95,10 +95,10 @@ def measured(lines: Sequence[str]) -> dict[str, Any]:
 
 def _json(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        data = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def failure(status: int, errors: str) -> tuple[Status, str]:
@@ -117,8 +117,8 @@ def failure(status: int, errors: str) -> tuple[Status, str]:
     raised = re.findall(r"^(?:\[rank\d+\]: ?)?((?:[\w.]*\.)?\w*(?:Error|Exception): .+)$", errors, re.MULTILINE)
     own = [line for line in raised if "ChildFailedError" not in line]
     last = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = own[-1] if own else last[-1] if last else "it said nothing"
-    return Status.CRASHED, f"exit status {status}: {said}"
+    last_words = own[-1] if own else last[-1] if last else "it said nothing"
+    return Status.CRASHED, f"exit status {status}: {last_words}"
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> None:
@@ -199,23 +199,23 @@ def of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
     cells: dict[str, Cell] = {cell.name: cell for cell in sweep.cells}
     fixed = dict(sweep.fixed)
     rows = []
-    for each in outcomes:
-        configuration = configuration_of(cells[each.name], fixed)
-        tokens = each.extra.get("tokens_per_step", 0)
+    for outcome in outcomes:
+        configuration = configuration_of(cells[outcome.name], fixed)
+        tokens = outcome.extra.get("tokens_per_step", 0)
         rows.append(
             Row(
-                model=_model(each, fixed),
-                devices=each.processes,
+                model=_model(outcome, fixed),
+                devices=outcome.processes,
                 nodes=0,
                 configuration=configuration,
-                status=each.status,
-                reason=each.reason,
-                step_ns=NAN if each.step_seconds is None else each.step_seconds * 1e9,
-                tokens_per_second=NAN if each.tokens_per_second is None else each.tokens_per_second,
-                mfu=NAN if each.mfu is None else each.mfu,
-                memory_bytes=NAN if each.memory_bytes is None else float(each.memory_bytes),
+                status=outcome.status,
+                reason=outcome.reason,
+                step_ns=NAN if outcome.step_seconds is None else outcome.step_seconds * 1e9,
+                tokens_per_second=NAN if outcome.tokens_per_second is None else outcome.tokens_per_second,
+                mfu=NAN if outcome.mfu is None else outcome.mfu,
+                memory_bytes=NAN if outcome.memory_bytes is None else float(outcome.memory_bytes),
                 sequence=tokens // configuration.batch if configuration is not None else 0,
-                cell=each.name,
+                cell=outcome.name,
             )
         )
     return tuple(rows)

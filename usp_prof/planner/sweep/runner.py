@@ -94,7 +94,7 @@ def read(folder: Path) -> Sweep | None:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if is_later(data, FORMAT, VERSION):
             raise InputError(f"{path} was written by a later usp-prof", hint="update it, or begin another folder")
-        cells = tuple(Cell(int(each["processes"]), _pairs(each["options"])) for each in data["cells"])
+        cells = tuple(Cell(int(cell["processes"]), _pairs(cell["options"])) for cell in data["cells"])
         return Sweep("", _pairs(data["fixed"]), cells)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} describes no sweep: {error!r}", hint="name the folder of a sweep") from error
@@ -111,8 +111,8 @@ def folder_of(folder: Path, cell: Cell) -> Path:
 
 def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
     """Give the outcomes that are there, in the order of the cells."""
-    found = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
-    return [each for each in found if each is not None]
+    outcomes = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
+    return [outcome for outcome in outcomes if outcome is not None]
 
 
 def run(
@@ -166,10 +166,10 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
         timed_out = _waited(process, timeout, stop)
     if stop.is_set() and process.returncode != 0:
         return None
-    found = _outcome(cell, process.returncode, output, errors, timed_out=timed_out)
-    kept = replace(found, wall_seconds=round(time.monotonic() - began, 3))
-    write_outcome(kept, place)
-    return kept
+    outcome = _outcome(cell, process.returncode, output, errors, timed_out=timed_out)
+    timed = replace(outcome, wall_seconds=round(time.monotonic() - began, 3))
+    write_outcome(timed, place)
+    return timed
 
 
 def command(trainer: str, processes: int) -> list[str]:
@@ -223,7 +223,7 @@ FOLDER = "recorded"
 
 def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
     """Record a cell by name, unless its traces are there; gives their folder."""
-    chosen = next(each for each in sweep.cells if each.name == cell)
+    chosen = next(candidate for candidate in sweep.cells if candidate.name == cell)
     traces = folder / FOLDER / chosen.name
     if (traces / "run.json").exists():
         return traces

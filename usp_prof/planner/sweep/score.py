@@ -90,7 +90,7 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
 
 def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str) -> tuple[Row, ...]:
     """Predict every row that trains the model which was learnt from, on as many devices."""
-    of_cell = {each.name: each for each in outcomes}
+    of_cell = {outcome.name: outcome for outcome in outcomes}
 
     def other(name: str) -> tuple[int, tuple[tuple[str, str], ...]]:
         options = of_cell[name].options.items()
@@ -104,13 +104,13 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
         for row in rows
     ]
     configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
-    found = iter(
+    predictions = iter(
         predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
     )
     joined = []
     for row, same in zip(rows, alike, strict=True):
         if same:
-            prediction = next(found)
+            prediction = next(predictions)
             row = replace(  # noqa: PLW2901 - the same row, with its prediction
                 row,
                 predicted_step_ns=prediction.step_ns,
@@ -125,7 +125,7 @@ def to_learn_from(rows: Sequence[Row]) -> Row | None:
     ok = [row for row in rows if row.is_ok and row.configuration is not None]
 
     def covered(row: Row) -> int:
-        return sum((each.model, each.size) == (row.model, row.size) and _axes(each) <= _axes(row) for each in ok)
+        return sum((other.model, other.size) == (row.model, row.size) and _axes(other) <= _axes(row) for other in ok)
 
     return max(ok, key=lambda row: (covered(row), -row.step_ns), default=None)
 
