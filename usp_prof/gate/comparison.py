@@ -51,7 +51,7 @@ class Comparison:
     @property
     def keys(self) -> tuple[str, ...]:
         """All metrics of all pairs, in order."""
-        return tuple(sorted({each.key for pair in self.pairs for each in pair.judgements}))
+        return tuple(sorted({judgement.key for pair in self.pairs for judgement in pair.judgements}))
 
 
 def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Comparison:

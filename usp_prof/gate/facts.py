@@ -69,7 +69,9 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
     order = list(FactKind)
     keys = sorted(old.keys() | new.keys(), key=lambda key: (order.index(key[0]), key[1]))
     pairs = (Difference(kind, name, old.get((kind, name), ""), new.get((kind, name), "")) for kind, name in keys)
-    return tuple(each for each in pairs if each.before != each.after and not _as_measured(each))
+    return tuple(
+        difference for difference in pairs if difference.before != difference.after and not _as_measured(difference)
+    )
 
 
 def _as_measured(difference: Difference) -> bool:

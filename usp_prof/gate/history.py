@@ -184,4 +184,4 @@ def _trend(key: str, listed: Sequence[_Row], facts: Mapping[str, tuple[Fact, ...
 
 
 def _facts(text: str) -> tuple[Fact, ...]:
-    return tuple(Fact(FactKind(each["kind"]), each["name"], each["value"]) for each in json.loads(text))
+    return tuple(Fact(FactKind(fact["kind"]), fact["name"], fact["value"]) for fact in json.loads(text))

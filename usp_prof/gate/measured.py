@@ -99,7 +99,7 @@ class Measured:
 
     def value(self, key: str) -> float | None:
         """Give the mean of a series over its steps; `None` where it was not measured."""
-        series = next((each for each in self.series if each.key == key), None)
+        series = next((candidate for candidate in self.series if candidate.key == key), None)
         return sum(series.samples) / len(series.samples) if series else None
 
 
@@ -127,12 +127,12 @@ def save(baseline: Baseline, path: str | Path) -> None:
 
 
 def _text(run: Measured) -> str:
-    return "{\n" + ",\n".join(f'"{each.name}":{_lines(getattr(run, each.name))}' for each in fields(run)) + "}"
+    return "{\n" + ",\n".join(f'"{field.name}":{_lines(getattr(run, field.name))}' for field in fields(run)) + "}"
 
 
 def _lines(value: object) -> str:
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return "[\n" + ",\n".join(f" {_one(each)}" for each in value) + "]"
+        return "[\n" + ",\n".join(f" {_one(item)}" for item in value) + "]"
     return _one(value)
 
 
@@ -180,7 +180,7 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
     largest: list[Work] = []
     for sort, rows in sums.items():
         listed = [Work(sort, *key, ns / max(rank_steps, 1), n / max(rank_steps, 1)) for key, (ns, n) in rows.items()]
-        listed.sort(key=lambda each: (-each.ns_per_step, each.name, each.shape, each.phase))
+        listed.sort(key=lambda entry: (-entry.ns_per_step, entry.name, entry.shape, entry.phase))
         largest += listed[:KEPT]
     return tuple(largest)
 
@@ -197,12 +197,12 @@ def _kernels(kernels: Columns) -> list[tuple[_Key, float, float]]:
 def _calls(parts: Columns) -> list[tuple[_Key, float, float]]:
     size = np.maximum(parts["in_bytes"], parts["out_bytes"])
     rows = []
-    for each in np.unique(size).tolist():
-        some = parts.take(size == each)
-        shape = f"{each} B" if each >= 0 else ""
+    for bytes_moved in np.unique(size).tolist():
+        of_size = parts.take(size == bytes_moved)
+        shape = f"{bytes_moved} B" if bytes_moved >= 0 else ""
         rows += [
             ((f"{axis} {op}", shape, ""), ns, n)
-            for (op, axis, _), ns, n in _grouped(some, ("op", "axis", "dtype"), some["dur_ns"])
+            for (op, axis, _), ns, n in _grouped(of_size, ("op", "axis", "dtype"), of_size["dur_ns"])
         ]
     return rows
 

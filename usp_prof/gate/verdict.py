@@ -42,10 +42,10 @@ def unusable_input(
     reasons = _ranks(before, after, differing)
     order = list(Severity)
     for which, run in [*(("baseline", run) for run in before), ("run", after)]:
-        for each in run.damage:
-            if order.index(each.severity) >= order.index(least):
-                rank = f" of rank {each.rank}" if each.rank >= 0 else ""
-                reasons.append(f"{which} {run.label}: {each.code}{rank}: {each.detail}".rstrip(": "))
+        for damage in run.damage:
+            if order.index(damage.severity) >= order.index(least):
+                rank = f" of rank {damage.rank}" if damage.rank >= 0 else ""
+                reasons.append(f"{which} {run.label}: {damage.code}{rank}: {damage.detail}".rstrip(": "))
     return tuple(dict.fromkeys(reasons))
 
 
@@ -53,7 +53,10 @@ def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Diff
     if not before:
         return _lost(f"run {after.label}", after.missing_ranks)
     reasons = []
-    if any(each.kind is FactKind.LAYOUT and each.name == "world size" and each.known for each in differing):
+    if any(
+        difference.kind is FactKind.LAYOUT and difference.name == "world size" and difference.known
+        for difference in differing
+    ):
         for run in before:
             reasons += _lost(f"baseline {run.label}", run.missing_ranks)
         return reasons + _lost(f"run {after.label}", after.missing_ranks)
@@ -117,7 +120,7 @@ class Report:
 
     def of(self, verdict: Verdict) -> tuple[Judgement, ...]:
         """Give the judgements with one verdict."""
-        return tuple(each for each in self.judgements if each.verdict is verdict)
+        return tuple(judgement for judgement in self.judgements if judgement.verdict is verdict)
 
 
 def check(
@@ -135,15 +138,15 @@ def check(
         judgements += unsure
     unusable = unusable_input(runs, after, policy.health, differing)
     if unusable:
-        judgements = tuple(_in_doubt(each) for each in judgements)
-    elif all(each.verdict is Verdict.NOT_COMPARED for each in judgements):
+        judgements = tuple(_in_doubt(judgement) for judgement in judgements)
+    elif all(judgement.verdict is Verdict.NOT_COMPARED for judgement in judgements):
         unusable = ("nothing could be compared: no gated metric is in both runs on comparable terms",)
     unanswered = () if unusable else _unanswered(judgements, policy, no_steps_in(runs, after))
     verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
     if last is None:  # nothing was to be compared: only the bounds are worth a line
-        judgements = tuple(each for each in judgements if each.verdict is not Verdict.NOT_COMPARED)
+        judgements = tuple(judgement for judgement in judgements if judgement.verdict is not Verdict.NOT_COMPARED)
     return Report(
         verdict, judgements, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
     )
@@ -173,7 +176,7 @@ def _compared(
         elif not before:
             done[key] = _aside(some, Verdict.NOT_COMPARED, "the baseline does not have it")
         elif key not in news:
-            layout = any(each.kind in (FactKind.LAYOUT, FactKind.WORK) for each in differing)
+            layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
             what = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
             done[key] = _aside(some, what, "measured in the baseline, but not in this run")
         else:
@@ -247,7 +250,7 @@ def _in_doubt(judgement: Judgement) -> Judgement:
 
 
 def _same_machine(differing: Sequence[Difference]) -> bool:
-    return not any(each.kind is FactKind.HARDWARE and each.known for each in differing)
+    return not any(difference.kind is FactKind.HARDWARE and difference.known for difference in differing)
 
 
 def _overall(
@@ -256,7 +259,7 @@ def _overall(
     unusable: Sequence[str],
     unanswered: Sequence[str],
 ) -> Verdict:
-    verdicts = {each.verdict for each in judgements}
+    verdicts = {judgement.verdict for judgement in judgements}
     if unusable:
         return Verdict.INCONCLUSIVE
     if Verdict.REGRESSED in verdicts or fresh:

@@ -109,15 +109,15 @@ def explain(before: Measured, after: Measured) -> Why:
         step_after,
         tuple(moved),
         changed_work(before.work, after.work, least),
-        tuple(each for each in after.findings if _mark(each) not in {_mark(old) for old in before.findings}),
-        tuple(each for each in before.findings if _mark(each) not in {_mark(new) for new in after.findings}),
+        tuple(finding for finding in after.findings if _mark(finding) not in {_mark(old) for old in before.findings}),
+        tuple(finding for finding in before.findings if _mark(finding) not in {_mark(new) for new in after.findings}),
     )
 
 
 def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: float) -> tuple[WorkChange, ...]:
     """Match ops, kernels and calls by name, shape and place in the step; give those that changed most."""
-    old = {_identity(each): each for each in before}
-    new = {_identity(each): each for each in after}
+    old = {_identity(entry): entry for entry in before}
+    new = {_identity(entry): entry for entry in after}
     changes = []
     for identity in sorted({*old, *new}):
         was, now = old.get(identity), new.get(identity)
@@ -130,7 +130,7 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
         )
         if abs(change.delta_ns) > least_ns:
             changes.append(change)
-    return tuple(sorted(changes, key=lambda each: (-abs(each.delta_ns), each.sort, each.name, each.shape))[:TOP])
+    return tuple(sorted(changes, key=lambda work: (-abs(work.delta_ns), work.sort, work.name, work.shape))[:TOP])
 
 
 def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
@@ -154,7 +154,7 @@ def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> P
     delta = after - before
     axis = name.removeprefix(EXPOSED)
     changes = {c: new.get((a, c), 0.0) - old.get((a, c), 0.0) for a, c in sorted({*old, *new}) if a == axis}
-    most = max(changes, key=lambda each: abs(changes[each]), default="")
+    most = max(changes, key=lambda collective: abs(changes[collective]), default="")
     return PartChange(name, before, after, most if most and changes[most] * delta > 0.5 * delta * delta else "")
 
 
@@ -192,20 +192,24 @@ def new_findings(
         return (), ()
     doubt = _doubt(policy, noise, len(before))
     sure, unsure = [], []
-    for each in _fresh(before, after, policy.findings):
-        known = max((old.gain for run in before for old in run.findings if _mark(old) == _mark(each)), default=0.0)
-        if each.gain - known > doubt or not each.gain:
-            sure.append(each)
+    for finding in _fresh(before, after, policy.findings):
+        known = max((old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0)
+        if finding.gain - known > doubt or not finding.gain:
+            sure.append(finding)
         else:
-            unsure.append(_judgement(each, known, doubt))
+            unsure.append(_judgement(finding, known, doubt))
     return tuple(sure), tuple(unsure)
 
 
 def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[SeenFinding]:
     order = list(Level)
-    counted = [order.index(least) <= order.index(each.level) for each in after.findings]
+    counted = [order.index(least) <= order.index(finding.level) for finding in after.findings]
     known = {_mark(old) for run in before for old in run.findings if order.index(old.level) >= order.index(least)}
-    return [each for each, counts in zip(after.findings, counted, strict=True) if counts and _mark(each) not in known]
+    return [
+        finding
+        for finding, counts in zip(after.findings, counted, strict=True)
+        if counts and _mark(finding) not in known
+    ]
 
 
 def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
@@ -214,18 +218,18 @@ def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
     return t_quantile(policy.false_alarm / 2, noise.prior.worth) * spread
 
 
-def _judgement(each: SeenFinding, known: float, doubt: float) -> Judgement:
-    more = each.gain - known
+def _judgement(finding: SeenFinding, known: float, doubt: float) -> Judgement:
+    more = finding.gain - known
     reason = f"new, but runs may differ by {100 * doubt:.0f} % of a step: save a baseline of several runs"
     return Judgement(
-        f"finding {each.code}" + (f"[{each.where.replace(' ', ',')}]" if each.where else ""),
-        each.title,
+        f"finding {finding.code}" + (f"[{finding.where.replace(' ', ',')}]" if finding.where else ""),
+        finding.title,
         Unit.FRACTION,
         Better.LOWER,
         Verdict.INCONCLUSIVE,
         reason,
         before=known,
-        after=each.gain,
+        after=finding.gain,
         change=more,
         low=more - doubt,
         high=more + doubt,

@@ -62,16 +62,16 @@ def build(
     """
     measured = [result.values() for result in results.values()]
     notes = {row for result in results.values() for row in result.notes}
-    found = None
+    outcome = None
     if findings is None:
         findings = ()
         if set(NAMES) <= set(results):
-            found = find_all(tables, selection)
-            findings = found.findings
-            notes.update(found.skipped)
-            measured.append(sound(slowdown_values(found.ideal)))
-    notes.update(row for each in measured for row in impossible(each))
-    values = tuple(value for each in measured for value in each)
+            outcome = find_all(tables, selection)
+            findings = outcome.findings
+            notes.update(outcome.skipped)
+            measured.append(sound(slowdown_values(outcome.ideal)))
+    notes.update(row for of_analysis in measured for row in impossible(of_analysis))
+    values = tuple(value for of_analysis in measured for value in of_analysis)
     context = Context(
         run=run_facts(tables, selection, name, others),
         tables=tables,
@@ -80,7 +80,7 @@ def build(
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
         findings=tuple(findings),
-        ideal=found.ideal if found else None,
+        ideal=outcome.ideal if outcome else None,
         health=tuple(sorted(notes.union(tables.health))),
     )
     return Document(

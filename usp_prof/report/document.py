@@ -241,13 +241,13 @@ def _axes(tables: TableSet) -> dict[str, int]:
 
 
 def _steps(tables: TableSet, selection: Selection, ranks: list[int]) -> tuple[tuple[int, ...], str]:
-    found: set[int] = set()
+    taken: set[int] = set()
     sources: Counter[str] = Counter()
     for rank in ranks:
         steps = tables.columns("steps", rank)
-        found.update(int(step) for step in steps["step"] if selection.takes_step(int(step)))
+        taken.update(int(step) for step in steps["step"] if selection.takes_step(int(step)))
         sources.update(steps["source"])
-    return tuple(sorted(found)), sources.most_common(1)[0][0] if sources else ""
+    return tuple(sorted(taken)), sources.most_common(1)[0][0] if sources else ""
 
 
 def _texts(tables: TableSet, ranks: list[int], column: str) -> tuple[str, ...]:

@@ -54,19 +54,19 @@ class Figures:
         names = tuple(sorted({dim, *fixed}))
         place = names.index(dim)
         wanted = [(i, fixed[name]) for i, name in enumerate(names) if name != dim]
-        found = {
+        values = {
             key[place]: value
             for key, value in self._of(metric).get(names, {}).items()
             if all(key[i] == want for i, want in wanted)
         }
-        return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
+        return dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
     def grid(self, metric: str, first: str, second: str) -> dict[tuple[Key, Key], Number]:
         """Give the values over two dimensions, keyed in the order asked for."""
         names = tuple(sorted((first, second)))
         swap = names != (first, second)
-        found = self._of(metric).get(names, {})
-        return {(key[1], key[0]) if swap else (key[0], key[1]): value for key, value in found.items()}
+        values = self._of(metric).get(names, {})
+        return {(key[1], key[0]) if swap else (key[0], key[1]): value for key, value in values.items()}
 
     def total(self, metric: str, *dims: str) -> Number:
         """Add up the values that carry exactly these dimensions, such as calls of every kind."""
@@ -98,13 +98,13 @@ def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
     """Give label, role and time of each part of the step at these dimensions, parts of no time left out."""
     exposed = figures.along("exposed_comm_time", "axis", **dims)
     idle = figures.along("idle_time", "cause", **dims)
-    found: list[tuple[str, str, Number | None]] = [
+    listed: list[tuple[str, str, Number | None]] = [
         ("compute", "compute", figures.at("compute_time", **dims)),
         *((f"exposed {axis}", f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
         ("memcpy", "memcpy", figures.at("memcpy_time", **dims)),
         *((_idle_label(cause), f"idle:{cause}", idle[cause]) for cause in _in_order(idle, _CAUSES)),
     ]
-    return [(label, role, value) for label, role, value in found if value]
+    return [(label, role, value) for label, role, value in listed if value]
 
 
 def axes_in_order(axes: Iterable[Key]) -> list[Key]:

@@ -73,7 +73,7 @@ def read(folder: Path) -> Document:
     """Read a document back."""
     try:
         metrics, document = msgspec.msgpack.decode((folder / FILE).read_bytes())
-        made = _made(document, [_made(each, []) for each in metrics])
+        made = _made(document, [_made(metric, []) for metric in metrics])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _no_report(folder, error) from None
     if not isinstance(made, Document):
@@ -99,9 +99,9 @@ class _Writer:
         if isinstance(value, np.ndarray):
             return ["array", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
         if isinstance(value, Mapping):
-            return ["map", [[self.plain(key), self.plain(each)] for key, each in value.items()]]
+            return ["map", [[self.plain(key), self.plain(item)] for key, item in value.items()]]
         if isinstance(value, (tuple, list)):
-            return ["tuple", [self.plain(each) for each in value]]
+            return ["tuple", [self.plain(item) for item in value]]
         if isinstance(value, Metric):
             return ["metric", self._place(value)]
         if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
@@ -135,11 +135,11 @@ def _made(value: Any, metrics: list[Any]) -> Any:  # noqa: ANN401 - any part of 
     if kind == "metric":
         return metrics[content[0]]
     if kind == "tuple":
-        return tuple(_made(each, metrics) for each in content[0])
+        return tuple(_made(item, metrics) for item in content[0])
     if kind == "class":
-        return _CLASSES[content[0]](*(_made(each, metrics) for each in content[1]))
+        return _CLASSES[content[0]](*(_made(item, metrics) for item in content[1]))
     if kind == "map":
-        return {_made(key, metrics): _made(each, metrics) for key, each in content[0]}
+        return {_made(key, metrics): _made(item, metrics) for key, item in content[0]}
     if kind == "array":
         return np.frombuffer(content[2], np.dtype(content[0])).reshape(content[1])
     raise ValueError(f"a part of the kind {kind!r}")

@@ -78,16 +78,16 @@ def _ideal_step(tables: TableSet) -> IdealStep:
     try:
         whole = predict(tables, [Edit("ideal")])
     except UsageError:  # no compute and no call that could be another's equal
-        found = IdealStep(step_ns, step_ns)
+        ideal = IdealStep(step_ns, step_ns)
     else:
-        found = IdealStep(whole.before_ns, whole.after_ns, whole.error_fraction)
-    if not found.step_ns:
+        ideal = IdealStep(whole.before_ns, whole.after_ns, whole.error_fraction)
+    if not ideal.step_ns:
         return IdealStep(0.0, 0.0, unknown="the replayed steps take no time")
     unseen = unmatched_fraction(tables)
-    if unseen > max(LEAST_LOSS, 1 - found.ideal_ns / found.step_ns):
+    if unseen > max(LEAST_LOSS, 1 - ideal.ideal_ns / ideal.step_ns):
         reason = f"{unseen:.0%} of the step waits in communication whose other members are not known"
-        return IdealStep(found.step_ns, 0.0, unknown=reason)
-    return found
+        return IdealStep(ideal.step_ns, 0.0, unknown=reason)
+    return ideal
 
 
 def _why_no_steps(tables: TableSet) -> str:

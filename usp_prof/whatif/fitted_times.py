@@ -78,7 +78,7 @@ def _fit_products(tables: TableSet) -> KernelTimes:
     if len(sizes) < FEWEST:
         return KernelTimes(0.0, 0.0, shortest)
     flop = np.array(sorted(sizes))
-    median = np.array([float(np.median(np.concatenate(sizes[each]))) for each in flop.tolist()])
+    median = np.array([float(np.median(np.concatenate(sizes[work_size]))) for work_size in flop.tolist()])
     # Theil and Sen: the median of the slopes between any two sizes.
     one, other = np.triu_indices(len(flop), k=1)
     slope = float(np.median((median[other] - median[one]) / (flop[other] - flop[one])))
@@ -200,9 +200,9 @@ def _fit_network(tables: TableSet) -> Network:
     guessed = np.full(len(rows), not small.any())
     for code in {(int(a), int(o)) for a, o in zip(axis.tolist(), op.tolist(), strict=True)}:
         kind = (axis == code[0]) & (op == code[1])
-        found = _intercept(size[kind & timed], transfer[kind & timed])
-        if found is not None:
-            latency[kind], guessed[kind] = found, False
+        fitted = _intercept(size[kind & timed], transfer[kind & timed])
+        if fitted is not None:
+            latency[kind], guessed[kind] = fitted, False
     return Network(tuple(ops), op, rows["group_size"], size, latency, rows["inter_node"], guessed)
 
 
@@ -223,7 +223,7 @@ def _intercept(size: Ints, time: Floats) -> float | None:
     sizes = np.unique(size)
     if len(sizes) < 2 or sizes[-1] < APART * sizes[0]:
         return None
-    median = np.array([np.median(time[size == each]) for each in sizes.tolist()])
+    median = np.array([np.median(time[size == one_size]) for one_size in sizes.tolist()])
     slope = (median[-1] - median[0]) / (sizes[-1] - sizes[0])
     if slope <= 0:
         return float(median.min())
@@ -238,15 +238,19 @@ def communication_of(graph: Graph, request: Request) -> Flags:
         return rows
     network = network_of(request.tables)
     if op not in network.op:
-        there = ", ".join(sorted(network.op)) or "none whose members are known"
-        raise UsageError(f"edit {request.edit}: the run has no {op}", hint=f"it has: {there}")
+        ops = ", ".join(sorted(network.op)) or "none whose members are known"
+        raise UsageError(f"edit {request.edit}: the run has no {op}", hint=f"it has: {ops}")
     return np.asarray(rows & network.runs(graph, op))
 
 
 def on_axis(graph: Graph, request: Request, axis: str) -> Flags:
     """Mark the communication of an axis; of its parts too (dp_shard is part of dp); of all axes for the empty word."""
-    names = [each for each in graph.axes if each == axis or each.startswith(f"{axis}_")] if axis else [""]
+    names = (
+        [axis_name for axis_name in graph.axes if axis_name == axis or axis_name.startswith(f"{axis}_")]
+        if axis
+        else [""]
+    )
     if not names:
-        there = ", ".join(sorted(each for each in graph.axes if each)) or "none"
-        raise UsageError(f"edit {request.edit}: the run has no communication of axis {axis}", hint=f"it has: {there}")
+        axes = ", ".join(sorted(axis_name for axis_name in graph.axes if axis_name)) or "none"
+        raise UsageError(f"edit {request.edit}: the run has no communication of axis {axis}", hint=f"it has: {axes}")
     return np.asarray(np.any([graph.on_axis(name) for name in names], axis=0))

@@ -166,16 +166,16 @@ def job_slowdown(table: OpTable) -> JobSlowdown:
     best = ideal(real)
     last = table.stages - 1
     mixed = {op: best[op] if op.stage == last else real[op] for op in real}
-    found = JobSlowdown(*(float(replay(model, chosen).mean()) for chosen in (real, best, mixed)))
-    if not found.ideal_ns:
+    slowdown = JobSlowdown(*(float(replay(model, chosen).mean()) for chosen in (real, best, mixed)))
+    if not slowdown.ideal_ns:
         raise InputError("at its ideal the job takes no time", hint="the table's operations need their durations")
-    return found
+    return slowdown
 
 
 def lengths(table: OpTable, model: Model) -> dict[Op, Ints]:
     """Give each operation's own time: its duration, or for those that meet others the time after the last began."""
     row = {op: place for place, op in enumerate(table.ops)}
-    found = {}
+    own_times = {}
     for op, place in row.items():
         begun = table.start_ns[place]
         if op in model.meets:
@@ -183,8 +183,8 @@ def lengths(table: OpTable, model: Model) -> dict[Op, Ints]:
             if op in model.over_replicas:
                 begun = np.broadcast_to(begun.max(axis=0), begun.shape)
         own = table.end_ns[place] - begun
-        found[op] = np.where(own <= -_CLOCKS_OPEN_NS, 0, own) if op in model.meets else own
-    return found
+        own_times[op] = np.where(own <= -_CLOCKS_OPEN_NS, 0, own) if op in model.meets else own
+    return own_times
 
 
 def ideal(real: Lengths) -> dict[Op, Ints]:
@@ -212,10 +212,10 @@ def replay(model: Model, own: Lengths) -> Ints:
                 start[op] = np.max([nothing, *(end[before] for before in model.after[op])], axis=0)
             members = model.meets.get(op, (op,))
             if all(member in start for member in members):
-                met = np.max([start[member] for member in members], axis=0)
+                last_begin = np.max([start[member] for member in members], axis=0)
                 if op in model.over_replicas:
-                    met = np.broadcast_to(met.max(axis=0), shape)
-                end[op] = met + own[op]
+                    last_begin = np.broadcast_to(last_begin.max(axis=0), shape)
+                end[op] = last_begin + own[op]
             else:
                 left.append(op)
         if len(left) == len(waiting):

@@ -56,13 +56,13 @@ class Edited:
         kept = tuple(before for before in self.edits if not overrules(edit, before))
         if len(kept) < len(self.edits) or any(turn(before) > turn(edit) for before in kept):
             return edited(tables, (*kept, edit))
-        found, recorded = self, layout_of(tables)
+        made, recorded = self, layout_of(tables)
         for part in lowered(edit, recorded):
             if is_of_pipeline(part, recorded):
-                found = replace(found, reordered=(*found.reordered, part))
+                made = replace(made, reordered=(*made.reordered, part))
             else:
-                found = _on_the_graph(found, tables, part)
-        return replace(found, edits=(*self.edits, edit))
+                made = _on_the_graph(made, tables, part)
+        return replace(made, edits=(*self.edits, edit))
 
 
 def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
@@ -87,10 +87,10 @@ def as_recorded(tables: TableSet) -> Edited:
 
 def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
     """Make edits one after the other: those whose turn is the same as they are given."""
-    found = as_recorded(tables)
+    made = as_recorded(tables)
     for edit in sorted(edits, key=turn):
-        found = found.then(tables, edit)
-    return found
+        made = made.then(tables, edit)
+    return made
 
 
 FLOOR_ERROR = 0.02
@@ -180,12 +180,12 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
     """
     timeline = timeline_of(tables, made.graph)
     replayed_ns = step_times(tables, made.graph, timeline).mean_replayed_ns
-    found = outcome(tables, made, replayed_ns, lambda: retimed(tables, made.graph, timeline))
+    effect = outcome(tables, made, replayed_ns, lambda: retimed(tables, made.graph, timeline))
     cautious_ns = None
-    if made.cautious is not None and found.gain_fraction >= least:
+    if made.cautious is not None and effect.gain_fraction >= least:
         cautious = made.cautious()
         cautious_ns = step_times(tables, cautious, timeline_of(tables, cautious)).mean_replayed_ns
-    return Gain(found.gain_fraction, found.basis, found.error_fraction(cautious_ns))
+    return Gain(effect.gain_fraction, effect.basis, effect.error_fraction(cautious_ns))
 
 
 # Predictions: replays before and after a change, and the error of their difference.
@@ -232,20 +232,20 @@ def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
     graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
     timelines = [timeline_of(tables, graph) for graph in graphs]
     steps = [step_times(tables, *pair).mean_replayed_ns for pair in zip(graphs, timelines, strict=True)]
-    found = outcome(tables, made, steps[0], lambda: retimed(tables, made.graph, timelines[0]))
+    effect = outcome(tables, made, steps[0], lambda: retimed(tables, made.graph, timelines[0]))
     return Prediction(
         tuple(edits),
-        found.before_ns,
-        found.after_ns,
-        found.replay_error,
-        found.basis,
-        found.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,
+        effect.before_ns,
+        effect.after_ns,
+        effect.replay_error,
+        effect.basis,
+        effect.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,
         made.graph,
         timelines[0],
         layout_of(tables),
-        found.layout,
+        effect.layout,
         replayed,
-        found.rescheduled,
+        effect.rescheduled,
     )
 
 

@@ -62,29 +62,29 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
     sources = {rank: MemorySource(_tables_of(moved, rank, before, after)) for rank in moved.ranks}
     health = [*moved.health, *_health_of(tables, prediction)]
     topology = _topology(tables.topology, before, after)
-    found = TableSet(sources, manifest=manifest, health=health, topology=topology)
+    predicted = TableSet(sources, manifest=manifest, health=health, topology=topology)
     given = tables.assumptions
-    found.assumptions = replace(
+    predicted.assumptions = replace(
         given,
         device=after.device if after.device != before.device else given.device,
         tokens_per_step=after.tokens_per_step if given.tokens_per_step else 0,
     )
     clocks = clock.of(moved)
-    found.memo("clock", lambda: clocks)
-    found.recorded = moved.recorded
-    return found
+    predicted.memo("clock", lambda: clocks)
+    predicted.recorded = moved.recorded
+    return predicted
 
 
 def _tables_of(moved: TableSet, rank: int, before: Layout, after: Layout) -> dict[str, pa.Table]:
     names = ("events", "threads", "ranks", "steps", "kernels", "launches", "ops", "annotations", "collectives")
-    found = {
+    of_name = {
         name: moved.arrow(name, [rank]) for name in (*names, "activities", "groups", "actions", "memory", "health")
     }
     if before.ranks != after.ranks:
-        size = np.full(found["ranks"].num_rows, after.ranks, np.int64)
-        place = found["ranks"].column_names.index("world_size")
-        found["ranks"] = found["ranks"].set_column(place, "world_size", pa.array(size))
-    return found
+        size = np.full(of_name["ranks"].num_rows, after.ranks, np.int64)
+        place = of_name["ranks"].column_names.index("world_size")
+        of_name["ranks"] = of_name["ranks"].set_column(place, "world_size", pa.array(size))
+    return of_name
 
 
 def _manifest(manifest: Manifest | None, before: Layout, after: Layout) -> Manifest | None:
@@ -166,8 +166,8 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
     sources = {}
     for rank in tables.ranks:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
-        found = table_from_rows(events.SCHEMA, rows)
-        raw = RawTrace(found, Inputs.none(len(rows)), table_from_rows(events.THREADS, []), {}, (), "", 0)
+        rank_events = table_from_rows(events.SCHEMA, rows)
+        raw = RawTrace(rank_events, Inputs.none(len(rows)), table_from_rows(events.THREADS, []), {}, (), "", 0)
         made = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**made, "ranks": ranks})
@@ -181,7 +181,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
 
 def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
     """Give each step's window: from the first action's begin to the last one's end, on the common clock."""
-    clocks, found = clock.of(tables), dict[int, tuple[int, int]]()
+    clocks, windows = clock.of(tables), dict[int, tuple[int, int]]()
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
         begin = clocks.align(rank, actions["device_start_ns"])
@@ -189,9 +189,9 @@ def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
         for step in np.unique(actions["step"][actions["step"] >= 0]).tolist():
             of_step = actions["step"] == step
             first, last = int(begin[of_step].min()), int(end[of_step].max())
-            low, high = found.get(step, (first, last))
-            found[step] = (min(low, first), max(high, last))
-    return found
+            low, high = windows.get(step, (first, last))
+            windows[step] = (min(low, first), max(high, last))
+    return windows
 
 
 def _places(tables: TableSet) -> dict[int, int]:
@@ -233,10 +233,10 @@ def _rank_rows(
     begin = int(steps["start_ns"][0]) if len(steps) else 0
     for row, step in enumerate(steps["step"].tolist()):
         opens, scale = laid[row]
-        for each in actions.tolist() if step in windows else ():
-            action = line.actions[each]
-            start = opens + round(int(line.start[each]) * scale)
-            stop = opens + round(int(line.end[each]) * scale)
+        for place_in_line in actions.tolist() if step in windows else ():
+            action = line.actions[place_in_line]
+            start = opens + round(int(line.start[place_in_line]) * scale)
+            stop = opens + round(int(line.end[place_in_line]) * scale)
             add(format_mark("pp", str(action.kind), stage=action.stage, mb=action.micro_batch), start, stop)
             add(format_mark("pace", _PACE[action.kind]), start, stop)
         end = int(steps["end_ns"][row]) - (row + 1) * saved

@@ -179,8 +179,8 @@ class _MovedTables:
         view = self._tables.view(name, self._moves.rank)
         if name in _AS_THEY_ARE:
             return view
-        there = [key for key in _TIMES if key in view.schema.names]
-        return Replaced(view, {key: partial(self._column, name, key) for key in there})
+        moved_keys = [key for key in _TIMES if key in view.schema.names]
+        return Replaced(view, {key: partial(self._column, name, key) for key in moved_keys})
 
     def let_go(self) -> None:
         """Forget the moved times."""

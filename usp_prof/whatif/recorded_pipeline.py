@@ -47,8 +47,8 @@ class Pipeline:
         """Give the same with all work scaled; what an action costs beside its work stays."""
         return replace(
             self,
-            duration={key: round(each * factor) for key, each in self.duration.items()},
-            own={key: round(each * factor) for key, each in self.own.items()},
+            duration={key: round(duration_ns * factor) for key, duration_ns in self.duration.items()},
+            own={key: round(duration_ns * factor) for key, duration_ns in self.own.items()},
         )
 
     def work(self, stage: int, kind: Kind, micro_batch: int) -> int | None:
@@ -100,31 +100,33 @@ class _Actions:
 
 
 def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
-    found = _actions_of(tables)
-    found = found.take((found.step >= 0) & (found.stage >= 0) & (found.kind >= 0) & (found.micro_batch >= 0))
-    if not len(found.rank):
+    actions = _actions_of(tables)
+    actions = actions.take(
+        (actions.step >= 0) & (actions.stage >= 0) & (actions.kind >= 0) & (actions.micro_batch >= 0)
+    )
+    if not len(actions.rank):
         raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
     duration = {}
-    for rows in rows_by_code(group_codes(found.stage, found.kind)).values():
-        stage, kind, _ = found.keys(rows[:1])[0]
-        duration[stage, kind] = int(np.median(found.busy[rows]))
-    order, passes = _own_order(found), int(found.micro_batch.max()) + 1
-    overhead, transfer, meets = _overhead(found), _transfer(tables), _meets(tables)
-    own = _own_times(found)
-    typical = Pipeline(duration, order, passes, _window(found), overhead, transfer, meets, own)
-    return typical, tuple(_of_step(typical, found.take(found.step == step)) for step in _settled_steps(found))
+    for rows in rows_by_code(group_codes(actions.stage, actions.kind)).values():
+        stage, kind, _ = actions.keys(rows[:1])[0]
+        duration[stage, kind] = int(np.median(actions.busy[rows]))
+    order, passes = _own_order(actions), int(actions.micro_batch.max()) + 1
+    overhead, transfer, meets = _overhead(actions), _transfer(tables), _meets(tables)
+    own = _own_times(actions)
+    typical = Pipeline(duration, order, passes, _window(actions), overhead, transfer, meets, own)
+    return typical, tuple(_of_step(typical, actions.take(actions.step == step)) for step in _settled_steps(actions))
 
 
-def _own_times(found: _Actions) -> dict[tuple[int, Kind, int], int]:
+def _own_times(actions: _Actions) -> dict[tuple[int, Kind, int], int]:
     """Give each action's median time over steps and replicas."""
     own = {}
-    for rows in rows_by_code(group_codes(found.stage, found.kind, found.micro_batch)).values():
-        own[found.keys(rows[:1])[0]] = int(np.median(found.busy[rows]))
+    for rows in rows_by_code(group_codes(actions.stage, actions.kind, actions.micro_batch)).values():
+        own[actions.keys(rows[:1])[0]] = int(np.median(actions.busy[rows]))
     return own
 
 
-def _settled_steps(found: _Actions) -> list[int]:
-    steps = np.unique(found.step)
+def _settled_steps(actions: _Actions) -> list[int]:
+    steps = np.unique(actions.step)
     if len(steps) >= 3:
         steps = steps[1:]
     chosen = np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).round().astype(np.int64)
@@ -175,12 +177,12 @@ def _meets(tables: TableSet) -> bool:
     return bool((rows.matches("axis", "pp", "world", "unknown") & ~rows.matches("matched_by", "p2p")).any())
 
 
-def _overhead(found: _Actions) -> int:
+def _overhead(actions: _Actions) -> int:
     """Measure what an action takes beside its work, and the gap to the rank's next where nothing is awaited."""
-    found = found.take(np.lexsort((found.begin, found.rank, found.step)))
-    is_next = (found.step[1:] == found.step[:-1]) & (found.rank[1:] == found.rank[:-1])
-    gaps = np.maximum(found.begin[1:] - found.end[:-1], 0)[is_next]
-    beside = float(np.median(found.end - found.begin - found.busy))
+    actions = actions.take(np.lexsort((actions.begin, actions.rank, actions.step)))
+    is_next = (actions.step[1:] == actions.step[:-1]) & (actions.rank[1:] == actions.rank[:-1])
+    gaps = np.maximum(actions.begin[1:] - actions.end[:-1], 0)[is_next]
+    beside = float(np.median(actions.end - actions.begin - actions.busy))
     return round(beside + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
 
 
@@ -204,22 +206,22 @@ def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
     return np.where(first <= last, closes - opens, end - begin)
 
 
-def _own_order(found: _Actions) -> Order:
+def _own_order(actions: _Actions) -> Order:
     """Give the order in which the ranks of one pipeline acted in the last step."""
     homes: dict[tuple[int, ...], int] = {}
-    for rank in np.unique(found.rank).tolist():
-        homes.setdefault(tuple(np.unique(found.stage[found.rank == rank]).tolist()), rank)
+    for rank in np.unique(actions.rank).tolist():
+        homes.setdefault(tuple(np.unique(actions.stage[actions.rank == rank]).tolist()), rank)
     orders = []
     for stages in sorted(homes):
-        is_of_rank = found.rank == homes[stages]
-        rows = np.flatnonzero(is_of_rank & (found.step == found.step[is_of_rank].max()))
-        rows = rows[np.argsort(found.begin[rows], kind="stable")]
-        orders.append(tuple(Action(*key) for key in found.keys(rows)))
+        is_of_rank = actions.rank == homes[stages]
+        rows = np.flatnonzero(is_of_rank & (actions.step == actions.step[is_of_rank].max()))
+        rows = rows[np.argsort(actions.begin[rows], kind="stable")]
+        orders.append(tuple(Action(*key) for key in actions.keys(rows)))
     return tuple(orders)
 
 
-def _window(found: _Actions) -> float:
+def _window(actions: _Actions) -> float:
     """Give the median over steps of first begin to last end."""
-    by_step = rows_by_code(group_codes(found.step)).values()
-    windows = [float(found.end[rows].max() - found.begin[rows].min()) for rows in by_step]
+    by_step = rows_by_code(group_codes(actions.step)).values()
+    windows = [float(actions.end[rows].max() - actions.begin[rows].min()) for rows in by_step]
     return float(np.median(windows))

@@ -31,8 +31,8 @@ def replayed_ranks(tables: TableSet, edits: Sequence[Edit]) -> Representatives:
     if any(edit.name in OF_ALL_REPLICAS or _names_a_group(edit) for edit in edits):
         return Representatives(tables)
     named = {int(word) for edit in edits for word in _ranks_in(edit)}
-    found = representatives(tables, named)
-    return found if named <= set(found.tables.ranks) else Representatives(tables)
+    chosen = representatives(tables, named)
+    return chosen if named <= set(chosen.tables.ranks) else Representatives(tables)
 
 
 def _names_a_group(edit: Edit) -> bool:

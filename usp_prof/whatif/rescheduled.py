@@ -254,11 +254,11 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
     """Give one stage fewer layers and another more; a layer takes what the source's take on average."""
     layers = layout.model.layers if layout.model else 0
     source, target = (int(edit.number(key)) for key in ("source", "target"))
-    count, there = int(edit.number(default=1.0)), range(pipeline.stages)
+    count, stages = int(edit.number(default=1.0)), range(pipeline.stages)
     if not layers:
         hint = "give its config.json by --model or run.assume(model=...)"
         raise UsageError(f"edit {edit}: the model's number of layers is not known", hint=hint)
-    if source not in there or target not in there:
+    if source not in stages or target not in stages:
         raise UsageError(f"edit {edit}: there is no such stage", hint=f"stages are 0 to {pipeline.stages - 1}")
     own = layers // pipeline.stages
     if not 0 < count <= own:

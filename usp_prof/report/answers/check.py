@@ -68,7 +68,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
         say(follows, "bold yellow", 0)
     runs = f", {report.baseline_runs} runs" if report.baseline_runs > 1 else ""
     say(f"{report.after} against {report.before or 'lower bounds alone'}{runs}", indent=0)
-    differences = [f"differs: {each}" for each in report.differences]
+    differences = [f"differs: {difference}" for difference in report.differences]
     for line in (*(report.unusable + report.unanswered)[1:], *differences):
         say(line)
     print_trimmed(_terminal_table(report, width), console)
@@ -89,7 +89,7 @@ def _reasons(report: Report) -> list[str]:
     for judgement in report.judgements:
         if judgement.reason and judgement.verdict is not Verdict.PASS:
             keys_of.setdefault(judgement.reason, []).append(judgement.key)
-    left_out = next((removed(each) for each in report.judgements if removed(each)), "")
+    left_out = next((text for judgement in report.judgements if (text := removed(judgement))), "")
     reasons = [f"{_named(keys)}: {reason}" for reason, keys in keys_of.items()]
     return [*reasons, f"left out: {left_out}"] if left_out else reasons
 
@@ -106,19 +106,19 @@ def _terminal_table(report: Report, width: int) -> Table:
     for name in ("before", "after", "change", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
     for verdict in _ORDER:
-        for each in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
-            table.add_row(*_row(each, width))
+        for judgement in worst_first(report.of(verdict)) if verdict is Verdict.REGRESSED else report.of(verdict):
+            table.add_row(*_row(judgement, width))
     return table
 
 
-def _row(each: Judgement, width: int) -> tuple[Text, ...]:
+def _row(judgement: Judgement, width: int) -> tuple[Text, ...]:
     return (
-        Text(each.verdict, style=_STYLES[each.verdict]),
-        metric_cell(each.key, width),
-        Text(figure(each.before, each.unit)),
-        Text(figure(each.after, each.unit)),
-        Text(change(each)),
-        Text(interval(each)),
+        Text(judgement.verdict, style=_STYLES[judgement.verdict]),
+        metric_cell(judgement.key, width),
+        Text(figure(judgement.before, judgement.unit)),
+        Text(figure(judgement.after, judgement.unit)),
+        Text(change(judgement)),
+        Text(interval(judgement)),
     )
 
 
@@ -143,7 +143,7 @@ def as_markdown(report: Report) -> str:
     follows = what_follows(report)
     warnings = (*report.unusable, *report.unanswered, *([follows] if follows else []))
     lines += [f"> [!WARNING]\n> {_cell(reason)}\n" for reason in warnings]
-    lines += [f"- differs: {_cell(str(each))}" for each in report.differences]
+    lines += [f"- differs: {_cell(str(difference))}" for difference in report.differences]
     lines += [""] if report.differences else []
     shown = worst_first(report.of(Verdict.REGRESSED)) + report.of(Verdict.INCONCLUSIVE) + report.of(Verdict.IMPROVED)
     rest = report.of(Verdict.PASS) + report.of(Verdict.NOT_COMPARED)
@@ -168,15 +168,15 @@ def as_markdown(report: Report) -> str:
 
 def _markdown_table(judgements: tuple[Judgement, ...]) -> list[str]:
     lines = ["| | metric | before | after | change | interval | |", "|---|---|---:|---:|---:|---:|---|"]
-    for each in judgements:
-        note = "; ".join(part for part in (each.reason, removed(each)) if part)
+    for judgement in judgements:
+        note = "; ".join(part for part in (judgement.reason, removed(judgement)) if part)
         cells = (
-            f"{_MARKS[each.verdict]} {each.verdict}",
-            f"`{each.key}`",
-            figure(each.before, each.unit),
-            figure(each.after, each.unit),
-            change(each),
-            interval(each),
+            f"{_MARKS[judgement.verdict]} {judgement.verdict}",
+            f"`{judgement.key}`",
+            figure(judgement.before, judgement.unit),
+            figure(judgement.after, judgement.unit),
+            change(judgement),
+            interval(judgement),
             note,
         )
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
@@ -209,9 +209,9 @@ def as_json(report: Report) -> str:
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Make a value fit for JSON: what is not finite becomes null."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -224,9 +224,9 @@ def as_junit(report: Report) -> str:
     """Write the check as JUnit XML."""
     why = "\n".join(why_lines(report.why))
     fails = report.inconclusive is Inconclusive.FAIL
-    cases = [_case(each, why, fails=fails) for each in report.judgements]
+    cases = [_case(judgement, why, fails=fails) for judgement in report.judgements]
     cases += [_broken("input", reason, "error") for reason in report.unusable + report.unanswered]
-    cases += [_broken(f"finding {each.code}", finding_words(each), "failure") for each in report.new_findings]
+    cases += [_broken(f"finding {finding.code}", finding_words(finding), "failure") for finding in report.new_findings]
     body = "".join(cases)
     counts = f'tests="{len(cases)}" failures="{body.count("<failure ")}" errors="{body.count("<error ")}"'
     counts += f' skipped="{body.count("<skipped ")}"'
@@ -236,13 +236,14 @@ def as_junit(report: Report) -> str:
     )
 
 
-def _case(each: Judgement, why: str, *, fails: bool) -> str:
-    text = sentence(each)
-    if each.verdict is Verdict.REGRESSED or (each.verdict is Verdict.INCONCLUSIVE and fails):
-        return _broken(each.key, text, "failure", why)
-    if each.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARED):
-        return f"{_open(each.key)}<skipped message={quoteattr(f'{each.verdict}: {each.reason}')}/></testcase>\n"
-    return f"{_open(each.key)}<system-out>{escape(text)}</system-out></testcase>\n"
+def _case(judgement: Judgement, why: str, *, fails: bool) -> str:
+    text = sentence(judgement)
+    if judgement.verdict is Verdict.REGRESSED or (judgement.verdict is Verdict.INCONCLUSIVE and fails):
+        return _broken(judgement.key, text, "failure", why)
+    if judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARED):
+        message = quoteattr(f"{judgement.verdict}: {judgement.reason}")
+        return f"{_open(judgement.key)}<skipped message={message}/></testcase>\n"
+    return f"{_open(judgement.key)}<system-out>{escape(text)}</system-out></testcase>\n"
 
 
 def _broken(name: str, message: str, tag: str, detail: str = "") -> str:
@@ -271,14 +272,16 @@ def as_annotations(report: Report) -> str:
     lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
     why = "\n".join(why_lines(report.why))
     lines += [
-        _command("error", f"usp-prof: {each.key} regressed", f"{sentence(each)}\n{why}".rstrip())
-        for each in worst_first(report.of(Verdict.REGRESSED))
+        _command("error", f"usp-prof: {judgement.key} regressed", f"{sentence(judgement)}\n{why}".rstrip())
+        for judgement in worst_first(report.of(Verdict.REGRESSED))
     ]
-    lines += [_command("error", f"usp-prof: new finding {each.code}", each.title) for each in report.new_findings]
+    lines += [
+        _command("error", f"usp-prof: new finding {finding.code}", finding.title) for finding in report.new_findings
+    ]
     if not report.unusable:
         lines += [
-            _command("warning", f"usp-prof: {each.key} inconclusive", sentence(each))
-            for each in report.of(Verdict.INCONCLUSIVE)
+            _command("warning", f"usp-prof: {judgement.key} inconclusive", sentence(judgement))
+            for judgement in report.of(Verdict.INCONCLUSIVE)
         ]
     if report.ratchet:
         lines.append(_command("notice", "usp-prof: improved", f"{headline(report)}\nto keep it: {report.ratchet}"))

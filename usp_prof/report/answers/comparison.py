@@ -115,8 +115,12 @@ def verdict(pair: Pair, before: str, after: str) -> str:
 
 def are_times_compared(pair: Pair) -> bool:
     """Say whether any time of both runs was compared: on another device, or of another model, none is."""
-    measured = [each for each in pair.judgements if each.unit is Unit.NS and math.isfinite(each.before + each.after)]
-    return not measured or any(each.verdict is not Verdict.NOT_COMPARED for each in measured)
+    measured = [
+        judgement
+        for judgement in pair.judgements
+        if judgement.unit is Unit.NS and math.isfinite(judgement.before + judgement.after)
+    ]
+    return not measured or any(judgement.verdict is not Verdict.NOT_COMPARED for judgement in measured)
 
 
 def picture(pair: Pair) -> Chart:
@@ -219,10 +223,10 @@ def work(pair: Pair) -> Section:
     )  # fmt: skip
     rows = tuple(
         (
-            each.sort, each.name, each.shape or None, *_ms(each.before_ns, each.after_ns),
-            each.before_count, each.after_count,
+            change.sort, change.name, change.shape or None, *_ms(change.before_ns, change.after_ns),
+            change.before_count, change.after_count,
         )
-        for each in pair.why.work
+        for change in pair.why.work
     )  # fmt: skip
     blocks = (DataTable("", columns, rows),) if rows else ()
     return Section("work", "Work that changed most, per step", blocks)
@@ -232,9 +236,9 @@ def conditions(pair: Pair) -> Section:
     """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
     heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
     rows = tuple(
-        (str(each.kind), name, before or None, after or None)
-        for each in pair.differences
-        for name, before, after in parted(each.name, each.before, each.after)
+        (str(difference.kind), name, before or None, after or None)
+        for difference in pair.differences
+        for name, before, after in parted(difference.name, difference.before, difference.after)
     )
     doubts = tuple(Text(str(doubt)) for doubt in pair.doubts)
     return Section("conditions", "What else differs", (*doubts, *([DataTable("", heads, rows)] if rows else ())))
@@ -242,12 +246,19 @@ def conditions(pair: Pair) -> Section:
 
 def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
     """Tell apart what differs within a condition of many parts, such as the model; any other is given as it is."""
-    before_after = [_parts(before), _parts(after)]
-    if not all(before_after):
+    both_parts = [_parts(before), _parts(after)]
+    if not all(both_parts):
         return [(name, before, after)]
-    ones = [{part: str(value) for part, value in parts.items()} for parts in before_after]
-    differ = [part for part in {**ones[0], **ones[1]} if ones[0].get(part) != ones[1].get(part)]
-    return [(f"{name}: {part.replace('_', ' ')}", ones[0].get(part, ""), ones[1].get(part, "")) for part in differ]
+    before_after = [{part: str(value) for part, value in parts.items()} for parts in both_parts]
+    differ = [
+        part
+        for part in {**before_after[0], **before_after[1]}
+        if before_after[0].get(part) != before_after[1].get(part)
+    ]
+    return [
+        (f"{name}: {part.replace('_', ' ')}", before_after[0].get(part, ""), before_after[1].get(part, ""))
+        for part in differ
+    ]
 
 
 def _parts(text: str) -> dict[str, object]:

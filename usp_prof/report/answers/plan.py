@@ -124,7 +124,7 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
     )
     if learnt is not None and machine == learnt.cluster:
         basis_text += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
-    left_out = "".join(f" Not modelled: {each}." for each in not_modelled(plans.question.model))
+    left_out = "".join(f" Not modelled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
         f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
         quiet=True,
@@ -241,9 +241,11 @@ def figures(plan: Plan) -> KeyFigures:
 
 def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, profile: Profile) -> MemoryParts:
     """Give what fills the memory of each pipeline rank."""
-    found = memory_of_ranks(model, configuration, profile)
-    labels = tuple(f"pipeline rank {rank}" for rank in range(len(found)))
-    parts = tuple((label, tuple(float(each.parts()[part]) for each in found)) for part, label in FILLS.items())
+    footprints = memory_of_ranks(model, configuration, profile)
+    labels = tuple(f"pipeline rank {rank}" for rank in range(len(footprints)))
+    parts = tuple(
+        (label, tuple(float(footprint.parts()[part]) for footprint in footprints)) for part, label in FILLS.items()
+    )
     return MemoryParts(labels, parts, room_bytes)
 
 

@@ -45,15 +45,15 @@ class Cell(NamedTuple):
 
 def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, Cell]:
     """Give for each pair of degrees the fastest plan that a trainer can start, else the fastest with its refusal."""
-    found: dict[Place, Cell] = {}
+    cells: dict[Place, Cell] = {}
     for plan in plans.best:  # the fastest first
         place = getattr(plan.configuration, down), getattr(plan.configuration, across)
-        if place in found and not found[place].refusal:
+        if place in cells and not cells[place].refusal:
             continue
         refusal = refusal_by(trainer, plans.question.model, plan.configuration)
-        if place not in found or not refusal:
-            found[place] = Cell(plan, refusal)
-    return found
+        if place not in cells or not refusal:
+            cells[place] = Cell(plan, refusal)
+    return cells
 
 
 def verdict(

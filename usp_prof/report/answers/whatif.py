@@ -104,8 +104,14 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
             TableColumn("basis"),
         ),
         tuple(
-            (str(each.edits[0]), each.after_ns, each.gain_fraction, each.error_fraction, str(each.basis))
-            for each in alone
+            (
+                str(prediction.edits[0]),
+                prediction.after_ns,
+                prediction.gain_fraction,
+                prediction.error_fraction,
+                str(prediction.basis),
+            )
+            for prediction in alone
         ),
     )
 
@@ -118,7 +124,7 @@ def before_after_section(together: Prediction) -> Section:
     steps = Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
     after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.before_ns, together.after_ns, Unit.NS)]
-    before, after = (_parts_of_step(each, steps) for each in (tables, after_tables))
+    before, after = (_parts_of_step(run, steps) for run in (tables, after_tables))
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
         if max(pair) >= LEAST_SHARE * together.before_ns:
@@ -211,16 +217,18 @@ def _short(text: str) -> str:
 # Another pipeline schedule: the measured actions in its order.
 
 
-def schedule_section(edit: Edit, found: Rescheduled) -> Section:
+def schedule_section(edit: Edit, rescheduled: Rescheduled) -> Section:
     """Set out the window under another schedule beside the measured one, and its actions."""
-    simulated = f"its own order simulated: {quantity(found.simulated_ns, Unit.NS)}"
+    simulated = f"its own order simulated: {quantity(rescheduled.simulated_ns, Unit.NS)}"
     figures = (
-        KeyFigure("window, measured", found.measured_ns, Unit.NS, simulated),
-        KeyFigure(f"window under {edit.value}", found.other_ns, Unit.NS, f"± {quantity(found.error_ns, Unit.NS)}"),
-        KeyFigure("bubble", found.bubble_fraction, Unit.FRACTION),
+        KeyFigure("window, measured", rescheduled.measured_ns, Unit.NS, simulated),
+        KeyFigure(
+            f"window under {edit.value}", rescheduled.other_ns, Unit.NS, f"± {quantity(rescheduled.error_ns, Unit.NS)}"
+        ),
+        KeyFigure("bubble", rescheduled.bubble_fraction, Unit.FRACTION),
     )
     return Section(
-        "another", f"Under another schedule: {edit}", (KeyFigures(figures), Chart("", as_chart(found.timeline)))
+        "another", f"Under another schedule: {edit}", (KeyFigures(figures), Chart("", as_chart(rescheduled.timeline)))
     )
 
 
@@ -246,7 +254,7 @@ def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str
     after = build(predicted, analyse(predicted), name=name, findings=())
     before = build(tables, analyse(tables), name=name, findings=())
     prediction = PredictionJson(
-        alone=[_change(each) for each in alone],
+        alone=[_change(single) for single in alone],
         together=_change(together),
         replay_error_fraction=together.replay_error,
         tokens_per_step_before=together.layout_before.tokens_per_step,
@@ -258,11 +266,18 @@ def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str
     return write_prediction(after, prediction, before)
 
 
-def _change(each: Prediction) -> ChangeJson:
+def _change(prediction: Prediction) -> ChangeJson:
     from usp_prof.report.writers.json_text import ChangeJson  # noqa: PLC0415
 
-    edits = [str(edit) for edit in each.edits]
-    return ChangeJson(edits, each.before_ns, each.after_ns, each.gain_fraction, each.error_fraction, each.basis)
+    edits = [str(edit) for edit in prediction.edits]
+    return ChangeJson(
+        edits,
+        prediction.before_ns,
+        prediction.after_ns,
+        prediction.gain_fraction,
+        prediction.error_fraction,
+        prediction.basis,
+    )
 
 
 def _memory(need: Footprint | None) -> MemoryJson | None:
@@ -279,37 +294,38 @@ NO_LOSS = "The ranks are alike: no rank, axis or stage costs more time than the 
 """What is said of a run that is at its ideal."""
 
 
-def of_run(found: Slowdown, *, as_json: bool) -> str:
+def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
     """Write how much slower the run is than at its ideal, and why."""
-    replayed = found.replayed.which
+    replayed = slowdown.replayed.which
     if as_json:
         parts = [
-            {"what": each.what, "name": each.name, "step_ns": each.step_ns, "share": each.share} for each in found.parts
+            {"what": part.what, "name": part.name, "step_ns": part.step_ns, "share": part.share}
+            for part in slowdown.parts
         ]
-        whole = found.whole
+        whole = slowdown.whole
         step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
         return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown, replayed)
-    whole = found.whole
+    whole = slowdown.whole
     if whole.unknown:
         return MISSING.format(whole.unknown) + "\n"
     head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
     if replayed:
         head += f"\nThe ideal step is {replayed}."
-    if not found.parts:
+    if not slowdown.parts:
         return f"{head}\n{NO_LOSS}\n"
     lines = [head, "share of the loss that goes away when one part alone is ideal:"]
-    lines += [f"  {each.what:6} {each.name:12} {each.share:8.1%}" for each in found.parts]
+    lines += [f"  {part.what:6} {part.name:12} {part.share:8.1%}" for part in slowdown.parts]
     return "\n".join(lines) + "\n"
 
 
-def of_job(found: JobSlowdown, *, as_json: bool) -> str:
+def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
     """Write the same of an operation table."""
     if as_json:
-        ideal, share = found.last_stage_ideal_ns, found.last_stage_share
+        ideal, share = slowdown.last_stage_ideal_ns, slowdown.last_stage_share
         last_stage = {"what": "stage", "name": "last", "step_ns": ideal, "share": share}
-        return _ideal_json(found.step_ns, found.ideal_ns, found.slowdown, [last_stage])
-    head = _head(found.step_ns, found.ideal_ns, found.slowdown)
-    return f"{head}\nlast stage: {found.last_stage_share:.1%} of the loss\n"
+        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage])
+    head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
+    return f"{head}\nlast stage: {slowdown.last_stage_share:.1%} of the loss\n"
 
 
 def _ideal_json(

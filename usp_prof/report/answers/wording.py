@@ -139,8 +139,8 @@ def headline(report: Report) -> str:
     if report.unanswered and report.verdict is not Verdict.REGRESSED:
         return f"inconclusive: {report.unanswered[0]}"
     if report.verdict is Verdict.REGRESSED:
-        worst = [f"{each.key} {change(each)}" for each in worst_first(report.of(Verdict.REGRESSED))]
-        worst += [f"new finding {each.code}" for each in report.new_findings]
+        worst = [f"{judgement.key} {change(judgement)}" for judgement in worst_first(report.of(Verdict.REGRESSED))]
+        worst += [f"new finding {finding.code}" for finding in report.new_findings]
         return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
     if report.verdict is Verdict.INCONCLUSIVE:
         first = worst_first(report.of(Verdict.INCONCLUSIVE))[0]
@@ -148,13 +148,13 @@ def headline(report: Report) -> str:
         return f"inconclusive: {first.key}{doubt}: {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
-        return "improved: " + ", ".join(f"{each.key} {change(each)}" for each in best[:3])
+        return "improved: " + ", ".join(f"{judgement.key} {change(judgement)}" for judgement in best[:3])
     return f"pass: {' and '.join(_passed(report))}"
 
 
 def _passed(report: Report) -> Iterator[str]:
     """Say how many metrics are as in the baseline, and how many keep their lower bound."""
-    passed = [SIGN in each.key for each in report.of(Verdict.PASS)]
+    passed = [SIGN in judgement.key for judgement in report.of(Verdict.PASS)]
     if as_before := passed.count(False):
         yield f"{counted(as_before, 'metric')} as before"
     if bounded := passed.count(True):
@@ -163,7 +163,7 @@ def _passed(report: Report) -> Iterator[str]:
 
 def worst_first(judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     """Order judgements by how many times the allowed amount they are worse; what was not measured comes last."""
-    return tuple(sorted(judgements, key=lambda each: (-_times_allowed(each), each.key)))
+    return tuple(sorted(judgements, key=lambda judgement: (-_times_allowed(judgement), judgement.key)))
 
 
 def _times_allowed(judgement: Judgement) -> float:
@@ -174,7 +174,7 @@ def what_follows(report: Report) -> str:
     """Say of a check that noise leaves open what the exit code makes of it, and what would decide it."""
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
-    if all(math.isnan(each.change) for each in report.of(Verdict.INCONCLUSIVE)):
+    if all(math.isnan(judgement.change) for judgement in report.of(Verdict.INCONCLUSIVE)):
         return ""
     code = report.exit_code
     means = f"NOT DECIDED, and exits with {code}"
@@ -209,7 +209,7 @@ def why_lines(why: Why) -> tuple[str, ...]:
         lines.append(f"{signed_duration(why.delta_ns)} a step: {parts}")
     lines += [work_line(work) for work in why.work]
     lines += [f"new finding {new.code} ({new.level}): {finding_words(new)}" for new in why.new_findings]
-    lines += [f"finding gone: {gone.code}: {finding_words(gone)}" for gone in why.gone_findings]
+    lines += [f"finding gone: {old.code}: {finding_words(old)}" for old in why.gone_findings]
     return tuple(lines)
 
 
@@ -222,17 +222,17 @@ def finding_words(finding: SeenFinding) -> str:
     return f"{finding.title} [{finding.where}]" if finding.where else finding.title
 
 
-def work_line(each: WorkChange) -> str:
+def work_line(change: WorkChange) -> str:
     """Say how one op, kernel or call changed."""
-    shape = f" {each.shape}" if each.shape else ""
-    phase = f" in {each.phase}" if each.phase else ""
-    text = f"{signed_duration(each.delta_ns)} {each.sort} {shortened(each.name, _NAME_WIDTH)}{shape}{phase}"
-    if not each.before_count:
-        return f"{text} (new, {each.after_count:g} a step)"
-    if not each.after_count:
+    shape = f" {change.shape}" if change.shape else ""
+    phase = f" in {change.phase}" if change.phase else ""
+    text = f"{signed_duration(change.delta_ns)} {change.sort} {shortened(change.name, _NAME_WIDTH)}{shape}{phase}"
+    if not change.before_count:
+        return f"{text} (new, {change.after_count:g} a step)"
+    if not change.after_count:
         return f"{text} (gone)"
-    if each.before_count != each.after_count:
-        return f"{text} ({each.before_count:g} -> {each.after_count:g} a step)"
+    if change.before_count != change.after_count:
+        return f"{text} ({change.before_count:g} -> {change.after_count:g} a step)"
     return text
 
 

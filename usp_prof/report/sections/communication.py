@@ -134,7 +134,7 @@ def build_collectives(context: Context, title: str) -> Section | None:
         blocks.append(Chart("Sends and receives: bytes from rank to rank", matrix(sent)))
     for exchange in result.exchanges:
         if exchange.sent:
-            matrix_rows = [(*each, -1) for each in exchange.sent]
+            matrix_rows = [(*sender_to_receiver, -1) for sender_to_receiver in exchange.sent]
             blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(matrix_rows)))
     return Section("collectives", title, (*blocks, *notes(result)))
 

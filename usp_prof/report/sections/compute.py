@@ -164,13 +164,13 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
     for row in rows:
         groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
     figures = [field.name for field in fields(rows[0]) if field.name not in {*keys, "rank"}]
-    found = [
+    joined_rows = [
         (*key, *(_joined(name, alike) for name in figures), max(alike, key=attrgetter(by)).rank)
         for key, alike in sorted(groups.items())
     ]
     names = (*keys, *figures, "most_at_rank")
-    found.sort(key=itemgetter(names.index(by)), reverse=True)
-    return dict(zip(names, zip(*found, strict=True), strict=True))
+    joined_rows.sort(key=itemgetter(names.index(by)), reverse=True)
+    return dict(zip(names, zip(*joined_rows, strict=True), strict=True))
 
 
 def _joined(name: str, alike: Sequence[Any]) -> float:

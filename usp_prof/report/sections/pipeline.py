@@ -59,7 +59,7 @@ def build_pipeline(context: Context, title: str) -> Section | None:
 def _schedules(context: Context, result: PipelineResult) -> list[Block]:
     """Draw the pipeline of the rank that the others wait for, else the first, and its order at best."""
     rank = late_rank(context)
-    ranks = next((each for each in result.pipelines if rank in each), None)
+    ranks = next((chart_input for chart_input in result.pipelines if rank in chart_input), None)
     measured, step = schedule(result, ranks)
     title = f"Step {step} as measured"
     if ranks is not None and len(result.pipelines) > 1:
@@ -71,12 +71,12 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
     ideal = ideal_schedule(result)
     drawn = [measured] if ideal is None else [measured, ideal]
     # Both have one scale and one margin, so that what the run lost is what is missing on the right of the ideal.
-    until = max(int(each.end_ns.max()) for each in drawn)
-    label = max(len(row) for each in drawn for row in each.rows)
+    until = max(int(chart_input.end_ns.max()) for chart_input in drawn)
+    label = max(len(row) for chart_input in drawn for row in chart_input.rows)
     titles = [title, "The same order at best, with the durations that were measured on these ranks"]
     return [
-        Chart(each_title, replace(each, until_ns=until, label_characters=label))
-        for each_title, each in zip(titles, drawn, strict=False)
+        Chart(each_title, replace(chart_input, until_ns=until, label_characters=label))
+        for each_title, chart_input in zip(titles, drawn, strict=False)
     ]
 
 
@@ -84,7 +84,7 @@ def late_rank(context: Context) -> int | None:
     """Give the culprit that costs the others most, if the ranks that the others wait for were looked for."""
     if "stragglers" not in context.results:
         return None
-    culprits = {each.rank for each in cast("StragglersResult", context.results["stragglers"]).culprits}
+    culprits = {culprit.rank for culprit in cast("StragglersResult", context.results["stragglers"]).culprits}
     cost = {int(rank): value for rank, value in context.figures.along("straggler_cost", "rank").items()}
     latest = max(cost, key=lambda rank: (cost[rank], -rank), default=None)
     return latest if latest in culprits else None
@@ -97,7 +97,7 @@ def _place(context: Context, ranks: tuple[int, ...]) -> str:
     common = [
         f"{axis} {size}"
         for axis, size in places[0].items()
-        if axis in topology.axes and axis != Axis.PP and all(each.get(axis) == size for each in places)
+        if axis in topology.axes and axis != Axis.PP and all(coordinates.get(axis) == size for coordinates in places)
     ]
     return f" ({', '.join(common)})" if common else ""
 

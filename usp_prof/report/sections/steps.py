@@ -62,11 +62,11 @@ def rank_grid(context: Context) -> RankGrid | None:
         return None
     rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at this place of the mesh
     values = np.full(rank.shape, np.nan)
-    for each, place in placed.items():
+    for placed_rank, place in placed.items():
         at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
         if rank[at] >= 0:
             return None
-        rank[at], values[at] = each, compute[each]
+        rank[at], values[at] = placed_rank, compute[placed_rank]
     names = tuple(" ".join(f"{axis} {at}" for axis, at in zip(down, key, strict=True)) for key in keys)
     return RankGrid("compute", tuple(f"{across} {at}" for at in range(width)), names, rank, values)
 
@@ -112,14 +112,14 @@ def by_rank(figures: Figures) -> BreakdownRows | None:
     ranks = [int(rank) for rank in figures.along("compute_time", "rank")]
     if not ranks:
         return None
-    found = {rank: {role: (label, value) for label, role, value in parts(figures, rank=rank)} for rank in ranks}
+    parts_of_rank = {rank: {role: (label, value) for label, role, value in parts(figures, rank=rank)} for rank in ranks}
     roles = {role: label for label, role, _ in parts(figures)}
-    for of_rank in found.values():
+    for of_rank in parts_of_rank.values():
         roles |= {role: label for role, (label, _) in of_rank.items() if role not in roles}
     return BreakdownRows(
         tuple(f"rank {rank}" for rank in ranks),
         tuple(
-            Part(label, role, tuple(float(found[rank].get(role, ("", 0))[1]) for rank in ranks))
+            Part(label, role, tuple(float(parts_of_rank[rank].get(role, ("", 0))[1]) for rank in ranks))
             for role, label in roles.items()
         ),
     )
@@ -137,8 +137,12 @@ def readable(rows: BreakdownRows) -> BreakdownRows:
     return BreakdownRows(
         (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),
         tuple(
-            Part(part.label, part.role, (float(one[others].mean()), *(float(each) for each in one[kept])))
-            for part, one in zip(rows.parts, values, strict=True)
+            Part(
+                part.label,
+                part.role,
+                (float(values_of_part[others].mean()), *(float(value_ns) for value_ns in values_of_part[kept])),
+            )
+            for part, values_of_part in zip(rows.parts, values, strict=True)
         ),
     )
 

@@ -58,11 +58,11 @@ def build(context: Context) -> Section:
 
 def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
     """Set the partition of the mean rank as one bar; the title says of which ranks it is the mean."""
-    found = parts(figures)
-    if not found:
+    step_parts = parts(figures)
+    if not step_parts:
         return None
-    total = sum(value for _, _, value in found)
-    stack = tuple(StackPart(label, role, value) for label, role, value in found)
+    total = sum(value for _, _, value in step_parts)
+    stack = tuple(StackPart(label, role, value) for label, role, value in step_parts)
     span = "window" if _is_window(figures) else "step"
     return Stack(f"Where the {span} goes, mean of {ranks_of_mean(run)} {span}s", total, Unit.NS, stack)
 
@@ -227,8 +227,8 @@ def _findings(context: Context) -> Findings | None:
     """Show the most important causes; that there are none is said only where something looked for them."""
     if not context.findings and "stragglers" not in context.results:
         return None
-    found = causes_of(context.findings)
-    return Findings(found.shown, found.more, len(found.noise), unasked=skipped_sentence(context.health))
+    causes = causes_of(context.findings)
+    return Findings(causes.shown, causes.more, len(causes.noise), unasked=skipped_sentence(context.health))
 
 
 def _health(context: Context) -> Health:

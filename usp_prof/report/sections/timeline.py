@@ -125,11 +125,11 @@ def build_timeline(context: Context, title: str) -> Section | None:
 
 def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSlices | None:
     """Gather the activities of one step, on rows of rank and kind, at several levels of detail."""
-    found = {rank: _in_step(tables.columns("activities", rank), step) for rank in ranks}
-    found = {rank: columns for rank, columns in found.items() if len(columns)}
-    if not found:
+    activities = {rank: _in_step(tables.columns("activities", rank), step) for rank in ranks}
+    activities = {rank: columns for rank, columns in activities.items() if len(columns)}
+    if not activities:
         return None
-    keys = {rank: _row_keys(columns) for rank, columns in found.items()}
+    keys = {rank: _row_keys(columns) for rank, columns in activities.items()}
     if sum(len(names) for _, names in keys.values()) > _MOST_ROWS:
         keys = {rank: _merged(codes, names) for rank, (codes, names) in keys.items()}
     rows: list[str] = []
@@ -137,7 +137,7 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
     names: dict[str, int] = {}
     parts = []
     clocks = clock.of(tables)
-    for rank, columns in found.items():
+    for rank, columns in activities.items():
         codes, labels = keys[rank]
         start = clocks.align_rows(np.full(len(columns), rank, np.int64), columns["start_ns"])
         parts.append(

@@ -104,7 +104,7 @@ def _text(block: doc.Text) -> str:
 @_set.register(doc.Findings)
 def _findings(block: doc.Findings) -> str:
     last = [left_out(block.more, block.noise), _escape(block.unasked)]
-    omitted = "; ".join(each for each in last if each)
+    omitted = "; ".join(note for note in last if note)
     if not (block.causes or block.rest):
         return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {omitted}" if omitted else "")
     lines = [f"**{block.title}**", ""] if block.title else []
@@ -116,8 +116,8 @@ def _findings(block: doc.Findings) -> str:
         lines += ["", f"<details><summary>{len(block.rest)} more: {REST}</summary>", ""]
         first = len(block.causes) + 1
         lines += [
-            _finding(number, each, finding_lines(each, proof=block.proofs))
-            for number, each in enumerate(block.rest, first)
+            _finding(number, finding, finding_lines(finding, proof=block.proofs))
+            for number, finding in enumerate(block.rest, first)
         ]
         lines += ["", "</details>"]
     return "\n".join(lines + ([f"\n{omitted}"] if omitted else []))

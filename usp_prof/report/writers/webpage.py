@@ -189,7 +189,7 @@ def _text(block: doc.Text, numbered: _Numbered) -> str:
 def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     del numbered
     notes = [left_out(block.more, block.noise), block.unasked]
-    last = "".join(f'<p class="quiet">{escape(each)}</p>' for each in notes if each)
+    last = "".join(f'<p class="quiet">{escape(note)}</p>' for note in notes if note)
     if not (block.causes or block.rest):
         return f'{_title(block.title)}<p class="quiet">none worth acting on</p>{last}'
     shown = "".join(_finding(cause.finding, cause_lines(cause, proof=block.proofs)) for cause in block.causes)

@@ -50,7 +50,7 @@ def kind_of(edit: Edit) -> EditKind:
     """Find an edit's kind, and refuse keys that it does not take."""
     known = {kind.name: kind for kind in EDITS}
     if edit.name not in known:
-        raise unknown_name("edit", edit.name, [*known, *(each.name for each in PIPELINE_EDITS)])
+        raise unknown_name("edit", edit.name, [*known, *(pipeline_kind.name for pipeline_kind in PIPELINE_EDITS)])
     known[edit.name].check(edit)
     return known[edit.name]
 

@@ -78,12 +78,12 @@ def even_work(graph: Graph, request: Request) -> Graph:
     return graph.with_changes(duration=duration)
 
 
-def _compared_steps(found: list[Shares], *, is_by_step: bool) -> list[list[Shares]]:
+def _compared_steps(all_steps: list[Shares], *, is_by_step: bool) -> list[list[Shares]]:
     """Gather the steps in which a group made as many calls; each step by itself where they are not to be compared."""
     if is_by_step:
-        return [[step] for step in found]
+        return [[step] for step in all_steps]
     steps: dict[tuple[tuple[int, ...], int], list[Shares]] = {}
-    for step in found:
+    for step in all_steps:
         steps.setdefault((step.ranks, step.work.shape[1]), []).append(step)
     return list(steps.values())
 
@@ -116,15 +116,15 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
 def shares(graph: Graph, axis: str) -> list[Shares]:
     """Give the work of each group of an axis and each step, where all members make as many calls."""
     parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
-    found = []
+    of_steps = []
     for members in rows_by_code(_first_connected(graph, parts)).values():
         if len(members) < 2:
             continue
         calls = parts[np.isin(graph.nodes.rank[parts], members)]
         for step in np.unique(graph.nodes.step[calls]).tolist():
             if step >= 0:
-                found += _of_step(graph, tuple(members.tolist()), calls, step)
-    return found
+                of_steps += _of_step(graph, tuple(members.tolist()), calls, step)
+    return of_steps
 
 
 def _first_connected(graph: Graph, parts: Ints) -> Ints:
@@ -202,8 +202,8 @@ def _hosts(graph: Graph, request: Request) -> list[int]:
         return [int(edit.number("rank"))]
     if edit.place("stage"):
         stage = graph.spread(work_of(request.tables).stage, missing=-1)
-        there = set(graph.nodes.rank[stage == int(edit.number("stage"))].tolist())
-        return sorted(there)
+        ranks_of_stage = set(graph.nodes.rank[stage == int(edit.number("stage"))].tolist())
+        return sorted(ranks_of_stage)
     return list(ranks)
 
 
@@ -213,7 +213,7 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
     measured = graph.measured
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.nodes.step >= 0) & measured
     transfers = graph.tied & measured & (graph.nodes.kind == NodeKind.COMMUNICATION)
-    stage, kind = (graph.spread(each, missing=-1) for each in (work.stage, work.kind))
+    stage, kind = (graph.spread(of_work, missing=-1) for of_work in (work.stage, work.kind))
     if edit.place("axis"):
         return np.zeros_like(compute), np.asarray(transfers & on_axis(graph, request, edit.place("axis")))
     if not edit.places:
@@ -236,7 +236,7 @@ def _mean_of_peers(graph: Graph, request: Request) -> Ints:
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
         peers[list(ranks)] = place
     stage, kind, shape, micro_batch = (
-        graph.spread(each, missing=-1) for each in (work.stage, work.kind, work.shape, work.micro_batch)
+        graph.spread(of_work, missing=-1) for of_work in (work.stage, work.kind, work.shape, work.micro_batch)
     )
     # An op of one stage, kind of action and shape; a run of it is all that one rank does of it in one micro-batch.
     op = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)

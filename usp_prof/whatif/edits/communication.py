@@ -54,8 +54,8 @@ def comm_hidden(graph: Graph, request: Request) -> Graph:
     """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
     rows, edges = communication_of(graph, request), graph.edges
     of_optimizer = graph.spread(work_of(request.tables).phase == OPTIMIZER, missing=False)
-    gone = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
-    return graph.with_changes(edges=edges.take(~gone))
+    is_dropped = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
+    return graph.with_changes(edges=edges.take(~is_dropped))
 
 
 def comm_removed(graph: Graph, request: Request) -> Graph:
@@ -161,7 +161,7 @@ def algorithm(graph: Graph, request: Request) -> Graph:
         op, has_peers = network.op[code], size > 1
         hop_ratios.append(hops(op, size, wanted) / hops(op, size, now) if has_peers else 1.0)
         byte_ratios.append(volume(op, size, wanted) / volume(op, size, now) if has_peers else 1.0)
-    hop_ratio, byte_ratio = (network.spread(graph, each, 1.0) for each in (hop_ratios, byte_ratios))
+    hop_ratio, byte_ratio = (network.spread(graph, ratios, 1.0) for ratios in (hop_ratios, byte_ratios))
     changed = resized(graph, _latency(graph, request), hops=hop_ratio, volume=byte_ratio)
     return with_transfer(graph, request, communication_of(graph, request), changed)
 

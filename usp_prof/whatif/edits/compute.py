@@ -51,19 +51,19 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
 
     Its compute takes as long as theirs, and so does all that its host does: thinking, loading, pauses and launches.
     """
-    edit, found = request.edit, slowness(request.tables, graph)
+    edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
-    wanted = [rank for rank, each in found.items() if each.ratio > 1] if every else _ranks(edit)
+    wanted = [rank for rank, slow in slow_ranks.items() if slow.ratio > 1] if every else _ranks(edit)
     for rank in wanted:
-        if rank not in found:
-            hint = f"one of {sorted(found)}" if found else "no rank of this run has: peers do the same work"
+        if rank not in slow_ranks:
+            hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
             raise UsageError(f"rank {rank} has no peers to be compared with", hint=hint)
     nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
     for rank in wanted:
         compute = nodes.of_rank(rank)
         compute = compute[nodes.kind[compute] == NodeKind.COMPUTE]
-        ratio[compute] = found[rank].ratio
-        for step, in_step in slowness_by_step(found[rank], graph).items():
+        ratio[compute] = slow_ranks[rank].ratio
+        for step, in_step in slowness_by_step(slow_ranks[rank], graph).items():
             ratio[compute[nodes.step[compute] == step]] = in_step
     changed = graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
     return with_usual_hosts(changed, request.tables, wanted, of_others)
@@ -109,15 +109,15 @@ def shape_word(dims: str) -> str:
 
 def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str = "") -> Flags:
     """Mark the compute that an op of this name and these shapes (or with this size in them) did, or one inside it."""
-    events, found = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
+    events, is_of_op = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
         wanted = _wanted(ops, name, word, size)
         hits = np.isin(work["op_event"], wanted) & (work["op_event"] >= 0) & work.matches("kind", "compute")
         nodes_of_rank = graph.nodes.of_rank(rank)
         nodes_of_rank = nodes_of_rank[graph.nodes.kind[nodes_of_rank] == NodeKind.COMPUTE]
-        found[nodes_of_rank] = np.isin(events[nodes_of_rank], work["event"][hits])
-    return found
+        is_of_op[nodes_of_rank] = np.isin(events[nodes_of_rank], work["event"][hits])
+    return is_of_op
 
 
 def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
@@ -130,13 +130,13 @@ def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
         hits &= lookup([text == word for text in words], codes, missing=False)
     if size:
         hits &= lookup([size in re.split(r"[x.\[\]]+", text) for text in words], codes, missing=False)
-    found = ops["event"][hits]
+    events = ops["event"][hits]
     for _ in range(_DEEPEST):
-        inside = np.isin(ops["parent"], found) & ~np.isin(ops["event"], found)
+        inside = np.isin(ops["parent"], events) & ~np.isin(ops["event"], events)
         if not inside.any():
             break
-        found = np.union1d(found, ops["event"][inside])
-    return np.asarray(found)
+        events = np.union1d(events, ops["event"][inside])
+    return np.asarray(events)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,19 +258,22 @@ def _steps_of_known(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
 
 
 def _is_known(mark: str) -> bool:
-    found = STEP_OF.match(mark)
-    return found is not None and bool(KNOWN.search(found["optimizer"])) and not OTHERWISE.search(found["optimizer"])
+    step_mark = STEP_OF.match(mark)
+    if step_mark is None:
+        return False
+    optimizer = step_mark["optimizer"]
+    return KNOWN.search(optimizer) is not None and not OTHERWISE.search(optimizer)
 
 
 def _firsts(graph: Graph, rows: Flags) -> Flags:
     """Mark the first of these nodes of each lane and step."""
     place = np.flatnonzero(rows)
-    first = np.ones(len(place), dtype=bool)
+    is_new = np.ones(len(place), dtype=bool)
     lane, step = graph.nodes.lane[place], graph.nodes.step[place]
-    first[1:] = (lane[1:] != lane[:-1]) | (step[1:] != step[:-1])
-    found = np.zeros(len(rows), dtype=bool)
-    found[place[first]] = True
-    return found
+    is_new[1:] = (lane[1:] != lane[:-1]) | (step[1:] != step[:-1])
+    is_first = np.zeros(len(rows), dtype=bool)
+    is_first[place[is_new]] = True
+    return is_first
 
 
 FUSED_EDITS = (EditKind("fused_optimizer", "fused_optimizer", (), fused_optimizer),)

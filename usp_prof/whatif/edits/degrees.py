@@ -98,7 +98,7 @@ def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
         else:
             hop_ratios.append(hops(op, after, how) / hops(op, members, how))
             byte_ratios.append(volume(op, after) / volume(op, members) * crossing)
-    hop_ratio, byte_ratio = (network.spread(graph, each, 1.0) for each in (hop_ratios, byte_ratios))
+    hop_ratio, byte_ratio = (network.spread(graph, ratios, 1.0) for ratios in (hop_ratios, byte_ratios))
     changed = resized(graph, network.latency(graph), hops=hop_ratio, volume=byte_ratio)
     return with_transfer(graph, request, rows, changed)
 

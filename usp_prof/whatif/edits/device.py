@@ -82,13 +82,13 @@ def device_of(request: Request) -> Device:
     for rank in request.tables.ranks if not name else ():
         rows = request.tables.columns("ranks", rank)
         name = name or (str(rows["device"][0]) if len(rows) else "")
-    found = find(name)
-    if found is None:
+    known_device = find(name)
+    if known_device is None:
         what = f"{name!r}" if name else "not named in the trace"
         listed = ", ".join(device.name for device in DEVICES[:6])
         hint = f"name it by --device or run.assume(device=...): {listed}, ..."
         raise UsageError(f"edit {request.edit}: the run's device is {what}", hint=hint)
-    return found
+    return known_device
 
 
 def _with_dtype(layout: Layout, edit: Edit) -> Layout:
@@ -133,7 +133,7 @@ def _ratios(request: Request) -> tuple[float, float, float]:
     else:
         now, wanted = device_of(request), find(edit.value)
         if wanted is None:
-            raise unknown_name("device", edit.value, [each.name for each in DEVICES])
+            raise unknown_name("device", edit.value, [known_device.name for known_device in DEVICES])
         kind = precision(request.layout.dtype) or Precision.BF16
         given = tuple(
             _ratio(request, name, one, other)
@@ -160,8 +160,8 @@ def _ratio(request: Request, name: str, one: float, other: float) -> float:
 
 
 def _with_device(layout: Layout, edit: Edit) -> Layout:
-    found: Device | None = find(edit.value)
-    return replace(layout, device=found.name if found else edit.value)
+    known_device: Device | None = find(edit.value)
+    return replace(layout, device=known_device.name if known_device else edit.value)
 
 
 EDITS = (

@@ -85,11 +85,11 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
 def _waits_before(graph: Graph, tables: TableSet) -> Flags:
     """Mark the nodes before which the host had paused, loaded data, or waited for the device."""
     nodes, edges = graph.nodes, graph.edges
-    found = np.zeros(len(nodes), dtype=bool)
-    found[pauses(graph, tables)] = True
-    found[edges.target[edges.kind == EdgeKind.SYNC]] = True
+    waits = np.zeros(len(nodes), dtype=bool)
+    waits[pauses(graph, tables)] = True
+    waits[edges.target[edges.kind == EdgeKind.SYNC]] = True
     after_return = np.roll(nodes.kind == NodeKind.RETURN, 1)
-    return np.asarray(found | loads_data(graph, tables) | after_return)
+    return np.asarray(waits | loads_data(graph, tables) | after_return)
 
 
 def no_input_wait(graph: Graph, request: Request) -> Graph:
@@ -143,10 +143,10 @@ def no_blocking(graph: Graph, request: Request) -> Graph:
     """
     copies_only = request.edit.value == "copies"
     edges = graph.edges
-    gone = _sync_edges(graph, blocks(graph, request.tables, copies_only=copies_only))
+    is_dropped = _sync_edges(graph, blocks(graph, request.tables, copies_only=copies_only))
     if not copies_only:
-        gone |= (edges.kind == EdgeKind.WAIT) & read_values(graph, request.tables)[edges.source]
-    return graph.with_changes(edges=edges.take(~gone))
+        is_dropped |= (edges.kind == EdgeKind.WAIT) & read_values(graph, request.tables)[edges.source]
+    return graph.with_changes(edges=edges.take(~is_dropped))
 
 
 def _sync_edges(graph: Graph, freed: Flags) -> Flags:
@@ -160,23 +160,23 @@ def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
     The last of each rank's step is none, since a loss has to be read, but a copy may always be taken out.
     """
     nodes = graph.nodes
-    found = np.zeros(len(nodes), dtype=bool)
+    is_return = np.zeros(len(nodes), dtype=bool)
     returns = np.flatnonzero((nodes.kind == NodeKind.RETURN) & (nodes.step >= 0))
     if not len(returns):
-        return found
+        return is_return
     if copies_only:
-        found[returns] = True
-        return found & _copying(graph, tables)
+        is_return[returns] = True
+        return is_return & _copying(graph, tables)
     rank, step = nodes.rank[returns], nodes.step[returns]
     is_last = np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)
-    found[returns[~is_last]] = True
-    return found
+    is_return[returns[~is_last]] = True
+    return is_return
 
 
 def _copying(graph: Graph, tables: TableSet) -> Flags:
     """Mark the host's calls that copy, or wait for a copy inside the op that made it."""
     events, of_host = events_of(graph), graph.nodes.of_host
-    found = np.zeros(len(graph.nodes), dtype=bool)
+    is_copying = np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         launches, ops = tables.columns("launches", rank), tables.columns("ops", rank)
         is_copy_op = ops.matches("name", *_COPY_OPS)
@@ -186,8 +186,8 @@ def _copying(graph: Graph, tables: TableSet) -> Flags:
         is_copy[waits] = union(begin, end).holds(launches["start_ns"][waits])
         rows = graph.nodes.of_rank(rank)
         rows = rows[of_host[rows]]
-        found[rows] = np.isin(events[rows], launches["event"][is_copy])
-    return found
+        is_copying[rows] = np.isin(events[rows], launches["event"][is_copy])
+    return is_copying
 
 
 def read_values(graph: Graph, tables: TableSet) -> Flags:
@@ -196,7 +196,7 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
     The next op that the host runs after it has posted one is the read (`.item()`): until then it stands still.
     """
     nodes, events = graph.nodes, events_of(graph)
-    found = np.zeros(len(nodes), dtype=bool)
+    is_read = np.zeros(len(nodes), dtype=bool)
     for rank in tables.ranks:
         of_rank = nodes.of_rank(rank)
         ops, parts = tables.columns("ops", rank), tables.columns("collectives", rank)
@@ -209,15 +209,15 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
         place = np.searchsorted(ops["start_ns"][by_start], post_ends)
         following = lookup(by_start, np.where(place < len(ops), place, -1), missing=-1)
 
-        is_read = lookup(ops.matches("name", *_READS), following, missing=False)
+        is_followed_by_read = lookup(ops.matches("name", *_READS), following, missing=False)
         is_value = (parts["in_bytes"] > 0) & (parts["in_bytes"] <= _VALUE_BYTES)
-        reads = np.flatnonzero((post >= 0) & is_read & is_value & (parts["step"] >= 0))
+        reads = np.flatnonzero((post >= 0) & is_followed_by_read & is_value & (parts["step"] >= 0))
         reads = reads[np.lexsort((parts["start_ns"][reads], parts["step"][reads]))]
         # The last of each step stays: a loss has to be read some time.
         is_last = np.append(np.diff(parts["step"][reads]) != 0, True)[: len(reads)]
         communicates = of_rank[nodes.kind[of_rank] == NodeKind.COMMUNICATION]
-        found[communicates] = np.isin(events[communicates], parts["event"][reads[~is_last]])
-    return found
+        is_read[communicates] = np.isin(events[communicates], parts["event"][reads[~is_last]])
+    return is_read
 
 
 def pinned_copies(graph: Graph, request: Request) -> Graph:
@@ -232,8 +232,8 @@ def pinned_copies(graph: Graph, request: Request) -> Graph:
         size = lookup(kernels["bytes"], rows_of(kernels["event"], events[rows]), missing=-1)  # -1: not recorded
         pinned = COPY_NS + (size / bytes_per_ns).astype(np.int64)
         duration[rows] = np.where(size >= 0, np.minimum(duration[rows], pinned), duration[rows])
-    gone = _sync_edges(graph, blocks(graph, request.tables, copies_only=True))
-    return graph.with_changes(duration=duration, edges=graph.edges.take(~gone))
+    is_dropped = _sync_edges(graph, blocks(graph, request.tables, copies_only=True))
+    return graph.with_changes(duration=duration, edges=graph.edges.take(~is_dropped))
 
 
 def pageable(graph: Graph) -> Flags:
@@ -246,7 +246,7 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
     """Let a rank's host (the value) think, load, pause and launch as long as its peers' hosts do in the median."""
     seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
     if not seen.get(rank):
-        hint = f"one of {sorted(each for each, known in seen.items() if known)}"
+        hint = f"one of {sorted(candidate for candidate, known in seen.items() if known)}"
         raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
     return with_usual_hosts(graph, request.tables, [rank], of_others)
 

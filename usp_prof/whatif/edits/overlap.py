@@ -76,9 +76,9 @@ def _steps(graph: Graph, is_bucket: Flags, phase: Ints) -> Iterator[tuple[Ints, 
     is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
     cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step  # one number for a rank's step
     compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
-    compute_of_cell = {code: compute_rows[each] for code, each in rows_by_code(cell[compute_rows]).items()}
-    for code, each in rows_by_code(cell[bucket_rows]).items():
-        buckets = bucket_rows[each]
+    compute_of_cell = {code: compute_rows[rows] for code, rows in rows_by_code(cell[compute_rows]).items()}
+    for code, rows in rows_by_code(cell[bucket_rows]).items():
+        buckets = bucket_rows[rows]
         backward = _last_backward(graph, compute_of_cell.get(code, compute_rows[:0]), phase)
         if len(backward):
             yield buckets[np.argsort(nodes.start[buckets], kind="stable")], backward
@@ -102,16 +102,16 @@ def fair_shares(start: Ints, end: Ints) -> Ints:
 def _reduces(graph: Graph, request: Request) -> Flags:
     """Mark the nodes that reduce over ranks: all-reduces and reduce-scatters."""
     nodes = graph.nodes
-    found = np.zeros(len(nodes), dtype=bool)
+    is_reducing = np.zeros(len(nodes), dtype=bool)
     if nodes.event is None:
-        return found
+        return is_reducing
     for rank in request.tables.ranks:
         parts, work = request.tables.columns("collectives", rank), request.tables.columns("activities", rank)
         part_of_work = work["collective"]  # -1: the activity communicates nothing
         is_reduce = lookup(parts.matches("op", *_REDUCES), part_of_work, missing=False)
         rows = nodes.of_rank(rank)
-        found[rows] = np.isin(nodes.event[rows], work["event"][(part_of_work >= 0) & is_reduce])
-    return np.asarray(found & (nodes.kind == NodeKind.COMMUNICATION))
+        is_reducing[rows] = np.isin(nodes.event[rows], work["event"][(part_of_work >= 0) & is_reduce])
+    return np.asarray(is_reducing & (nodes.kind == NodeKind.COMMUNICATION))
 
 
 def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:

@@ -59,7 +59,7 @@ def is_of_pipeline(edit: Edit, layout: Layout) -> bool:
     """Say whether an edit is one of the pipeline's order; refuses keys that it does not take."""
     if edit.name == PASSES:
         return layout.pp > 1
-    kind = next((each for each in PIPELINE_EDITS if each.name == edit.name), None)
+    kind = next((candidate for candidate in PIPELINE_EDITS if candidate.name == edit.name), None)
     if kind is None:
         return False
     for key, _ in edit.places:

@@ -85,7 +85,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     consumer = _consumers(graph, rows)
     # Gathers of a pass through a stage, in the order of time: one follows another where all keys are the same.
     work = work_of(request.tables)
-    stage, micro_batch = (graph.spread(each, missing=-1)[rows] for each in (work.stage, work.micro_batch))
+    stage, micro_batch = (graph.spread(of_work, missing=-1)[rows] for of_work in (work.stage, work.micro_batch))
     pass_keys = (phase[rows], stage, micro_batch, graph.nodes.step[rows], graph.nodes.rank[rows])
     order = np.lexsort((graph.nodes.start[rows], *pass_keys))
     rows, consumer = rows[order], consumer[order]

@@ -62,12 +62,12 @@ def passes_of(graph: Graph, tables: TableSet, rank: int) -> list[Pass]:
 
 def first_forwards(passes: list[Pass]) -> list[Pass]:
     """Keep the first forward of each step and stage."""
-    found: dict[tuple[int, int], Pass] = {}
-    for each in passes:
-        step, phase, stage, _ = each.key
+    first_of_stage: dict[tuple[int, int], Pass] = {}
+    for one_pass in passes:
+        step, phase, stage, _ = one_pass.key
         if phase == FORWARD:
-            found.setdefault((step, stage), each)
-    return list(found.values())
+            first_of_stage.setdefault((step, stage), one_pass)
+    return list(first_of_stage.values())
 
 
 def heads(graph: Graph, rows: Ints, layers: int) -> list[tuple[int, int]]:
@@ -200,10 +200,18 @@ class Message:
 
 def _added(messages: list[Message], name: str) -> Added:
     numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-    calls = [numbers.setdefault((each.group, each.key), len(numbers)) for each in messages]
+    calls = [numbers.setdefault((message.group, message.key), len(numbers)) for message in messages]
     columns = [
-        (each.rank, call, round(each.transfer_ns), each.after, each.at_start, each.asked_ns, each.before)
-        for each, call in zip(messages, calls, strict=True)
+        (
+            message.rank,
+            call,
+            round(message.transfer_ns),
+            message.after,
+            message.at_start,
+            message.asked_ns,
+            message.before,
+        )
+        for message, call in zip(messages, calls, strict=True)
     ]
     rank, call, transfer, after, at_start, asked, before = np.array(columns, np.int64).reshape(-1, 7).T
     return Added(rank, call, transfer, after, at_start.astype(bool), asked, before, "dp", name)
@@ -245,16 +253,16 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept
         bytes_ns, latency = whole.bytes_ns[rank], whole.latency_ns
         passes = passes_of(graph, request.tables, rank)
         opening = first_forwards(passes)
-        for each in opening if kept else passes:
+        for one_pass in opening if kept else passes:
             before = -1
-            for layer, head in heads(graph, each.rows, units.layers):
-                key, time = (*each.key, layer), latency + bytes_ns * units.layer
+            for layer, head in heads(graph, one_pass.rows, units.layers):
+                key, time = (*one_pass.key, layer), latency + bytes_ns * units.layer
                 if before >= 0:
                     messages.append(Message(rank, group, key, time, before, head, int(start[before]), at_start=True))
                 else:  # asked for when the pass begins, and not with the work before, of another step maybe
                     opened = (int(ready[head]), head, int(start[head]))
-                    if units.outside and each in opening:
-                        outside = (*each.key, _OUTSIDE)
+                    if units.outside and one_pass in opening:
+                        outside = (*one_pass.key, _OUTSIDE)
                         messages.append(Message(rank, group, outside, latency + bytes_ns * units.outside, *opened))
                     messages.append(Message(rank, group, key, time, *opened))
                 before = head
