@@ -82,8 +82,8 @@ class Terms:
 
 def measured(run: Opened, label: str = "") -> Measured:
     """Measure everything of an opened run."""
-    found = found_in(run.tables)
-    return measure(run.tables, label or run.name, findings=found.findings, ideal=found.ideal)
+    outcome = found_in(run.tables)
+    return measure(run.tables, label or run.name, findings=outcome.findings, ideal=outcome.ideal)
 
 
 def check_run(run: Opened, terms: Terms, label: str = "") -> Report:
@@ -131,7 +131,7 @@ ALWAYS = ("step_time", "breakdown", "overlap")
 def analyses_for(policy: Policy) -> tuple[str, ...]:
     """List the analyses, in their order, whose values a check under this policy looks at."""
     patterns = [_pattern(word) for word in _words(policy)]
-    return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, each) for each in patterns))
+    return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, pattern) for pattern in patterns))
 
 
 def known_metrics() -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def check_names(policy: Policy) -> None:
     known = known_metrics()
     for word in _words(policy):
         name = word.partition("[")[0]
-        if not any(_pattern(name).fullmatch(each) for each in known):
+        if not any(_pattern(name).fullmatch(metric) for metric in known):
             raise unknown_name("metric", name, known)
 
 

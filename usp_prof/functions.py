@@ -72,12 +72,12 @@ class Checked:
         rows = self.report.judgements
         return frame(
             {
-                "metric": [each.key for each in rows],
-                "unit": [str(each.unit) for each in rows],
-                "before": [each.before for each in rows],
-                "after": [each.after for each in rows],
-                "verdict": [str(each.verdict) for each in rows],
-                "reason": [each.reason for each in rows],
+                "metric": [judgement.key for judgement in rows],
+                "unit": [str(judgement.unit) for judgement in rows],
+                "before": [judgement.before for judgement in rows],
+                "after": [judgement.after for judgement in rows],
+                "verdict": [str(judgement.verdict) for judgement in rows],
+                "reason": [judgement.reason for judgement in rows],
             }
         )
 

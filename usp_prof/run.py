@@ -86,17 +86,17 @@ class Run(Questions):
 
     def __init__(
         self,
-        found: FoundRun,
+        chosen: FoundRun,
         discovery: Discovery,
         loaded: Mapping[int, LoadedRank],
         assembled: Callable[[], TableSet],
         health: tuple[HealthRow, ...],
         cache: Cache,
     ) -> None:
-        self.name = readable(found.name)
+        self.name = readable(chosen.name)
         self.path = discovery.path
-        self.files = tuple(file for file in found.files if file.rank in loaded)
-        self.others = tuple(readable(run.name) for run in discovery.runs if run is not found)
+        self.files = tuple(file for file in chosen.files if file.rank in loaded)
+        self.others = tuple(readable(run.name) for run in discovery.runs if run is not chosen)
         self.skipped = discovery.skipped
         by_rank = dict(sorted(loaded.items()))
         self.metadata = {rank: of_rank.metadata for rank, of_rank in by_rank.items()}

@@ -104,20 +104,20 @@ class Answers:
         A gain no larger than its error is noise: no reason to act. `part_of` is the number of an earlier finding with
         the same cause. Ask `evidence` with a finding's number before you report it, `whatif` with its edit.
         """
-        found = self._opened(path, run).report.document.findings
-        listed = tuple(_finding_row(number, finding) for number, finding in enumerate(found, 1))
+        findings = self._opened(path, run).report.document.findings
+        listed = tuple(_finding_row(number, finding) for number, finding in enumerate(findings, 1))
         source = "rules over the tables of all ranks; gain_fraction: share of the step that replaying `edit` saves"
         most = bounded(rows)
         table = Table(source, _FINDING_COLUMNS, listed[:most], more=len(listed) > most)
-        return Reply(f"{counted(len(found), 'finding')}." if found else "No rule found anything.", (table,))
+        return Reply(f"{counted(len(findings), 'finding')}." if findings else "No rule found anything.", (table,))
 
     def evidence(self, path: str, finding: int, rows: int = 20, run: str = "") -> Reply:
         """Prove a finding (its number in `findings`): its figures, what the rule looks for, and the rows behind it."""
         opened = self._opened(path, run)
-        found = opened.report.document.findings
-        if not 1 <= finding <= len(found):
-            raise UsageError(f"there is no finding {finding}", hint=f"findings lists {len(found)}, counted from 1")
-        chosen = found[finding - 1]
+        findings = opened.report.document.findings
+        if not 1 <= finding <= len(findings):
+            raise UsageError(f"there is no finding {finding}", hint=f"findings lists {len(findings)}, counted from 1")
+        chosen = findings[finding - 1]
         figures = Table(f"rule {chosen.code}", ("figure", "value"), tuple(chosen.evidence.items()))
         tables: tuple[Table, ...] = (figures,)
         if chosen.rows:
@@ -220,10 +220,10 @@ class Answers:
         return self._kept[key]
 
     def _listed(self) -> Reply:
-        found = self._folders.listed(_LISTED + 1)
-        rows = tuple((self._relative(each.path), each.files, each.bytes) for each in found[:_LISTED])
+        folders = self._folders.listed(_LISTED + 1)
+        rows = tuple((self._relative(folder.path), folder.files, folder.bytes) for folder in folders[:_LISTED])
         source = "names of files; what they hold is known once one is opened"
-        table = Table(source, ("path", "files", "size_bytes"), rows, more=len(found) > _LISTED)
+        table = Table(source, ("path", "files", "size_bytes"), rows, more=len(folders) > _LISTED)
         return Reply(f"Folders with traces under {', '.join(map(str, self._folders.roots))}.", (table,))
 
     def _relative(self, path: Path) -> str:

@@ -48,21 +48,21 @@ class Folders:
         try:
             real = [(root / text).resolve() for root in self.roots]
             inside = [path for path in real if self._holds(path)]
-            found = next((path for path in inside if path.exists()), None)
+            place = next((path for path in inside if path.exists()), None)
         except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
             raise self._refused(text, "is not a path") from None
         if not text or not inside:
             raise self._refused(text, "lies outside")
-        if found is None:
+        if place is None:
             raise InputError(f"{text} does not exist", hint="open without a path lists what there is")
-        for link in _links_below(found):
+        for link in _links_below(place):
             if not self._holds(link.resolve()):
                 raise self._refused(str(link), "is a link that leads outside")
-        return found
+        return place
 
     def listed(self, most: int) -> list[TraceFolder]:
         """List folders that hold files named like traces, in order of their paths; links to folders are not entered."""
-        found = []
+        folders = []
         for root in self.roots:
             for folder, inner, names in os.walk(root):
                 inner.sort()
@@ -70,10 +70,10 @@ class Folders:
                 traces = [Path(folder, name) for name in names if name.endswith(_TRACES) and name != "run.json"]
                 sizes = [path.stat().st_size for path in traces if path.is_file() and not path.is_symlink()]
                 if sizes:
-                    found.append(TraceFolder(Path(folder), len(sizes), sum(sizes)))
-                if len(found) == most:
-                    return found
-        return found
+                    folders.append(TraceFolder(Path(folder), len(sizes), sum(sizes)))
+                if len(folders) == most:
+                    return folders
+        return folders
 
     def _holds(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)

@@ -42,22 +42,24 @@ class Compared:
         rows = self._pair.judgements
         return frame(
             {
-                "metric": [each.key for each in rows],
-                "unit": [str(each.unit) for each in rows],
-                "before": [each.before for each in rows],
-                "after": [each.after for each in rows],
-                "direction": [direction(each) or each.reason for each in rows],
+                "metric": [judgement.key for judgement in rows],
+                "unit": [str(judgement.unit) for judgement in rows],
+                "before": [judgement.before for judgement in rows],
+                "after": [judgement.after for judgement in rows],
+                "direction": [direction(judgement) or judgement.reason for judgement in rows],
             }
         )
 
     @property
     def metrics(self) -> dict[str, tuple[float, float]]:
         """The figures over everything that both runs have: before and after, by metric id."""
-        rows = [each for each in self._pair.judgements if "[" not in each.key]  # not those of one rank, axis, ...
+        rows = [
+            judgement for judgement in self._pair.judgements if "[" not in judgement.key
+        ]  # not those of one rank, axis, ...
         return {
-            each.key: (each.before, each.after)
-            for each in rows
-            if each.before == each.before and each.after == each.after
+            judgement.key: (judgement.before, judgement.after)
+            for judgement in rows
+            if judgement.before == judgement.before and judgement.after == judgement.after
         }
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
@@ -194,8 +196,8 @@ class Predicted(Questions):
 
     def explain(self) -> str:
         """Say what was changed, what it is worth and how sure that is."""
-        gain, error = (quantity(each, Unit.FRACTION) for each in (self.gain_fraction, self.error_fraction))
-        before, after = (quantity(each, Unit.NS) for each in (self.before_ns, self.after_ns))
+        gain, error = (quantity(figure, Unit.FRACTION) for figure in (self.gain_fraction, self.error_fraction))
+        before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
         text = (
             f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
             f"a gain of {gain} \u00b1 {error} ({self.prediction.basis})."

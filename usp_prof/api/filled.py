@@ -71,16 +71,19 @@ class Filled:
         from usp_prof.charts.inputs import MemoryParts  # noqa: PLC0415
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 
-        parts = [need.parts() for need in self.footprints]
-        columns = tuple((name.removesuffix("_bytes"), tuple(float(each[name]) for each in parts)) for name in parts[0])
-        labels = tuple(f"pipeline rank {rank}" for rank in range(len(parts)))
+        parts_of_ranks = [need.parts() for need in self.footprints]
+        columns = tuple(
+            (name.removesuffix("_bytes"), tuple(float(of_rank[name]) for of_rank in parts_of_ranks))
+            for name in parts_of_ranks[0]
+        )
+        labels = tuple(f"pipeline rank {rank}" for rank in range(len(parts_of_ranks)))
         return draw(MemoryParts(labels, columns, self.room_bytes), THEMES[theme])
 
     def explain(self) -> str:
         """Say how full the fullest rank is, of what, and whether that fits."""
         rank = max(range(len(self.footprints)), key=lambda rank: self.footprints[rank].total_bytes)
         need = self.footprints[rank]
-        part, size = max(need.parts().items(), key=lambda each: each[1])
+        part, size = max(need.parts().items(), key=lambda part_and_size: part_and_size[1])
         where = f"pipeline rank {rank}" if len(self.footprints) > 1 else "each rank"
         name = part.removesuffix("_bytes").replace("_", " ")
         text = f"{self.configuration}: {where} needs {quantity(need.total_bytes, Unit.BYTES)} at its peak, "
@@ -153,10 +156,10 @@ def _filled(
 def _measured(tables: TableSet) -> dict[int, int]:
     """Give the highest measured peak of the ranks of each pipeline rank, from the traces or their snapshots."""
     manifest = tables.manifest
-    found: dict[int, int] = {}
+    peak_bytes: dict[int, int] = {}
     for peak in measured_memory.compute(tables).peaks:
         if peak.since_recording:
             continue
         place = manifest.coordinates.get(str(peak.rank), {}).get("pp", 0) if manifest is not None else 0
-        found[place] = max(found.get(place, 0), peak.allocated)
-    return found
+        peak_bytes[place] = max(peak_bytes.get(place, 0), peak.allocated)
+    return peak_bytes

@@ -28,11 +28,11 @@ def of_ranks(run: RunFacts, sentence: str) -> str:
 
 def breakdown(figures: Figures) -> str:
     """Say which parts the mean step is made of, the largest first."""
-    found = parts(figures)
-    total = sum(value for _, _, value in found)
+    step_parts = parts(figures)
+    total = sum(value for _, _, value in step_parts)
     if not total:
         return "No device work was recorded in the selection."
-    largest = sorted(found, key=lambda part: (-part[2], part[0]))
+    largest = sorted(step_parts, key=lambda part: (-part[2], part[0]))
     shares = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
     return f"The mean rank's step of {quantity(total, Unit.NS)} is {shares}."
 
@@ -115,13 +115,13 @@ def kernels(figures: Figures, *, paced: bool = False) -> str:
 
 def mfu(figures: Figures, convention: str = "") -> str:
     """Give MFU with the convention that it is counted by, and HFU, or say that they are not known."""
-    found = figures.whole("mfu")
-    if found is None:
+    utilisation = figures.whole("mfu")
+    if utilisation is None:
         return "MFU is not known: its notes say what is missing, and `run.assume(...)` takes what you know."
     hfu = figures.whole("hfu")
     again = f", with recomputation counted {quantity(hfu, Unit.FRACTION)} (HFU)" if hfu is not None else ""
     by = f" by the {convention} convention" if convention else ""
-    return f"MFU is {quantity(found, Unit.FRACTION)}{by}{again}."
+    return f"MFU is {quantity(utilisation, Unit.FRACTION)}{by}{again}."
 
 
 def host(figures: Figures) -> str:
@@ -158,19 +158,19 @@ def memory(figures: Figures) -> str:
 
 def critical_path(figures: Figures) -> str:
     """Say what the critical path consists of."""
-    found = figures.along("critical_path_fraction", "part")
-    if not found:
+    shares_of_parts = figures.along("critical_path_fraction", "part")
+    if not shares_of_parts:
         return "The critical path is not known: no steps with device work were recorded."
-    largest = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
+    largest = sorted(shares_of_parts.items(), key=lambda item: (-item[1], str(item[0])))
     shares = ", ".join(
         f"{label_of(str(part))} {quantity(value, Unit.FRACTION)}" for part, value in largest if value >= _LEAST
     )
     return f"The critical path is {shares}."
 
 
-def findings(found: Sequence[Finding]) -> str:
+def findings(ranked: Sequence[Finding]) -> str:
     """Name the most important finding with its gain."""
-    certain = [finding for finding in found if not finding.is_noise]
+    certain = [finding for finding in ranked if not finding.is_noise]
     if not certain:
         return "Nothing was found that is worth acting on."
     first = certain[0]
@@ -188,6 +188,6 @@ def summary(document: Document, figures: Figures) -> str:
     return f"{lead}{breakdown(figures)} {findings(document.findings)}"
 
 
-def largest(found: Mapping[Key, Number]) -> tuple[Key, Number]:
+def largest(values: Mapping[Key, Number]) -> tuple[Key, Number]:
     """Give the key of the largest value, and the value; of equal ones the last by name."""
-    return max(found.items(), key=lambda item: (item[1], str(item[0])))
+    return max(values.items(), key=lambda item: (item[1], str(item[0])))

@@ -101,33 +101,33 @@ def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
 
 def findings_of(tables: TableSet, selection: Selection) -> Answer:
     """Ask the rules; the table has a row for each finding, most important first."""
-    found = find_all(tables, selection)
+    outcome = find_all(tables, selection)
     length = (step_time.STEP_TIME, step_time.WINDOW_TIME)  # a trace without steps is one window
     steps = step_time.compute(tables, selection).values()
     step = next((value.value for value in steps if value.metric in length and not value.dims), 0)
     return Answer(
         question="What is wrong, and what is each thing worth?",
-        sentence=sentences.findings(found.findings),
+        sentence=sentences.findings(outcome.findings),
         metric_values=(),
-        notes=gathered((*found.skipped, *tables.health)),
-        picture=gains(found.findings, step),
-        make_frame=lambda: _finding_frame(found.findings),
+        notes=gathered((*outcome.skipped, *tables.health)),
+        picture=gains(outcome.findings, step),
+        make_frame=lambda: _finding_frame(outcome.findings),
     )
 
 
-def _finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
+def _finding_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     return frame(
         {
-            "code": [each.code for each in found],
-            "title": [each.title for each in found],
-            "where": [each.place for each in found],
-            "gain_fraction": [each.gain_fraction for each in found],
-            "error_fraction": [each.error_fraction for each in found],
-            "basis": [str(each.basis) for each in found],
-            "level": [str(each.level) for each in found],
-            "edit": [each.edit for each in found],
-            "advice": [each.advice for each in found],
-            "in_words": [" ".join(finding_lines(each)) for each in found],
+            "code": [finding.code for finding in findings],
+            "title": [finding.title for finding in findings],
+            "where": [finding.place for finding in findings],
+            "gain_fraction": [finding.gain_fraction for finding in findings],
+            "error_fraction": [finding.error_fraction for finding in findings],
+            "basis": [str(finding.basis) for finding in findings],
+            "level": [str(finding.level) for finding in findings],
+            "edit": [finding.edit for finding in findings],
+            "advice": [finding.advice for finding in findings],
+            "in_words": [" ".join(finding_lines(finding)) for finding in findings],
         }
     )
 
@@ -159,5 +159,5 @@ def _activities(tables: TableSet, ranks: Sequence[int], step: int) -> pd.DataFra
     import pyarrow.compute as pc  # noqa: PLC0415
 
     table = tables.arrow("activities", ranks)
-    found: pd.DataFrame = table.filter(pc.equal(table["step"], pa.scalar(step))).to_pandas()
-    return found
+    of_step: pd.DataFrame = table.filter(pc.equal(table["step"], pa.scalar(step))).to_pandas()
+    return of_step

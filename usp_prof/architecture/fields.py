@@ -141,13 +141,13 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     if set(f.listed("indexer_types")) - {"full"}:
         raise ArchitectureError("indexer_types has layers that reuse another's index")
     ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
-    found = [way(f, count) for way in ways]
+    lists = [way(f, count) for way in ways]
     window = _by_window(f, family, count)
     if listed:
         if len(listed) < count:
             raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
         return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
-    field = next((words for words in found if words is not None), None)
+    field = next((words for words in lists if words is not None), None)
     if field is None and family.linear and not family.parallel:
         raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
     return field or window
@@ -229,7 +229,7 @@ def mixture_layers(f: Fields, count: int) -> list[bool]:
     if listed:
         return [place in set(listed) for place in range(count)]
     if isinstance(frequency, list):
-        return [bool(each) for each in frequency[:count]]
+        return [bool(is_mixture) for is_mixture in frequency[:count]]
     every = int(frequency or 1)
     # DeepSeek's frequency counts layers from 0; a step (Qwen, Llama 4, Ernie) ends with the layer that is a mixture.
     shift = 0 if f.has("moe_layer_freq") else 1

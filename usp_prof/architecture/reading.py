@@ -120,19 +120,19 @@ def _entry(f: Fields, family: Family, kinds: list[LayerEntry], order: list[int])
     return entry
 
 
-def _most_common(found: list[BlockEntry]) -> BlockEntry | None:
-    if not found:
+def _most_common(blocks: list[BlockEntry]) -> BlockEntry | None:
+    if not blocks:
         return None
-    sizes = Counter(str(block) for block in found)
-    return max(found, key=lambda block: sizes[str(block)])
+    sizes = Counter(str(block) for block in blocks)
+    return max(blocks, key=lambda block: sizes[str(block)])
 
 
 def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> None:
     """Describe the multi-token-prediction layer: two norms, a projection of 2 h to h, a layer like the last, a norm."""
-    there = max(f.size(name) for name in _MTP_FIELDS) * max(f.size("mtp_transformer_layers"), 1)
+    mtp_layers = max(f.size(name) for name in _MTP_FIELDS) * max(f.size("mtp_transformer_layers"), 1)
     if f.has("use_mtp") and not f.flag("use_mtp"):
-        there = 0
-    if not there and not trained:
+        mtp_layers = 0
+    if not mtp_layers and not trained:
         return
     last = entry.layer_kinds[entry.layer_order[-1]]
     join = blocks.projection(2 * entry.hidden, entry.hidden)
@@ -142,8 +142,8 @@ def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> No
         notes.append(f"{trained} multi-token-prediction layers are counted, each with the head once more")
     else:
         notes.append(
-            f"its {there} multi-token-prediction layers are left out, since most trainers build none:"
-            f' say "mtp_layers": {there} in the file where the run trains them'
+            f"its {mtp_layers} multi-token-prediction layers are left out, since most trainers build none:"
+            f' say "mtp_layers": {mtp_layers} in the file where the run trains them'
         )
 
 

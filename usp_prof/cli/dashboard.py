@@ -107,23 +107,23 @@ def _runs_under(path: str) -> tuple[str, ...]:
     if not is_here and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
         raise InputError(f"there is no {path}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
     try:
-        found = paths_of_runs(path)
+        paths = paths_of_runs(path)
     except InputError:
         return (path,)
-    if len(found) > MOST_RUNS:
+    if len(paths) > MOST_RUNS:
         sys.stderr.write(
-            f"usp-prof dashboard: the newest {MOST_RUNS} of {len(found)} runs in {one_line(path)} are offered\n"
+            f"usp-prof dashboard: the newest {MOST_RUNS} of {len(paths)} runs in {one_line(path)} are offered\n"
         )
-    return found[:MOST_RUNS]
+    return paths[:MOST_RUNS]
 
 
 def package() -> str:
     """Name the dashboard's package: as installed, else that of this module's clone; empty where there is none."""
     if importlib.util.find_spec(INSTALLED_PACKAGE) is not None:
         return INSTALLED_PACKAGE
-    found = importlib.util.find_spec(FOLDER_OF_CLONE)
+    spec = importlib.util.find_spec(FOLDER_OF_CLONE)
     folder = Path(__file__).resolve().parents[2] / FOLDER_OF_CLONE
-    is_ours = found is not None and found.origin is not None and Path(found.origin).resolve().parent == folder
+    is_ours = spec is not None and spec.origin is not None and Path(spec.origin).resolve().parent == folder
     return FOLDER_OF_CLONE if is_ours else ""
 
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         write_out(f"{args.code}\n\n{wrapped_page(page(args.code), screen_width)}\n")
         return 0
     headed = {
-        "findings": {each.CODE: each.TITLE for each in all_rules()},
+        "findings": {rule.CODE: rule.TITLE for rule in all_rules()},
         "health": dict(sorted(HEALTH_CODES.items())),
         "edits": _edits(),
     }
@@ -60,7 +60,7 @@ def page(code: str) -> str:
 
 
 def _pages() -> dict[str, str]:
-    rules = {each.CODE: inspect.cleandoc(each.__doc__ or "") for each in all_rules()}
+    rules = {rule.CODE: inspect.cleandoc(rule.__doc__ or "") for rule in all_rules()}
     return HEALTH_CODES | _edits() | rules
 
 

@@ -121,15 +121,15 @@ class _Tries:
         """Open the run without the files that wait; gives the files that look unfinished."""
         self._run, self.has_all_ranks = None, False
         try:
-            found = discover(self._args.path, without=waiting)
-            unfinished = {skipped.path for skipped in found.skipped if _may_be_unfinished(skipped)}
-            self._run = open_from(argparse.Namespace(**{**vars(self._args), "path": found, "ranks": None}))
+            discovery = discover(self._args.path, without=waiting)
+            unfinished = {skipped.path for skipped in discovery.skipped if _may_be_unfinished(skipped)}
+            self._run = open_from(argparse.Namespace(**{**vars(self._args), "path": discovery, "ranks": None}))
         except UspProfError as error:
             self._say(f"waiting: {error.message}")
             return set()
-        files = {file.rank: file.path for run in found.runs if run.name == self._run.name for file in run.files}
+        files = {file.rank: file.path for run in discovery.runs if run.name == self._run.name for file in run.files}
         damaged = {row.rank for row in self._run.tables.health if row.code in _UNFINISHED_CODES}
-        self.has_all_ranks = len(files) >= _world_size(self._run, found) > 0
+        self.has_all_ranks = len(files) >= _world_size(self._run, discovery) > 0
         return unfinished | {files[rank] for rank in damaged & files.keys()}
 
     def draw(self, ready: frozenset[tuple[Location, Stamp]], waiting: Collection[Location]) -> None:
@@ -158,11 +158,14 @@ def _may_be_unfinished(skipped: Skipped) -> bool:
     return is_damaged or (skipped.reason in _UNFINISHED_KINDS and skipped.path.name != MANIFEST_NAME)
 
 
-def _world_size(run: Run, found: Discovery) -> int:
+def _world_size(run: Run, discovery: Discovery) -> int:
     """Give the number of ranks of the job; -1 where neither the manifest nor a trace tells it."""
     if run.manifest is not None and run.manifest.mesh:
         return math.prod(run.manifest.mesh.values())
-    return max((file.world_size for each in found.runs if each.name == run.name for file in each.files), default=-1)
+    return max(
+        (file.world_size for candidate in discovery.runs if candidate.name == run.name for file in candidate.files),
+        default=-1,
+    )
 
 
 def _stamps(root: Location) -> dict[Location, Stamp]:

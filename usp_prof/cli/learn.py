@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
 
-    paths = [str(path_of(each, folder)) for each in chosen.runs]
+    paths = [str(path_of(member, folder)) for member in chosen.runs]
     options = ArgumentParser()
     dashboard.configure(options)  # so that an option that is not named here has its default
     served = options.parse_args(["--host", dashboard.LOOPBACK[0], "--", *paths])
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _listed() -> str:
     known = lessons.lessons()
-    width = max(len(each.name) for each in known)
-    lines = [f"  {each.name:{width}}  {each.title}" for each in known]
+    width = max(len(lesson.name) for lesson in known)
+    lines = [f"  {lesson.name:{width}}  {lesson.title}" for lesson in known]
     return "\n".join(["lessons", *lines, "", "usp-prof learn LESSON records one and shows it"]) + "\n"
 
 
@@ -85,7 +85,7 @@ def _show(args: argparse.Namespace, chosen: Lesson, figures: LessonFigures) -> N
         shown.add_row(row.figure, row.source, *row.texts)
     write_out(f"{chosen.title}\n\n{chosen.what.strip()}\n\n")
     screen.print(shown)
-    write_out("".join(_line(each) for each in claims(chosen, figures)))
+    write_out("".join(_line(claim) for claim in claims(chosen, figures)))
     write_out(f"\nQuestion: {chosen.question.strip()}\n\nAnswer: {chosen.answer.strip()}\n")
 
 

@@ -89,8 +89,8 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
         "gradient_bytes": args.gradient_bytes,
     }
     model = model_named(args.model, args.sequence)
-    for each in not_modelled(model):
-        note(args, f"not modelled: {each}")
+    for omission in not_modelled(model):
+        note(args, f"not modelled: {omission}")
     return fill_of_model(model, degrees, device, args.habits)
 
 

@@ -149,12 +149,12 @@ def _table(args: argparse.Namespace) -> int:
     else:
         text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
         columns, rows = read_rows(StringIO(text, newline=""))
-    found = predict_table(rows, check_convention(args.convention))
-    write_out(as_csv(columns, rows, found))
+    predictions = predict_table(rows, check_convention(args.convention))
+    write_out(as_csv(columns, rows, predictions))
     ignored = [one_line(column) for column in columns if column not in KNOWN and column not in GIVEN]
     if ignored:
         sys.stderr.write(f"columns that are not read: {', '.join(ignored)}\n")
-    refused = sum(isinstance(each, str) for each in found)
+    refused = sum(isinstance(prediction, str) for prediction in predictions)
     if refused:
         sys.stderr.write(f"refused {refused} of {counted(len(rows), 'row')}: see the column error\n")
     return 2 if refused else 0

@@ -37,7 +37,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     ]
     if plans.refused:
         lines.append(refusals(plans, trainer))
-    lines += [f"not modelled: {each}" for each in not_modelled(question.model)]
+    lines += [f"not modelled: {omission}" for omission in not_modelled(question.model)]
     if calibration is not None:
         lines.append(
             f"the step of the recorded run itself is predicted with an error of {calibration.error_fraction:+z.1%}"
@@ -62,10 +62,10 @@ def why(plans: Plans) -> list[str]:
     first, question = plans.best[0], plans.question
     lines = ["why the first:"]
     room = quantity(question.cluster.room_bytes, Unit.BYTES)
-    for each in plans.barred[:MOST_BARRED]:
-        need = quantity(each.leanest_bytes, Unit.BYTES)
+    for barred in plans.barred[:MOST_BARRED]:
+        need = quantity(barred.leanest_bytes, Unit.BYTES)
         lines.append(
-            f"  nothing fits with {each.knob}={each.value}: the leanest of {each.tried:,} needs {need} of {room}"
+            f"  nothing fits with {barred.knob}={barred.value}: the leanest of {barred.tried:,} needs {need} of {room}"
         )
     if len(plans.barred) > MOST_BARRED:
         lines.append(f"  and with {len(plans.barred) - MOST_BARRED} more values")
@@ -87,12 +87,12 @@ def refusals(plans: Plans, trainer: str) -> str:
     """Say how many of the legal configurations a trainer cannot run, and the most frequent reasons."""
     shown = plans.refused[:MOST_REASONS]
     if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
-        reasons = "; ".join(each.reason for each in shown)
+        reasons = "; ".join(refused.reason for refused in shown)
         return f"{trainer} can run none of those that would fit, so all are listed: {reasons}"
-    reasons = "; ".join(f"{each.reason} ({each.count})" for each in shown)
+    reasons = "; ".join(f"{refused.reason} ({refused.count})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; and {counted(more, 'more reason')}" if more else ""
-    return f"{trainer} cannot run {sum(each.count for each in plans.refused)} of them: {reasons}{behind}"
+    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused)} of them: {reasons}{behind}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:
@@ -185,8 +185,13 @@ def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
         "not_modelled": list(not_modelled(plans.question.model)),
         "barred": [
-            {"knob": each.knob, "value": each.value, "tried": each.tried, "leanest_bytes": round(each.leanest_bytes)}
-            for each in plans.barred
+            {
+                "knob": barred.knob,
+                "value": barred.value,
+                "tried": barred.tried,
+                "leanest_bytes": round(barred.leanest_bytes),
+            }
+            for barred in plans.barred
         ],
         "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
     }
@@ -262,13 +267,13 @@ GIVEN = (*FIGURES, "error")
 """Columns that a prediction adds."""
 
 
-def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], found: Sequence[Prediction | str]) -> str:
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction | str]) -> str:
     """Write a table's rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
     kept = [column for column in columns if column not in GIVEN]
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
-    for row, prediction in zip(rows, found, strict=True):
+    for row, prediction in zip(rows, predictions, strict=True):
         writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_given(prediction))])
     return file.getvalue()
 

@@ -76,7 +76,9 @@ def _check_alike(runs: Sequence[Measured]) -> None:
     """Refuse runs of several configurations, and those that no check could be made against."""
     first = runs[0]
     for run in runs:
-        others = [each for each in differences(first.facts, run.facts) if each.kind is not FactKind.SOFTWARE]
+        others = [
+            difference for difference in differences(first.facts, run.facts) if difference.kind is not FactKind.SOFTWARE
+        ]
         if others:
             raise InputError(
                 f"{run.label} is not of {first.label}'s configuration: {others[0]}", hint="save them apart"
@@ -114,11 +116,11 @@ class Check:
             help="allowed change: 2%% of the baseline, 1pp (points), or a number in the metric's unit",
         )  # fmt: skip
         parser.add_argument(
-            "--inconclusive", choices=[str(each) for each in Inconclusive], default=str(Inconclusive.DEFAULT),
+            "--inconclusive", choices=[str(choice) for choice in Inconclusive], default=str(Inconclusive.DEFAULT),
             help="default: noise only warns, unusable input exits with 2",
         )  # fmt: skip
         parser.add_argument(
-            "--judge", choices=[str(each) for each in Judge], default=None,
+            "--judge", choices=[str(choice) for choice in Judge], default=None,
             help="runs (default): a single baseline run settles little; medians: the steps of both runs decide",
         )  # fmt: skip
         parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="format of standard output")
@@ -158,8 +160,8 @@ class Check:
 
 def _write(report: Report, form: str, file: str) -> None:
     text = checking.render(report, form)
-    put = add_to if form == "markdown" else write  # a step summary is added to
-    put(file, text, "name another file")
+    write_to = add_to if form == "markdown" else write  # a step summary is added to
+    write_to(file, text, "name another file")
 
 
 def _file(args: argparse.Namespace, option: str) -> str:
@@ -216,9 +218,11 @@ class Compare:
         if len(args.paths) < 2:
             raise UsageError("one run cannot be compared", hint="usp-prof compare BEFORE AFTER")
         runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
-        found = compare(runs, tuple(FactKind(kind) for kind in args.across))
+        compared = compare(runs, tuple(FactKind(kind) for kind in args.across))
         screen = output(args)
-        text = comparison.render(found, args.format, color=not screen.no_color, everything=args.all, width=screen.width)
+        text = comparison.render(
+            compared, args.format, color=not screen.no_color, everything=args.all, width=screen.width
+        )
         write_out(text)
         return 0
 
@@ -246,22 +250,22 @@ class Trend:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Draw the trends."""
-        found = history.trends(history.read(args.history))
+        trends = history.trends(history.read(args.history))
         for name in args.metric:
-            if name not in {each.key for each in found}:
-                raise unknown_name("metric", name, (each.key for each in found))
-        shown = [each for each in found if not args.metric or each.key in args.metric]
+            if name not in {metric.key for metric in trends}:
+                raise unknown_name("metric", name, (metric.key for metric in trends))
+        shown = [metric for metric in trends if not args.metric or metric.key in args.metric]
         if args.changed:
-            shown = [each for each in shown if trend.sentences(each)]
+            shown = [metric for metric in shown if trend.sentences(metric)]
         write_out(
             trend.json_text(shown) if args.format == "json" else wrapped(trend.text(shown), output(args).width, 2)
         )
-        return 1 if args.fail and any(_worse(each) for each in shown) else 0
+        return 1 if args.fail and any(_worse(metric) for metric in shown) else 0
 
 
-def _worse(each: MetricTrend) -> bool:
-    if each.better is Better.NEITHER:
+def _worse(metric: MetricTrend) -> bool:
+    if metric.better is Better.NEITHER:
         return False
-    sign = 1 if each.better is Better.LOWER else -1
-    amounts = [each.trend.drift_per_run, *(change.after - change.before for change in each.trend.changes)]
+    sign = 1 if metric.better is Better.LOWER else -1
+    amounts = [metric.trend.drift_per_run, *(change.after - change.before for change in metric.trend.changes)]
     return any(sign * amount > 0 for amount in amounts)

@@ -89,9 +89,9 @@ class Cache:
         cache = open_cache(args.cache_dir)
         console = output(args)
         if args.action == "clear":
-            gone = cache.clear()
-            ranks = counted(gone.entries, "rank")
-            what = f"{ranks}, {gone.derived} prepared timelines and the like, {_mb(gone.size_bytes)}"
+            cleared = cache.clear()
+            ranks = counted(cleared.entries, "rank")
+            what = f"{ranks}, {cleared.derived} prepared timelines and the like, {_mb(cleared.size_bytes)}"
             console.print(f"removed {what} from {cache.place}", markup=False, soft_wrap=True)
             return 0
         size = cache.size()

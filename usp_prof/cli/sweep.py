@@ -101,15 +101,15 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     check_name(folder, "name another folder")
     sweep, outcomes = _run(args, folder)
-    found = rows.of_folder(sweep, outcomes)
+    rows_of_cells = rows.of_folder(sweep, outcomes)
     judged: Score | None = None
     if args.judge:
-        found, judged = _judge(args, folder, sweep, outcomes, found)
+        rows_of_cells, judged = _judge(args, folder, sweep, outcomes, rows_of_cells)
     with whole_file(folder / "table.csv") as file:
-        file.write(_csv(found).encode())
-    kept = _only(found, args.only)
+        file.write(_csv(rows_of_cells).encode())
+    kept = _only(rows_of_cells, args.only)
     _write(args, folder.name, kept, judged, (f"Cells and table.csv are in {folder}.",), axes)
-    return 0 if any(row.is_ok for row in found) else 1
+    return 0 if any(row.is_ok for row in rows_of_cells) else 1
 
 
 def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
@@ -151,35 +151,35 @@ def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | Non
     if args.quiet:
         return None
 
-    def tell(done: int, of: int, each: Outcome) -> None:
-        outcome = each.reason or f"{each.tokens_per_second or 0:,.0f} tokens/s"
-        state = "" if each.tokens_per_second else f"{each.status}: "
-        notes(args).print(f"{done}/{of} {each.name}: {state}{outcome}", markup=False, soft_wrap=True)
+    def tell(done: int, of: int, outcome: Outcome) -> None:
+        ending = outcome.reason or f"{outcome.tokens_per_second or 0:,.0f} tokens/s"
+        state = "" if outcome.tokens_per_second else f"{outcome.status}: "
+        notes(args).print(f"{done}/{of} {outcome.name}: {state}{ending}", markup=False, soft_wrap=True)
 
     return tell
 
 
 def _judge(
-    args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], found: tuple[Row, ...]
+    args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], table: tuple[Row, ...]
 ) -> tuple[tuple[Row, ...], Score | None]:
     """Record one cell, learn from it, and judge the planner on the others."""
-    chosen = to_learn_from(found)
+    chosen = to_learn_from(table)
     if chosen is None:
-        return found, None
+        return table, None
     note(args, f"recording {chosen.cell} once more, for the planner to learn from")
     try:
         traces = recorded(folder, sweep, chosen.cell, args.timeout)
         learnt = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
     except UspProfError as error:
         note(args, f"the planner is not judged: {error.message}")
-        return found, None
-    joined = predicted(found, outcomes, learnt, chosen.cell)
+        return table, None
+    joined = predicted(table, outcomes, learnt, chosen.cell)
     return joined, score(joined, learnt.error_fraction, without=chosen.cell)
 
 
-def _only(found: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
+def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
     """Keep the rows whose columns have the wanted values."""
-    kept = tuple(found)
+    kept = tuple(table)
     for condition in wanted:
         name, _, values = condition.partition("=")
         read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
@@ -187,7 +187,7 @@ def _only(found: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
         if read is None or not values:
             raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
         kept = tuple(row for row in kept if str(read(row)) in values.split(","))
-    if found and not kept:
+    if table and not kept:
         raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
     return kept
 
@@ -202,13 +202,13 @@ def _axes(text: str) -> tuple[str, str] | None:
 
 
 def _write(
-    args: argparse.Namespace, title: str, found: Sequence[Row], judged: Score | None, notes_below: Sequence[str],
+    args: argparse.Namespace, title: str, table: Sequence[Row], judged: Score | None, notes_below: Sequence[str],
     axes: tuple[str, str] | None,
 ) -> None:  # fmt: skip
     if args.format == "csv":
-        text = _csv(found)
+        text = _csv(table)
     else:
-        parts = answer.sections(found, judged, notes_below, drawn=args.format == "html", axes=axes)
+        parts = answer.sections(table, judged, notes_below, drawn=args.format == "html", axes=axes)
         text = _page(title, parts) if args.format == "html" else _lines(args, title, parts)
     if args.output is not None:
         write(args.output, text)
@@ -233,7 +233,7 @@ def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> st
     return terminal.sections_text(title, parts, color=colored, width=screen.width)
 
 
-def _csv(found: Sequence[Row]) -> str:
+def _csv(table: Sequence[Row]) -> str:
     file = StringIO()
-    rows.write_table(file, found)
+    rows.write_table(file, table)
     return file.getvalue()

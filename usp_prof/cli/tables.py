@@ -226,7 +226,9 @@ def _with_names_apart(answer: pa.Table) -> pa.Table:
     for name in answer.column_names:
         apart = name
         if name in seen:
-            apart = next(each for each in (f"{name}_{number}" for number in count(1)) if each not in taken)
+            apart = next(
+                candidate for candidate in (f"{name}_{number}" for number in count(1)) if candidate not in taken
+            )
             taken.add(apart)
         seen.add(name)
         names.append(apart)

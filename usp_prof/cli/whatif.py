@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     # A predicted timeline has all ranks in it, so that all are replayed.
     replayed = Representatives(opened.tables) if args.output else replayed_ranks(opened.tables, edits)
     together = predict_on(replayed, edits)
-    alone = [predict_on(replayed, [each]) for each in edits] if len(edits) > 1 else [together]
+    alone = [predict_on(replayed, [single]) for single in edits] if len(edits) > 1 else [together]
     if args.output is not None:
         _write(args, opened, together)
     write_out(_text(args, opened.name, alone, together))
@@ -138,6 +138,6 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         return 0
     from usp_prof.whatif.attribution import slowdown_on  # noqa: PLC0415
 
-    found = slowdown_on(representatives(open_from(args).tables))
-    write_out(answer.of_run(found, as_json=args.format == "json"))
+    slowdown = slowdown_on(representatives(open_from(args).tables))
+    write_out(answer.of_run(slowdown, as_json=args.format == "json"))
     return 0

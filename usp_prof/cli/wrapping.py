@@ -15,7 +15,7 @@ _GOES_ON = " \\"
 
 def wrapped(text: str, width: int, hanging: int = 0) -> str:
     """Break each line that is too long; what follows keeps the line's indent and `hanging` blanks more."""
-    return "".join(f"{line}\n" for each in text.splitlines() for line in _lines(each, width, hanging))
+    return "".join(f"{line}\n" for long_line in text.splitlines() for line in _lines(long_line, width, hanging))
 
 
 def wrapped_page(text: str, width: int) -> str:

@@ -39,12 +39,12 @@ def temporal(window: Window) -> pd.DataFrame:
         computed = compute.clip(begin, end).length
         rows.append((rank, total - used, computed, used - computed, total))
     names = ["idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)"]
-    found = pd.DataFrame(rows, columns=["rank", *names])
-    found[names] = found[names] / 1000
+    frame = pd.DataFrame(rows, columns=["rank", *names])
+    frame[names] = frame[names] / 1000
     for name in names[:3]:
-        share = 100 * found[name] / found["kernel_time(us)"].where(found["kernel_time(us)"] > 0)
-        found[name.replace("(us)", "_pctg")] = share.round(2)
-    return found
+        share = 100 * frame[name] / frame["kernel_time(us)"].where(frame["kernel_time(us)"] > 0)
+        frame[name.replace("(us)", "_pctg")] = share.round(2)
+    return frame
 
 
 def overlap(window: Window) -> pd.DataFrame:
@@ -99,11 +99,11 @@ def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: S
         beyond = (running > running.quantile(duration_ratio)) | (np.arange(len(sums)) >= num_kernels)
         rest = sums.index[beyond & ~sums.index.isin(kept)]
         frame = frame.assign(name=frame["name"].where(~frame["name"].isin(rest), "others"))
-    found = frame.groupby("name")["dur"].agg(["sum", "max", "min", "std", "mean"]).reset_index()
-    found["std"] = found["std"].fillna(0.0)
-    found = found.sort_values("sum", ascending=False, ignore_index=True)
+    summary = frame.groupby("name")["dur"].agg(["sum", "max", "min", "std", "mean"]).reset_index()
+    summary["std"] = summary["std"].fillna(0.0)
+    summary = summary.sort_values("sum", ascending=False, ignore_index=True)
     units = {"sum": "sum (us)", "max": "max (us)", "min": "min (us)", "std": "stddev", "mean": "mean (us)"}
-    return found.rename(columns=units)
+    return summary.rename(columns=units)
 
 
 def idle(
@@ -161,11 +161,11 @@ def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
     types_running = np.zeros(len(begins), np.int64)  # by stretch, a bit for each type
     for bit, busy in enumerate(sets.values()):
         types_running |= busy.holds(begins).astype(np.int64) << bit
-    found = {}
+    time_of_types = {}
     for types in np.unique(types_running[types_running > 0]).tolist():
         label = " overlapping ".join(kind for bit, kind in enumerate(sets) if types >> bit & 1)
-        found[label] = int(length[types_running == types].sum())
-    return found
+        time_of_types[label] = int(length[types_running == types].sum())
+    return time_of_types
 
 
 # The critical path under HTA's names: what bounds the chosen steps, as shares and as a table.
@@ -203,17 +203,17 @@ class CriticalPath:
         chosen = steps if not annotation else steps[low : high + 1]
         if not chosen and (annotation or steps):
             raise UsageError(f"there is no step {instance_id or 0}", hint=f"there are {len(steps)}, counted from 0")
-        found = run.critical_path(steps=(chosen[0], chosen[-1]) if chosen else None).df
-        family = found["part"].where(~found["part"].str.startswith("comm"), "comm")
-        parts = pd.DataFrame(
+        path = run.critical_path(steps=(chosen[0], chosen[-1]) if chosen else None).df
+        family = path["part"].where(~path["part"].str.startswith("comm"), "comm")
+        frame = pd.DataFrame(
             {
-                "rank": found["rank"],
-                "part": found["part"],
-                "duration": found["time_ns"] / 1000,
+                "rank": path["rank"],
+                "part": path["part"],
+                "duration": path["time_ns"] / 1000,
                 "bound_by": family.map(_BOUND_BY),
             }
         )
-        return cls(parts), bool(len(parts))
+        return cls(frame), bool(len(frame))
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
         """Give the time on the path by rank and part; None where no path was found."""

@@ -98,7 +98,7 @@ def _summary(
     if not wanted or set(wanted) - set(steps):
         raise UsageError(f"the trace has no step {wanted or '(none is known)'}", hint=f"its steps are {steps}")
     return (
-        pd.concat([_events(window, each, wanted, device) for each in ranks])
+        pd.concat([_events(window, one_rank, wanted, device) for one_rank in ranks])
         .groupby("name")
         .agg(counts=("dur", "count"), total_duration=("dur", "sum"))
     )

@@ -28,8 +28,8 @@ def launch_stats(window: Window, rank: int, *, memory: bool) -> pd.DataFrame:
     if not memory:
         frame = frame[~frame["launch_kind"].isin(_COPIES)]
     delay = (frame["ts"] - frame["launch_ts"] - frame["launch_dur"]).clip(lower=0)
-    found = {"correlation": frame["correlation"], "cpu_duration": frame["launch_dur"], "gpu_duration": frame["dur"]}
-    return pd.DataFrame({**found, "launch_delay": delay}).reset_index(drop=True)
+    columns = {"correlation": frame["correlation"], "cpu_duration": frame["launch_dur"], "gpu_duration": frame["dur"]}
+    return pd.DataFrame({**columns, "launch_delay": delay}).reset_index(drop=True)
 
 
 def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
@@ -46,9 +46,9 @@ def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
     launched = frame[place].assign(ts=frame["launch_ts"], change=1, index=frame["launch_event"])
     begun = frame[place].assign(ts=frame["ts"], change=-1, index=frame["event"])
     # At one moment launches come first, so that no queue is shorter than nothing.
-    found = pd.concat([launched, begun]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
-    found["queue_length"] = found.groupby("stream")["change"].cumsum()
-    return found.set_index("index")[["ts", *place, "queue_length"]]
+    changes = pd.concat([launched, begun]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
+    changes["queue_length"] = changes.groupby("stream")["change"].cumsum()
+    return changes.set_index("index")[["ts", *place, "queue_length"]]
 
 
 def queue_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
@@ -90,11 +90,11 @@ def bandwidth(window: Window, rank: int) -> pd.DataFrame | None:
     begins = pd.DataFrame({"ts": frame["ts"], "pid": frame["pid"], "name": kind, "change": rate})
     ends = begins.assign(ts=frame["end"], change=-rate)
     # At one moment ends come first: a copy that follows another at once never counts beside it.
-    found = pd.concat([ends, begins]).sort_values(["name", "ts"], kind="stable")
-    found["memory_bw_gbps"] = found.groupby("name")["change"].cumsum()
+    changes = pd.concat([ends, begins]).sort_values(["name", "ts"], kind="stable")
+    changes["memory_bw_gbps"] = changes.groupby("name")["change"].cumsum()
     # What is left of a sum that should be nothing is rounding.
-    found.loc[found["memory_bw_gbps"].abs() < 1e-9, "memory_bw_gbps"] = 0.0
-    return found[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
+    changes.loc[changes["memory_bw_gbps"].abs() < 1e-9, "memory_bw_gbps"] = 0.0
+    return changes[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
 
 
 def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
@@ -104,13 +104,13 @@ def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None
         lasted = frame.groupby("name")["ts"].shift(-1) - frame["ts"]
         copies = frame.assign(rank=rank, weight=lasted)
         copies = copies[(copies["memory_bw_gbps"] > 0) & (copies["weight"] > 0)]
-        for (_, name), each in copies.groupby(["rank", "name"]):
-            described.append({"rank": rank, "name": name} | _weighted(each["memory_bw_gbps"], each["weight"]))
+        for (_, name), of_kind in copies.groupby(["rank", "name"]):
+            described.append({"rank": rank, "name": name} | _weighted(of_kind["memory_bw_gbps"], of_kind["weight"]))
     if not described:
         return None
-    found = pd.DataFrame(described).set_index(["rank", "name"])
-    found.columns = pd.MultiIndex.from_product([["memory_bw_gbps"], found.columns])
-    return found
+    summary = pd.DataFrame(described).set_index(["rank", "name"])
+    summary.columns = pd.MultiIndex.from_product([["memory_bw_gbps"], summary.columns])
+    return summary
 
 
 def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, float]:
@@ -122,11 +122,11 @@ def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, fl
     variance = float(np.average((values - mean) ** 2, weights=weights))
     # Share of the time that lies at or below each value, ascending to 1.
     share_below = np.cumsum(weights) / weights.sum()
-    found = {"count": float(len(values)), "mean": mean, "std": float(np.sqrt(variance)), "min": float(values[0])}
+    figures = {"count": float(len(values)), "mean": mean, "std": float(np.sqrt(variance)), "min": float(values[0])}
     for quantile in (0.25, 0.5, 0.75):
         place = np.searchsorted(share_below, quantile - 1e-12)
-        found[f"{100 * quantile:.0f}%"] = float(values[place])
-    return {**found, "max": float(values[-1])}
+        figures[f"{100 * quantile:.0f}%"] = float(values[place])
+    return {**figures, "max": float(values[-1])}
 
 
 # Kernels by the annotation or the ATen op that they belong to.
@@ -138,7 +138,7 @@ def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
     if not len(marks):
         return None
     frame = window.kernels(rank)
-    found = np.full(len(frame), "", object)
+    mark_of_kernel = np.full(len(frame), "", object)
     for _, of_stream in marks.sort_values("dur", ascending=False, kind="stable").groupby("thread", sort=False):
         # Kernels of the stream; they are sorted by start, but not by end, hence the running maximum.
         rows = np.flatnonzero(frame["tid"].astype(str).to_numpy() == of_stream["thread"].iloc[0])
@@ -150,12 +150,12 @@ def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
             low = np.searchsorted(latest, begin, side="right")  # no kernel before this one reaches into it
             high = np.searchsorted(starts, end)
             inside = rows[low:high]
-            found[inside[ends[low:high] > begin]] = name
+            mark_of_kernel[inside[ends[low:high] > begin]] = name
     columns = ["event", "name", "pid", "tid", "ts", "dur", "end", "stream", "correlation", "bytes", "kernel_type"]
     return (
         frame[columns]
         .rename(columns={"event": "index"})
-        .assign(s_name=frame["name"], user_annotation=found, s_user_annotation=found)
+        .assign(s_name=frame["name"], user_annotation=mark_of_kernel, s_user_annotation=mark_of_kernel)
     )
 
 
@@ -168,8 +168,8 @@ def annotations_by_time(
         marks = _annotations(window, rank, on_device=on_device)
         kept = [name for name in marks["name"].unique() if any(re.search(pattern, name) for pattern in patterns)]
         frames.append(summed(marks, duration_ratio, num_kernels, kept).assign(rank=rank))
-    found = pd.concat(frames, ignore_index=True)
-    return found.sort_values(["rank", "name"], ignore_index=True) if len(found) else None
+    sums = pd.concat(frames, ignore_index=True)
+    return sums.sort_values(["rank", "name"], ignore_index=True) if len(sums) else None
 
 
 def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.DataFrame:
@@ -204,12 +204,12 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
         }
     )
     calls["aten_op_name"] = np.asarray(names, object)[codes[calls.index.to_numpy(np.int64)]] if len(calls) else ""
-    found = calls.groupby(["aten_op_name", "kernel_sequence"]).agg(
+    summary = calls.groupby(["aten_op_name", "kernel_sequence"]).agg(
         occurrence_count=("delay", "count"),
         avg_aten_op_launch_delay=("op_delay", "mean"),
         avg_runtime_delay=("delay", "mean"),
     )
-    return found.reset_index().sort_values(list(sort_by), ascending=False, kind="stable").round(3)
+    return summary.reset_index().sort_values(list(sort_by), ascending=False, kind="stable").round(3)
 
 
 def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:

@@ -63,16 +63,16 @@ class TraceAnalysis:
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
         """Split each rank's time into idle, compute and other device work."""
-        found = breakdowns.temporal(self.window)
+        frame = breakdowns.temporal(self.window)
         names = (("compute", "compute"), ("non_compute", "comm"), ("idle", "idle"))
-        _show(visualize, lambda: _bars(found, [(f"{name}_time(us)", role) for name, role in names]))
-        return found
+        _show(visualize, lambda: _bars(frame, [(f"{name}_time(us)", role) for name, role in names]))
+        return frame
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
         """Give the share of communication that runs beside compute."""
-        found = breakdowns.overlap(self.window)
+        frame = breakdowns.overlap(self.window)
         _show(visualize, lambda: self.run.overlap().picture)
-        return found
+        return frame
 
     def get_gpu_kernel_breakdown(
         self,
@@ -84,9 +84,9 @@ class TraceAnalysis:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Give time by type of kernel over all ranks, and each rank's kernels by name."""
         del image_renderer
-        found = breakdowns.kernels(self.window, duration_ratio, num_kernels, memory=include_memory_kernels)
+        frames = breakdowns.kernels(self.window, duration_ratio, num_kernels, memory=include_memory_kernels)
         _show(visualize, lambda: self.run.kernels().picture)
-        return found
+        return frames
 
     def get_idle_time_breakdown(
         self,
@@ -129,8 +129,8 @@ class TraceAnalysis:
 
     def get_queue_length_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
         """Give each stream's queue length over time, by rank."""
-        found = {rank: launches.queue_length(self.window, rank) for rank in self._chosen(ranks)}
-        return {rank: frame for rank, frame in found.items() if frame is not None}
+        series = {rank: launches.queue_length(self.window, rank) for rank in self._chosen(ranks)}
+        return {rank: frame for rank, frame in series.items() if frame is not None}
 
     def get_queue_length_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
         """Describe the queue lengths of each rank and stream."""
@@ -150,8 +150,8 @@ class TraceAnalysis:
 
     def get_memory_bw_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
         """Give the bandwidth of copies over time, by rank and kind of copy."""
-        found = {rank: launches.bandwidth(self.window, rank) for rank in self._chosen(ranks)}
-        return {rank: frame for rank, frame in found.items() if frame is not None}
+        series = {rank: launches.bandwidth(self.window, rank) for rank in self._chosen(ranks)}
+        return {rank: frame for rank, frame in series.items() if frame is not None}
 
     def get_memory_bw_summary(self, ranks: list[int] | None = None) -> pd.DataFrame | None:
         """Describe the bandwidth while anything is copied, weighted by time."""

@@ -40,8 +40,8 @@ class Window:
         steps = self.tables.columns("steps", rank)
         if not len(steps) or steps["source"][0] == "window":
             return []
-        found = sorted(steps["step"].tolist())
-        return found if self._with_last_step or len(found) < 2 else found[:-1]
+        numbers = sorted(steps["step"].tolist())
+        return numbers if self._with_last_step or len(numbers) < 2 else numbers[:-1]
 
     def bounds(self, rank: int) -> tuple[int, int] | None:
         """Give the begin and the end of the kept steps on the rank's own clock; None where steps are not known."""

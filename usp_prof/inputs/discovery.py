@@ -58,13 +58,13 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     root = location(path)
     if not root.exists() and is_made_name(root.name):
         return _of_run(root, without)
-    found, skipped = _look([file for file in listed(root) if file not in without])
-    if not found:
+    files, skipped = _look([file for file in listed(root) if file not in without])
+    if not files:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
-    found, host_processes = _without_host_processes(found)
+    files, host_processes = _without_host_processes(files)
     skipped += host_processes
     health = _notes(skipped)
-    placed, rank_health = _ranked(found)
+    placed, rank_health = _ranked(files)
     runs = split_runs(placed, root)
     return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
 
@@ -73,20 +73,20 @@ def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     """Look for a run by its name under the folder before it; that run comes before the others."""
     folder = next(parent for parent in path.parents if parent.is_dir())
     name = "/".join(parts_below(path, folder))
-    found = discover(folder, without=without)
-    named = {run.name: run for run in found.runs}
+    discovery = discover(folder, without=without)
+    named = {run.name: run for run in discovery.runs}
     if name not in named:
         raise unknown_name("run", name, named)
-    others = tuple(run for run in found.runs if run.name != name)
-    return replace(found, path=path, runs=(named[name], *others))
+    others = tuple(run for run in discovery.runs if run.name != name)
+    return replace(discovery, path=path, runs=(named[name], *others))
 
 
 def paths_of_runs(path: str | Location) -> tuple[str, ...]:
     """Give a path for each run under a path, the newest first: the path itself where there is one run, or a glob."""
-    found = discover(path)
-    if len(found.runs) == 1 or not location(path).is_dir():
+    discovery = discover(path)
+    if len(discovery.runs) == 1 or not location(path).is_dir():
         return (str(path),)
-    return tuple(str(location(path) / run.name) for run in found.runs)
+    return tuple(str(location(path) / run.name) for run in discovery.runs)
 
 
 def listed(root: Location) -> list[Location]:
@@ -116,32 +116,32 @@ def listed(root: Location) -> list[Location]:
 
 def _listed_remote(root: RemotePath) -> list[Location]:
     if has_magic(root.url):
-        found = list(root.matches())
+        files = list(root.matches())
     elif root.is_file():
         return [root.listed()]
     elif root.scheme in HTTP:
-        found = []
+        files = []
     else:
-        found = [file for file in root.files() if not _hidden(file, root)]
-    if not found:
+        files = [file for file in root.files() if not _hidden(file, root)]
+    if not files:
         # Asking for the file itself says why there is none: no such bucket, denied, or just nothing.
         root.listed()
         raise InputError(f"nothing lies under {root}", hint=_HINT)
-    return list(found)
+    return list(files)
 
 
 def _below(top: Path) -> list[Path]:
     """List the files below a folder, through links too; a folder that was seen under its real path is not entered."""
     seen: set[str] = set()
-    found = []
+    files = []
     for folder, inner, names in os.walk(top, followlinks=True, onerror=_raise):
         real = os.path.realpath(folder)
         if real in seen:  # a link to a folder above, or a second link to one folder
             inner.clear()
             continue
         seen.add(real)
-        found += [Path(folder, name) for name in names]
-    return sorted(found)
+        files += [Path(folder, name) for name in names]
+    return sorted(files)
 
 
 def _raise(error: OSError) -> NoReturn:
@@ -154,7 +154,7 @@ def _hidden(file: Location, top: Location) -> bool:
 
 
 def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
-    found, skipped = [], []
+    readable, skipped = [], []
     alone = len(files) == 1
     for file in files:
         if file.name == MANIFEST_NAME:
@@ -168,27 +168,27 @@ def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skip
             skipped.append(Skipped(file, error.message))
             continue
         if seen.kind is FileKind.TRACE:
-            found.append((file, seen))
+            readable.append((file, seen))
         else:
             skipped.append(Skipped(file, seen.kind))
-    return found, skipped
+    return readable, skipped
 
 
-def _without_host_processes(found: list[tuple[Location, Peek]]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
+def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
     """Leave out processes that are no rank (a server's frontend, a tokenizer), whatever number their name holds.
 
     Such a file says no rank and holds neither device work nor calls that launch it, while other files do.
     """
-    silent = [file for file, seen in found if seen.rank < 0]
-    if not silent or len(found) < 2:
-        return found, []
+    silent = [file for file, seen in files if seen.rank < 0]
+    if not silent or len(files) < 2:
+        return files, []
     without = {file for file in silent if not has_device_events(file)}
-    telling = (file for file, _ in found if file not in silent)
+    telling = (file for file, _ in files if file not in silent)
     # Files that tell their rank are read only where no silent one has device work.
     others_have_device_work = len(without) < len(silent) or any(map(has_device_events, telling))
     if not without or not others_have_device_work:
-        return found, []
-    kept = [(file, seen) for file, seen in found if file not in without]
+        return files, []
+    kept = [(file, seen) for file, seen in files if file not in without]
     return kept, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
 
 
@@ -201,20 +201,20 @@ def _kind_by_name(file: Location) -> FileKind:
     return FileKind.DYNAMO_LOG if file.name.startswith("dedicated_log_") else FileKind.FOREIGN
 
 
-def _ranked(found: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
+def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
     """Give each file its rank; a file that tells none is read only when it is all there is."""
     ranks: dict[Location, tuple[int, str]] = {}
-    for file, seen in found:
+    for file, seen in files:
         if seen.rank >= 0:
             ranks[file] = seen.rank, seen.rank_source
         elif (named := rank_from_words(file)) is not None:
             ranks[file] = named, "name"
     if not ranks:
-        counted = ranks_from_numbers([file for file, _ in found]) or {}
+        counted = ranks_from_numbers([file for file, _ in files]) or {}
         ranks = {file: (rank, "name") for file, rank in counted.items()}
-    unknown = [file for file, _ in found if file not in ranks]
+    unknown = [file for file, _ in files if file not in ranks]
     health = []
-    if unknown and len(found) == 1:
+    if unknown and len(files) == 1:
         ranks[unknown[0]] = 0, "unknown"
         detail = "neither the file nor its name tells a rank: shown as rank 0, which may be wrong"
         health = [HealthRow("rank_unknown", Severity.ERROR, rank=0, detail=detail, file=str(unknown[0]))]
@@ -228,7 +228,7 @@ def _ranked(found: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
         health = [
             HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
         ]
-    return [_file(file, seen, *ranks[file]) for file, seen in found if file in ranks], health
+    return [_file(file, seen, *ranks[file]) for file, seen in files if file in ranks], health
 
 
 def _file(path: Location, seen: Peek, rank: int, source: str) -> TraceFile:

@@ -94,8 +94,8 @@ def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
         if name in _LISTS and isinstance(value, list):
             known[name] = [
                 entry
-                for place, each in enumerate(value)
-                for entry in _fitting(f"{name}[{place}]", GroupEntry, each, odd)
+                for place, item in enumerate(value)
+                for entry in _fitting(f"{name}[{place}]", GroupEntry, item, odd)
             ]
             continue
         for fitting in _fitting(name, kind, value, odd):

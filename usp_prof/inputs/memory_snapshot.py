@@ -48,7 +48,7 @@ def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
             segments_of[_number(segment, "device", limits.LOCAL_DEVICE)].append(segment)
         history_of = {device: trace for device, trace in enumerate(traces) if trace}
         devices = sorted({*segments_of, *history_of})
-        return tuple(_of_device(each, segments_of.get(each, []), history_of.get(each, [])) for each in devices)
+        return tuple(_of_device(number, segments_of.get(number, []), history_of.get(number, [])) for number in devices)
     except (
         OSError,
         pickle.UnpicklingError,
@@ -120,7 +120,7 @@ def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, A
 
 def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
     """Add up the blocks in use by the line that took them, largest first; none where no stacks were recorded."""
-    found: dict[str, list[int]] = defaultdict(list)
+    sizes_of_line: dict[str, list[int]] = defaultdict(list)
     # By the identity of a stack: blocks that one line took share it.
     lines: dict[int, str] = {}
     for segment in segments:
@@ -128,8 +128,8 @@ def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
             if str(block["state"]) == "active_allocated" and block.get("frames"):
                 stack = id(block["frames"])
                 lines[stack] = lines.get(stack) or _line(block["frames"])
-                found[lines[stack]].append(_number(block, "size"))
-    sites = [Site(where, sum(sizes), len(sizes)) for where, sizes in found.items()]
+                sizes_of_line[lines[stack]].append(_number(block, "size"))
+    sites = [Site(where, sum(sizes), len(sizes)) for where, sizes in sizes_of_line.items()]
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))[:_SITES]
 
 

@@ -46,17 +46,17 @@ def rank_from_words(path: Location) -> int | None:
     """Find a rank that the file name or, failing that, a folder above it states in words (`rank3`, `worker_3`)."""
     for name in (stem(path), path.parent.name):
         for word in _WORDS:
-            found = word.findall(name)
-            if found:
-                return limits.whole(found[-1], limits.RANK)
+            ranks = word.findall(name)
+            if ranks:
+                return limits.whole(ranks[-1], limits.RANK)
     return None
 
 
 def ranks_from_numbers(paths: Sequence[Location]) -> dict[Location, int] | None:
     """Read bare numbers as ranks, only when they count 0, 1, 2, ... over all the files (or over their folders)."""
     for names in ([stem(path) for path in paths], [path.parent.name for path in paths]):
-        found = [_NUMBER.search(name) for name in names]
-        numbers = [limits.whole(match[1], limits.RANK) for match in found if match is not None]
+        matches = [_NUMBER.search(name) for name in names]
+        numbers = [limits.whole(match[1], limits.RANK) for match in matches if match is not None]
         if len(numbers) == len(paths) > 1 and set(numbers) == set(range(len(paths))):
             return {path: number for path, number in zip(paths, numbers, strict=True) if number is not None}
     return None
@@ -162,13 +162,13 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
 def _first_events(text: bytes) -> list[wire.ExactEvent]:
     """Read the events in the first text: up to the last seam at once where that is sound, else one by one."""
     seam = last_seam(text)
-    found: list[wire.ExactEvent] = []
+    events: list[wire.ExactEvent] = []
     if seam is not None:
         try:
-            found = wire.EXACT_EVENTS.decode(b"[" + text[: seam.start() + 1] + b"]")
+            events = wire.EXACT_EVENTS.decode(b"[" + text[: seam.start() + 1] + b"]")
         except wire.DECODE_ERRORS:
             seam = None
-    return found + salvage(text[seam.end() if seam else 0 :], exact=True, final=False).events
+    return events + salvage(text[seam.end() if seam else 0 :], exact=True, final=False).events
 
 
 class _Scan:

@@ -133,8 +133,8 @@ class RemotePath:
         inner = str(self._inner)
         yield from self._of_listing(ask(self.url, lambda filesystem: filesystem.glob(inner, detail=True)))
 
-    def _of_listing(self, found: dict[str, dict[str, Any]]) -> Iterator[RemotePath]:
-        for name, info in sorted(found.items()):
+    def _of_listing(self, listing: dict[str, dict[str, Any]]) -> Iterator[RemotePath]:
+        for name, info in sorted(listing.items()):
             if info.get("type") == "file":  # of a file itself fsspec lists the name alone
                 inner = name.partition("://")[2] if "://" in name else name.lstrip("/")
                 yield RemotePath(f"{self.scheme}://{inner}", int(info["size"]), _stamp(info))

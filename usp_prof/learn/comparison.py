@@ -53,8 +53,8 @@ def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
 def misses(lesson: Lesson, figures: LessonFigures) -> str:
     """Say which predictions of the step miss what was measured: by more than their stated error, or than 5 %."""
     key = next((figure.key for figure in lesson.figures if figure.metric == STEP), "")
-    found = [text for run in lesson.runs for text in _misses_of(run.name, figures.runs[run.name], key)]
-    return f"Predictions that miss the measured step: {'; '.join(found)}." if found else ""
+    missed = [text for run in lesson.runs for text in _misses_of(run.name, figures.runs[run.name], key)]
+    return f"Predictions that miss the measured step: {'; '.join(missed)}." if missed else ""
 
 
 def _misses_of(name: str, run: RunFigures, key: str) -> Iterator[str]:
@@ -90,23 +90,23 @@ def title_of(figure: Figure) -> str:
 
 def _rows_of(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Row]:
     _, metric = metrics()[figure.metric]
-    title, found = title_of(figure), [figures.runs[run.name] for run in lesson.runs]
+    title, runs = title_of(figure), [figures.runs[run.name] for run in lesson.runs]
 
     def row(source: str, values: list[float | None]) -> Row:
         texts = ("" if value is None else quantity(value, metric.unit) for value in values)
         return Row(title, source, tuple(texts))
 
-    if any(figure.key in run.measured for run in found):
-        yield row("measured", [run.measured.get(figure.key) for run in found])
+    if any(figure.key in run.measured for run in runs):
+        yield row("measured", [run.measured.get(figure.key) for run in runs])
     if figure.theory:
-        yield row("theory", [run.theory.get(figure.key) for run in found])
+        yield row("theory", [run.theory.get(figure.key) for run in runs])
     if figure.metric != STEP:
         return
     first = lesson.runs[0].name
-    if any(run.replayed_step_ns is not None for run in found):
-        yield Row(title, f"replayed from {first}", tuple(_replayed(run) for run in found))
-    if any(run.planned_step_ns is not None for run in found):
-        yield row(f"planned from {first}", [run.planned_step_ns for run in found])
+    if any(run.replayed_step_ns is not None for run in runs):
+        yield Row(title, f"replayed from {first}", tuple(_replayed(run) for run in runs))
+    if any(run.planned_step_ns is not None for run in runs):
+        yield row(f"planned from {first}", [run.planned_step_ns for run in runs])
 
 
 def _replayed(run: RunFigures) -> str:
@@ -128,8 +128,8 @@ def _claim_of(lesson: Lesson, shown: Shown, figures: LessonFigures) -> Claim:
 
 def _theory_claims(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Claim]:
     for run in lesson.runs:
-        found = figures.runs[run.name]
-        measured, expected = found.measured.get(figure.key), found.theory.get(figure.key)
+        of_run = figures.runs[run.name]
+        measured, expected = of_run.measured.get(figure.key), of_run.theory.get(figure.key)
         if measured is None or expected is None:
             continue
         says = f"{title_of(figure)} of {run.name} comes to what theory says"

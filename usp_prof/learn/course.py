@@ -134,9 +134,9 @@ def index(known: Mapping[str, LessonFigures]) -> str:
     """Write the course's first page: lessons that were recorded lead to their page, others to their command."""
     chosen = lessons()
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
-    by_part = sorted(chosen, key=lambda each: _order(each, chosen))
-    for part, members in groupby(by_part, key=lambda each: each.part):
-        listed = "\n".join(_entry(each, is_recorded=each.name in known) for each in members)
+    by_part = sorted(chosen, key=lambda entry: _order(entry, chosen))
+    for part, members in groupby(by_part, key=lambda entry: entry.part):
+        listed = "\n".join(_entry(entry, is_recorded=entry.name in known) for entry in members)
         lines += [f"## {part}", listed]
     lines += ["## What a CPU cannot show", _NOT_SHOWN.strip()]
     toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
@@ -163,7 +163,7 @@ def from_json(text: str) -> dict[str, LessonFigures]:
 
 def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
     """Give the place of a lesson's part: parts stand in the order in which they first come."""
-    return [each.part for each in chosen].index(lesson.part)
+    return [other.part for other in chosen].index(lesson.part)
 
 
 def _picture(lesson: Lesson, name: str, title: str) -> str:
@@ -181,8 +181,10 @@ def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _claims(found: Sequence[Claim]) -> str:
-    return "\n".join(f"- {each.says} ({each.evidence}: {'holds' if each.holds else '**missed**'})" for each in found)
+def _claims(claims: Sequence[Claim]) -> str:
+    return "\n".join(
+        f"- {claim.says} ({claim.evidence}: {'holds' if claim.holds else '**missed**'})" for claim in claims
+    )
 
 
 def _remarks(figures: LessonFigures) -> list[str]:
@@ -192,9 +194,9 @@ def _remarks(figures: LessonFigures) -> list[str]:
 
 def _rounded(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -232,7 +234,7 @@ def _small(svg: str) -> str:
     boxes: dict[str, list[str]] = {}
     for x, y, width, height, fill in _BOX.findall(plain):
         boxes.setdefault(fill, []).append(f"M{x},{y}h{width}v{height}h-{width}z")
-    paths = "".join(f'<path fill="{fill}" d="{"".join(each)}"/>' for fill, each in boxes.items())
+    paths = "".join(f'<path fill="{fill}" d="{"".join(boxes_of_fill)}"/>' for fill, boxes_of_fill in boxes.items())
     rest = _BOX.sub("", plain)
     behind_grid = rest.index("/>", rest.rindex("<line")) + len("/>")
     return f"{rest[:behind_grid]}{paths}{rest[behind_grid:]}\n"

@@ -108,8 +108,8 @@ def machine_of(manifest: Manifest) -> str:
 @cache
 def metrics() -> dict[str, tuple[str, Metric]]:
     """List every metric with the analysis that gives it."""
-    found = {metric.id: (name, metric) for name in NAMES for metric in _declared(name)}
-    return found | {metric.id: ("", metric) for metric in DERIVED}
+    declared = {metric.id: (name, metric) for name in NAMES for metric in _declared(name)}
+    return declared | {metric.id: ("", metric) for metric in DERIVED}
 
 
 def value_of(run: Run, figure: Figure) -> float:
@@ -123,8 +123,8 @@ def value_of(run: Run, figure: Figure) -> float:
     if figure.metric == STATES.id:
         return float("nan")
     analysis, _ = metrics()[figure.metric]
-    found = Figures(import_module(f"usp_prof.analyses.{analysis}").compute(run.tables).values())
-    value = found.at(figure.metric, **figure.dims)
+    figures = Figures(import_module(f"usp_prof.analyses.{analysis}").compute(run.tables).values())
+    value = figures.at(figure.metric, **figure.dims)
     return float("nan") if value is None else float(value)
 
 
@@ -135,42 +135,42 @@ def _declared(analysis: str) -> tuple[Metric, ...]:
 
 def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:
     """Count one rank's calls of an axis in a step, or what a ring sends for them; mean over ranks and steps."""
-    found = 0.0
+    total = 0.0
     steps = 0
     for rank in run.ranks:
         columns = run.tables.columns("collectives", rank)
         chosen = columns.matches("axis", axis) & (columns["step"] >= 0)
         steps += len(np.unique(columns["step"][chosen]))
-        found += _sent_bytes(columns.take(chosen)) if in_bytes else np.count_nonzero(chosen)
-    return found / steps if steps else 0.0
+        total += _sent_bytes(columns.take(chosen)) if in_bytes else np.count_nonzero(chosen)
+    return total / steps if steps else 0.0
 
 
 def _computations_in_step(run: Run) -> float:
     """Count one rank's pieces of compute in a step; mean over ranks and steps."""
-    found = steps = 0
+    computations = steps = 0
     for rank in run.ranks:
         activities = run.tables.columns("activities", rank)
         computes = activities.matches("kind", "compute") & (activities["step"] >= 0)
         steps += len(np.unique(activities["step"][computes]))
-        found += int(np.count_nonzero(computes))
-    return found / steps if steps else 0.0
+        computations += int(np.count_nonzero(computes))
+    return computations / steps if steps else 0.0
 
 
 def _mean_update(run: Run, *, in_time: bool) -> float:
     """Count what a rank computes in the optimizer's mark, or measure how long that mark is; mean over all of them."""
-    found = updates = 0
+    total = updates = 0
     for rank in run.ranks:
         marks = run.tables.columns("annotations", rank)
         update = marks.take(marks.matches("name", "train::optimizer") & (marks["step"] >= 0))
         updates += len(update)
         if in_time:
-            found += int(update["dur_ns"].sum())
+            total += int(update["dur_ns"].sum())
             continue
         activities = run.tables.columns("activities", rank)
         begins = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
         begun_before = np.searchsorted(begins, [update["start_ns"], update["start_ns"] + update["dur_ns"]])
-        found += int((begun_before[1] - begun_before[0]).sum())
-    return found / updates if updates else float("nan")
+        total += int((begun_before[1] - begun_before[0]).sum())
+    return total / updates if updates else float("nan")
 
 
 def _sent_bytes(calls: Columns) -> float:
@@ -214,11 +214,11 @@ def _replayed(run: LessonRun, first: Run, remarks: list[str]) -> tuple[float, fl
     if not run.whatif:
         return None
     try:
-        found = replay(first.tables, [parse_edit(run.whatif)])
+        prediction = replay(first.tables, [parse_edit(run.whatif)])
     except UspProfError as error:
         remarks.append(f"what-if `{run.whatif}`: {error.message}")
         return None
-    return float(found.after_ns), float(found.error_fraction * found.before_ns)
+    return float(prediction.after_ns), float(prediction.error_fraction * prediction.before_ns)
 
 
 def _planned(run: LessonRun, manifest: Manifest, learnt: Calibration | None, remarks: list[str]) -> float | None:

@@ -126,7 +126,7 @@ class _Reading:
         decoder, (complete, instant) = wire.COMMON[self.exact]
         try:
             events = decoder.decode(text)
-            rows = [astuple(each) for each in events if (kind := type(each)) is complete or kind is instant]
+            rows = [astuple(event) for event in events if (kind := type(event)) is complete or kind is instant]
             fields = side_by_side(rows)
             if not self.exact and too_large(fields):
                 self.exact = True
@@ -190,9 +190,9 @@ class _Reading:
     def _fields(self, text: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
         if parsed is not None:
             return parsed
-        found, lost = salvage_fields(self._sound_text(text))
+        fields, lost = salvage_fields(self._sound_text(text))
         self.damage.field_bytes_lost += lost
-        return found
+        return fields
 
     def _result(self) -> RawTrace:
         self.metadata, self.damage.odd_values = checked_head(self.metadata)

@@ -77,14 +77,14 @@ def salvage(piece: bytes, *, exact: bool, final: bool) -> Salvage:
 def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
     """Save the complete top-level fields of damaged text around the events, and count the bytes given up."""
     source = text.decode("utf-8", "replace")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     lost, at = 0, 0
     while at < len(source):
         key = _KEY.match(source, _past_blank_or_brace(source, at))
         if key is not None:
             try:
                 value, stop = _LENIENT.raw_decode(source, key.end())
-                found[_storable(key[1])] = _storable(value)
+                fields[_storable(key[1])] = _storable(value)
                 at = stop
                 continue
             except _FAILURES:
@@ -94,7 +94,7 @@ def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
         if source[at:stop].strip(" \t\r\n,{}]"):
             lost += len(source[at:stop].encode())
         at = stop
-    return found, lost
+    return fields, lost
 
 
 def _past_blank(text: str, at: int) -> int:

@@ -68,9 +68,9 @@ class Feed:
             self.fields = None
             return self._open_at(_OPENING.search(self.buffer))
         while True:
-            found = self._best_opening()
-            if found is not None or self.ended or len(self.buffer) >= HEAD_LIMIT:
-                return self._open_at(found)
+            opening = self._best_opening()
+            if opening is not None or self.ended or len(self.buffer) >= HEAD_LIMIT:
+                return self._open_at(opening)
             self.fill(2 * len(self.buffer))
 
     def _best_opening(self) -> re.Match[bytes] | None:
