@@ -31,7 +31,7 @@ def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -
     if device.type == "cpu":
         return 0
     store.set(f"gpu/{rank}", f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
-    return len(set(store.multi_get([f"gpu/{each}" for each in range(world)])))
+    return len(set(store.multi_get([f"gpu/{rank_number}" for rank_number in range(world)])))
 
 
 def multiplies_in_fp8() -> bool:
@@ -44,8 +44,8 @@ def peak(settled: Settled, device: torch.device, gpus: int) -> float:
     if device.type == "cpu":
         machines = settled.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         return record.cpu_peak(settled.compute).flops * machines
-    found, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(settled.options.dtype)
-    return found.peak(kind) * gpus if found and kind else 0.0
+    known, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(settled.options.dtype)
+    return known.peak(kind) * gpus if known and kind else 0.0
 
 
 def memory(device: torch.device) -> int:

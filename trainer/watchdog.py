@@ -79,9 +79,9 @@ class Heartbeat:
     def give_up(self, reason: str) -> None:
         """Name the lost ranks and end this process; returns where none is lost."""
         with suppress(RuntimeError):  # the store may be gone
-            if gone := self.gone():
+            if lost := self.gone():
                 print(
-                    f"error: {', '.join(gone)} is gone; rank {self.rank} gives up ({reason})\n"
+                    f"error: {', '.join(lost)} is gone; rank {self.rank} gives up ({reason})\n"
                     "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was "
                     "saved",
                     file=sys.stderr,

@@ -90,13 +90,13 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
 
 
 def _fields(data: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for ours, names in FIELDS.items():
+    fields = {}
+    for field, names in FIELDS.items():
         for name in names:
             if data.get(name) is not None:
-                found[ours] = data[name]
+                fields[field] = data[name]
                 break
-    return found
+    return fields
 
 
 def _check_sizes(values: dict[str, Any], title: str) -> None:

@@ -70,13 +70,13 @@ class Ring:
                 block = passage.arrived(step)
 
 
-def _tiles(own: Sequence[range], theirs: Sequence[range]) -> list[Tile]:
+def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
     """Cut a block into tiles; runs are of one length, and two of them are the same or do not overlap."""
     tiles = []
     row = 0
     for queries in own:
         column = 0
-        for keys in theirs:
+        for keys in held:
             if keys[0] <= queries[0]:
                 tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), keys == queries))
             column += len(keys)

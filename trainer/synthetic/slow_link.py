@@ -60,20 +60,20 @@ def _close(links: list[socket.socket]) -> None:
 
 def open_sockets() -> set[str]:
     """List this process's sockets, as ``descriptor socket:[inode]``."""
-    found = set()
+    sockets = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())
         except OSError:  # the listing's own descriptor is gone again
             continue
         if target.startswith("socket:"):
-            found.add(f"{entry.name} {target}")
-    return found
+            sockets.add(f"{entry.name} {target}")
+    return sockets
 
 
 def connections(names: set[str]) -> list[socket.socket]:
     """Take hold of those sockets that are connected; they stay open as long as they are held here."""
-    found = []
+    links = []
     for name in sorted(names):
         link = socket.socket(fileno=os.dup(int(name.split()[0])))
         try:
@@ -81,5 +81,5 @@ def connections(names: set[str]) -> list[socket.socket]:
         except OSError:  # it listens for others
             link.close()
             continue
-        found.append(link)
-    return found
+        links.append(link)
+    return links

@@ -200,7 +200,7 @@ def waterfall(data: Waterfall, theme: Theme) -> Figure:
     low = np.concatenate([[0.0], np.minimum(reached[:-1], reached[1:]), [0.0]])
     high = np.concatenate([[data.first_ns], np.maximum(reached[:-1], reached[1:]), [last]])
     change = np.concatenate([[data.first_ns], delta, [last]])
-    colors = [theme.muted, *(theme.slow if each > 0 else theme.fast for each in delta), theme.muted]
+    colors = [theme.muted, *(theme.slow if change_ns > 0 else theme.fast for change_ns in delta), theme.muted]
     labels = _distinct([data.first, *data.changes, data.last])
     source = ColumnDataSource(
         {
@@ -209,7 +209,7 @@ def waterfall(data: Waterfall, theme: Theme) -> Figure:
             "high": high,
             "ms": change / 1e6,
             "color": colors,
-            "text": [_text(each, signed=0 < place <= len(delta)) for place, each in enumerate(change.tolist())],
+            "text": [_text(length, signed=0 < place <= len(delta)) for place, length in enumerate(change.tolist())],
         }
     )
     plot = base(theme, 70 + 28 * len(labels), y_range=FactorRange(*reversed(labels)), tools="xbox_zoom,reset")

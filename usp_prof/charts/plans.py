@@ -93,10 +93,10 @@ def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
     low, high = (float(data.values[known].min()), float(data.values[known].max())) if known.any() else (0.0, 1.0)
     shades = [mix(theme.panel, theme.color("measured"), 0.08 + 0.8 * i / (_SHADES - 1)) for i in range(_SHADES)]
     mapper = LinearColorMapper(palette=shades, low=low, high=high if high > low else low + 1, nan_color=theme.panel)
-    columns, rows = [str(each) for each in data.columns], [str(each) for each in data.rows]
+    columns, rows = [str(degree) for degree in data.columns], [str(degree) for degree in data.rows]
     row, col = np.meshgrid(np.arange(len(rows)), np.arange(len(columns)), indexing="ij")
     place = np.nan_to_num((data.values - low) / (high - low or 1.0)).clip(0, 1) * (_SHADES - 1)
-    grounds = [shades[int(each)] for each in place.ravel()]
+    grounds = [shades[int(shade)] for shade in place.ravel()]
     source = ColumnDataSource(
         {
             "x": [columns[i] for i in col.ravel()],
@@ -104,7 +104,7 @@ def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
             "value": data.values.ravel(),
             "text": list(data.texts),
             "label": list(data.labels),
-            "ink": [ink_on(each) for each in grounds],
+            "ink": [ink_on(ground) for ground in grounds],
         }
     )
     plot = base(

@@ -42,7 +42,7 @@ def recolored(svg: str, theme: Theme) -> str:
     colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
     colors |= {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
     svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is an ink, too
-    return re.sub("|".join(colors), lambda found: colors[found[0]], svg)
+    return re.sub("|".join(colors), lambda color: colors[color[0]], svg)
 
 
 def framed(parts: Sequence[str], height: float, theme: Theme) -> str:

@@ -58,7 +58,7 @@ def _bare_number(text: str) -> str:
 
 def _names(tables: TableSet, rank: int) -> list[str]:
     """Write what processes and threads are called."""
-    found: list[str] = []
+    lines: list[str] = []
     for row in tables.arrow("threads", [rank]).to_pylist():
         place = {"pid": _key(row["process"]), "tid": _key(row["thread"])}
         for kind, key, value in (
@@ -67,13 +67,13 @@ def _names(tables: TableSet, rank: int) -> list[str]:
             ("thread_name", "name", row["thread_name"]),
         ):
             if value:
-                found.append(json.dumps({"ph": "M", "name": kind, "ts": 0, **place, "args": {key: value}}))
+                lines.append(json.dumps({"ph": "M", "name": kind, "ts": 0, **place, "args": {key: value}}))
         if row["sort_index"] >= 0:
             kind = "thread_sort_index"
-            found.append(
+            lines.append(
                 json.dumps({"ph": "M", "name": kind, "ts": 0, **place, "args": {"sort_index": row["sort_index"]}})
             )
-    return found
+    return lines
 
 
 def _key(text: str) -> int | str:
@@ -148,8 +148,8 @@ def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
     at = np.stack([np.searchsorted(rows, launch), np.searchsorted(rows, work)], axis=1)
     inside = (at < len(rows)).all(axis=1) & (launch >= 0)
     at, launch, work = at[inside], launch[inside], work[inside]
-    there = (rows[at[:, 0]] == launch) & (rows[at[:, 1]] == work)
-    return np.asarray(at[there])
+    is_written = (rows[at[:, 0]] == launch) & (rows[at[:, 1]] == work)
+    return np.asarray(at[is_written])
 
 
 def _spans(

@@ -195,16 +195,19 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
         "recompute_layers", "recompute_group",
     )  # fmt: skip
     flags = ("sequence_parallel", "fused_attention")
-    schedules = [named(each.schedule) or Schedule.ONE_F_ONE_B for each in configurations]
-    width = np.array([4 if each.dtype == "fp32" else 2 for each in configurations])
-    own = np.array([each.gradient_bytes for each in configurations], float)
+    schedules = [named(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
+    width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
+    own = np.array([configuration.gradient_bytes for configuration in configurations], float)
     return Columns(
-        **{name: np.array([getattr(each, name) for each in configurations], np.int64) for name in names},
-        **{name: np.array([getattr(each, name) for each in configurations], bool) for name in flags},
+        **{
+            name: np.array([getattr(configuration, name) for configuration in configurations], np.int64)
+            for name in names
+        },
+        **{name: np.array([getattr(configuration, name) for configuration in configurations], bool) for name in flags},
         schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
-        recompute=np.array([RECOMPUTES.index(each.recompute) for each in configurations]),
+        recompute=np.array([RECOMPUTES.index(configuration.recompute) for configuration in configurations]),
         width=width,
-        offload=np.array([each.offload is Offload.OPTIMIZER for each in configurations]),
+        offload=np.array([configuration.offload is Offload.OPTIMIZER for configuration in configurations]),
         gradient_bytes=np.where(
             own > 0, own, np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
         ),
@@ -223,10 +226,10 @@ def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
 
 def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
     """Tell for each configuration whether it breaks a rule; all degrees and counts are at least 1."""
-    found = np.zeros(len(np.atleast_1d(columns.dp)), bool)
+    is_broken = np.zeros(len(np.atleast_1d(columns.dp)), bool)
     for broken, _ in _rules(model, columns, None):
-        found |= np.asarray(broken, bool)
-    return found
+        is_broken |= np.asarray(broken, bool)
+    return is_broken
 
 
 def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> Iterator[tuple[Column, str]]:

@@ -111,8 +111,8 @@ def check_depth(data: object, most: int = MAX_DEPTH) -> None:
     if most < 0:
         raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    for each in inner:
-        check_depth(each, most - 1)
+    for item in inner:
+        check_depth(item, most - 1)
 
 
 def check_name(path: str | Path, hint: str = "choose another file with -o") -> None:

@@ -68,9 +68,9 @@ def describe(data: Mapping[str, Any]) -> ModelEntry:
         if unknown:
             entry.notes = [*entry.notes, f"fields of the description that were not understood: {', '.join(unknown)}"]
         return entry
-    theirs = {name: value for name, value in data.items() if name not in own or name in _SHARED_NAMES}
+    of_hugging_face = {name: value for name, value in data.items() if name not in own or name in _SHARED_NAMES}
     try:
-        entry = architecture.read(theirs, mtp_layers=int(own.get("mtp_layers", 0)))
+        entry = architecture.read(of_hugging_face, mtp_layers=int(own.get("mtp_layers", 0)))
     except architecture.ArchitectureError as error:
         if own.get("flop_per_token"):
             note = f"FLOP are those that the description declares; they could not be counted: {error}"

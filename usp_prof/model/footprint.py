@@ -100,8 +100,8 @@ PLAIN = Habits()
 
 def footprint(model: ModelEntry, configuration: Configuration, stage: Stage, *, gradient_bytes: int = 0) -> Footprint:
     """Give what a rank of the stage needs; `gradient_bytes` per parameter where gradients are wider than weights."""
-    found = footprints(shape_of(model), columns_of([configuration], gradient_bytes), stage)
-    return Footprint(**{part: round(float(np.ravel(size)[0])) for part, size in found.items()})
+    parts = footprints(shape_of(model), columns_of([configuration], gradient_bytes), stage)
+    return Footprint(**{part: round(float(np.ravel(size)[0])) for part, size in parts.items()})
 
 
 def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -> Parts:
@@ -124,7 +124,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
     gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
     tokens = c.micro_batch * shape.sequence / c.cp
     logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0)
-    found = {
+    parts = {
         "parameter_bytes": weights,
         "gradient_bytes": gradients,
         "optimizer_bytes": held(optimizer, 1),
@@ -133,7 +133,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
         "logit_bytes": logits,
         "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (weights + gradients),
     }
-    return {part: np.broadcast_to(np.asarray(size, float), c.dp.shape) for part, size in found.items()}
+    return {part: np.broadcast_to(np.asarray(size, float), c.dp.shape) for part, size in parts.items()}
 
 
 def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:

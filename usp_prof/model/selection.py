@@ -43,12 +43,12 @@ class Selection:
 
     def takes_steps(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of each of many steps whether it lies inside."""
-        found = np.ones(len(steps), bool)
+        inside = np.ones(len(steps), bool)
         if self.first_step is not None:
-            found &= steps >= self.first_step
+            inside &= steps >= self.first_step
         if self.last_step is not None:
-            found &= steps <= self.last_step
-        return found
+            inside &= steps <= self.last_step
+        return inside
 
 
 EVERYTHING = Selection()
@@ -57,7 +57,7 @@ EVERYTHING = Selection()
 def numbers(what: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
     """Give numbers of ranks or steps (`what`) in order, each once; one alone may stand by itself."""
     try:
-        return tuple(sorted({index(each) for each in (chosen if isinstance(chosen, Iterable) else [chosen])}))
+        return tuple(sorted({index(number) for number in (chosen if isinstance(chosen, Iterable) else [chosen])}))
     except TypeError:
         hint = f"{what}=3, {what}=[3, 4] or {what}=range(3, 8)"
         raise UsageError(f"{what}={chosen!r} names no {what} by their numbers", hint=hint) from None

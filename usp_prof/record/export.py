@@ -145,21 +145,21 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
     joined = join(collectives, operators, entries, list(by_name))
     transfers = [event for event in events if event.name in _TRANSFERS]
     marks = find_events(text, [f"{area}::" for area in AREAS])
-    met = peers(transfers, operators, marks, groups, rank)
+    arguments_of_transfer = peers(transfers, operators, marks, groups, rank)
     changed: list[TextEvent] = []
     additions: dict[int, dict[str, Any]] = {}
-    for place, found in joined.items():
-        additions[len(changed)] = collective_arguments(found, by_name.get(found.entry.group))
+    for place, collective in joined.items():
+        additions[len(changed)] = collective_arguments(collective, by_name.get(collective.entry.group))
         changed.append(collectives[place])
-    for place, arguments in met.items():
+    for place, arguments in arguments_of_transfer.items():
         additions[len(changed)] = arguments
         changed.append(transfers[place])
     return Enriched(edited(text, additions, changed), len(collectives), len(joined))
 
 
-def collective_arguments(found: Joined, group: GroupEntry | None) -> dict[str, Any]:
+def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, Any]:
     """Give a collective as NCCL's kernels carry it."""
-    entry, operator = found.entry, found.operator
+    entry, operator = joined.entry, joined.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")
     inside, outside = entry.in_elements, entry.out_elements
     kind = family(operator.name)

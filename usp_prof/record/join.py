@@ -51,8 +51,8 @@ def recorded_entries() -> list[FlightEntry] | None:
 
 def read_entries(entries: Iterable[Mapping[str, Any]]) -> list[FlightEntry]:
     """Turn the recorder's entries into ours; point-to-point ones are left out, their sequence is another."""
-    found = [_entry(entry) for entry in entries if not entry.get("is_p2p")]
-    return sorted(found, key=lambda entry: entry.created_ns)
+    collectives = [_entry(entry) for entry in entries if not entry.get("is_p2p")]
+    return sorted(collectives, key=lambda entry: entry.created_ns)
 
 
 def elements(shapes: Sequence[Sequence[int]]) -> int:
@@ -125,13 +125,13 @@ def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent])
     """Pair each entry with the innermost recorded operator that called it; entries of other times are left out."""
     ordered = sorted(operators, key=lambda operator: operator.start_ns)
     starts = [operator.start_ns for operator in ordered]
-    found = []
+    pairs = []
     for entry in entries:
         last = bisect_right(starts, entry.created_ns + _SLACK_NS)
         near = [one for one in ordered[max(0, last - 16) : last] if _called(one, entry)]
         if near:
-            found.append((entry, min(near, key=lambda one: (_distance(one, entry.created_ns), -one.start_ns))))
-    return found
+            pairs.append((entry, min(near, key=lambda one: (_distance(one, entry.created_ns), -one.start_ns))))
+    return pairs
 
 
 def family(name: str) -> str:
@@ -191,12 +191,14 @@ def _owners(
 
 def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]) -> int:
     """Count the events and calls that stay alone; a call may outlive the window, so it weighs nothing at the end."""
-    have, want = Counter(kinds[place] for place in places), Counter(call.kind for call in calls)
-    if not have:
-        return sum(want.values())
+    kinds_of_events, kinds_of_calls = Counter(kinds[place] for place in places), Counter(call.kind for call in calls)
+    if not kinds_of_events:
+        return sum(kinds_of_calls.values())
     last = max(events[place].start_ns for place in places)
     open_calls = Counter(call.kind for call in calls if call.entry.created_ns > last)
-    alone = sum((have - want).values()) + sum((want - have - open_calls).values())
+    alone = sum((kinds_of_events - kinds_of_calls).values()) + sum(
+        (kinds_of_calls - kinds_of_events - open_calls).values()
+    )
     # Events that begin before the call that they would be paired with.
     early = sum(
         events[place].start_ns + _SLACK_NS < call.entry.created_ns
@@ -235,14 +237,14 @@ def _pairs(
     for place in sorted(places, key=lambda place: events[place].start_ns):
         running[kinds[place]].append(place)
     pairs: list[tuple[int, _Call]] = []
-    for kind, here in running.items():
-        there = waiting[kind]
-        if len(here) == len(there):
-            pairs += zip(here, there, strict=True)
+    for kind, places_of_kind in running.items():
+        waiting_calls = waiting[kind]
+        if len(places_of_kind) == len(waiting_calls):
+            pairs += zip(places_of_kind, waiting_calls, strict=True)
             continue
         # Some lack: from the last event back, each takes the latest call that was made before it began.
-        left = list(there)
-        for place in reversed(here):
+        left = list(waiting_calls)
+        for place in reversed(places_of_kind):
             while left and left[-1].entry.created_ns > events[place].start_ns + _SLACK_NS:
                 left.pop()
             if left:

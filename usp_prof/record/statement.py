@@ -190,9 +190,9 @@ def _group_order(key: tuple[str, tuple[int, ...]]) -> tuple[bool, int, str, tupl
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever an option holds
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
@@ -246,7 +246,7 @@ def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
     not_plain = [name for name in _NOT_PLAIN if values.get(name)]
     if not_plain and not values.get("flop_per_token"):
         return _uncounted(values, sequence, f"it has {', '.join(not_plain)}: give its Hugging Face configuration")
-    entry = {name: found for name, aliases in _ALIASES.items() if (found := _first(values, aliases)) not in {None, ""}}
+    entry = {name: value for name, aliases in _ALIASES.items() if (value := _first(values, aliases)) not in {None, ""}}
     described = model_entry(entry)
     described.sequence = sequence or described.sequence
     if not described.head_dim and described.heads:

@@ -45,14 +45,14 @@ def find_events(text: str, name_prefixes: Iterable[str]) -> list[TextEvent]:
     """Parse the complete events whose names begin with one of the prefixes, in order of the file; times since epoch."""
     base = base_ns(text)
     pattern = re.compile(r'"name"\s*:\s*"(?:' + "|".join(map(re.escape, name_prefixes)) + ")")
-    found = (_event(text, match.start(), base) for match in pattern.finditer(text))
-    return [event for event in found if event is not None]
+    events = (_event(text, match.start(), base) for match in pattern.finditer(text))
+    return [event for event in events if event is not None]
 
 
 def base_ns(text: str) -> int:
     """Give the moment that the trace's times count from; 0 where it does not say."""
-    found = _BASE.search(text)
-    return int(found[1]) if found else 0
+    base = _BASE.search(text)
+    return int(base[1]) if base else 0
 
 
 def edited(text: str, additions: Mapping[int, Mapping[str, Any]], events: Iterable[TextEvent]) -> Iterator[str]:

@@ -220,7 +220,7 @@ def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) ->
     arrived = np.where(waits.at_end, end[waits.source], start[waits.source])
     good = arrived + np.minimum(waits.lag, 0) <= start[waits.target]
     order = sorted_by(waits.target, np.flatnonzero(good))
-    source, target, kind, arrived = (each[order] for each in (waits.source, waits.target, waits.kind, arrived))
+    source, target, kind, arrived = (column[order] for column in (waits.source, waits.target, waits.kind, arrived))
     lag = np.minimum(waits.lag[order], start[target] - arrived)
     earliest = np.where(waits.earliest == nodes.start, start, NEVER)
     lag, gap, earliest = _settled(nodes.first_of_lane, (start, end), (target, arrived, lag), waits.gap, earliest)

@@ -112,9 +112,9 @@ class Nodes:
 
     def of_ranks_with(self, marked: Flags) -> Flags:
         """Mark all nodes of the ranks of which some node is marked."""
-        there = np.zeros(int(self.rank.max(initial=0)) + 1, dtype=bool)
-        there[self.rank[marked]] = True
-        return np.asarray(there[self.rank])
+        is_with = np.zeros(int(self.rank.max(initial=0)) + 1, dtype=bool)
+        is_with[self.rank[marked]] = True
+        return np.asarray(is_with[self.rank])
 
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Work something out of these nodes once."""
@@ -214,7 +214,7 @@ def events_of(graph: Graph) -> Ints:
 
 def _once(memo: dict[object, object], key: object, build: Callable[[], T]) -> T:
     if key not in memo:
-        found = memo[key] = build()
-        if isinstance(found, np.ndarray):
-            found.setflags(write=False)
+        built = memo[key] = build()
+        if isinstance(built, np.ndarray):
+            built.setflags(write=False)
     return memo[key]  # type: ignore[return-value] # the key names the type

@@ -65,16 +65,16 @@ def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representat
     of them takes some GB.
     """
     asked_for = tuple(sorted(wanted))
-    found = tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, (), MOST_NODES))
-    if not set(asked_for) <= set(found.tables.ranks):
+    chosen = tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, (), MOST_NODES))
+    if not set(asked_for) <= set(chosen.tables.ranks):
         latest: dict[object, Representatives] = tables.memo("representatives of some", dict)
         key = MOST_NODES, asked_for
         if key not in latest:
             latest.clear()
             latest[key] = _representatives(tables, asked_for, MOST_NODES)
-        found = latest[key]
-    found.tables.assumptions = tables.assumptions  # which may have come later
-    return found
+        chosen = latest[key]
+    chosen.tables.assumptions = tables.assumptions  # which may have come later
+    return chosen
 
 
 def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -> Representatives:

@@ -58,7 +58,7 @@ class StepTimes:
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
     """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
-    found = [
+    of_ranks = [
         (
             np.full(len(step), rank),
             step,
@@ -67,9 +67,9 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
         )
         for rank, step, begin, end in _bounds_of(tables, graph)
     ]
-    if not found:
+    if not of_ranks:
         return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
-    return StepTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
 
 
 def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
@@ -84,14 +84,14 @@ def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, A
     clocks = clock.of(tables)
     device = ~graph.nodes.of_host & graph.measured
     work = rows_by_code(np.where(device, graph.nodes.rank, -1))
-    found = []
+    of_ranks = []
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)
         if len(steps) and rank in work:
             begin, end = (clocks.align(rank, steps[name]) for name in ("start_ns", "end_ns"))
             order = sorted_by(graph.nodes.start, work[rank])
-            found.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
-    return found
+            of_ranks.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
+    return of_ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,33 +52,39 @@ def read_run(
     executor: Executor | None,
 ) -> RunRead:
     """Read the run of a name (else the newest): all ranks, those named, or those that a choice finds."""
-    found = _chosen(discovery, name)
-    manifest, health_of_manifest = _manifest(found)
+    run_files = _chosen(discovery, name)
+    manifest, health_of_manifest = _manifest(run_files)
     sampling = None
     if isinstance(ranks, str):
         sampling = Sampling.parse(ranks)
-        chosen = _chosen_before_reading(sampling, found, manifest)
+        chosen = _chosen_before_reading(sampling, run_files, manifest)
     else:
         chosen = None if ranks is None else numbers("ranks", ranks)
-    files = _wanted(found, chosen)
+    files = _wanted(run_files, chosen)
     begun = time.monotonic()
-    _log.info("reading %d ranks of %s", len(files), found.name)
+    _log.info("reading %d ranks of %s", len(files), run_files.name)
     loaded, lost = load(files, manifest, cache, progress, executor)
     for row in lost:
         _log.info("%s: rank %d: %s", row.code, row.rank, row.detail)
-    _log.info("read %d of %d ranks of %s in %.1f s", len(loaded), len(files), found.name, time.monotonic() - begun)
+    _log.info("read %d of %d ranks of %s in %.1f s", len(loaded), len(files), run_files.name, time.monotonic() - begun)
     if manifest is None:
         manifest, more = _manifest_inside(loaded)
         health_of_manifest += more
     if sampling is not None and chosen is None:
         chosen = sampling.after_reading({rank: one.source for rank, one in loaded.items()}, manifest)
         loaded = {rank: loaded[rank] for rank in chosen}
-        _log.info("chose %d ranks of %s: %s", len(loaded), found.name, sampling)
-    health = [*discovery.health, *_other_runs(discovery, found), *_missing(found, loaded), *lost, *health_of_manifest]
+        _log.info("chose %d ranks of %s: %s", len(loaded), run_files.name, sampling)
+    health = [
+        *discovery.health,
+        *_other_runs(discovery, run_files),
+        *_missing(run_files, loaded),
+        *lost,
+        *health_of_manifest,
+    ]
     if chosen is not None:
-        health += _left_out(found, chosen, str(sampling) if sampling else "")
+        health += _left_out(run_files, chosen, str(sampling) if sampling else "")
     health += [row for one in loaded.values() for row in one.health]
-    return RunRead(found, manifest, loaded, tuple(health))
+    return RunRead(run_files, manifest, loaded, tuple(health))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +115,11 @@ def read_ranks(
     the ranks that are there; of a run that grows meanwhile, read them once more.
     `open_run` finds their tables afterwards.
     """
-    found = _chosen(discover(path), run)
-    manifest, _ = _manifest(found)
-    chosen = _chosen_before_reading(Sampling.parse(ranks), found, manifest) if isinstance(ranks, str) else ranks
+    run_files = _chosen(discover(path), run)
+    manifest, _ = _manifest(run_files)
+    chosen = _chosen_before_reading(Sampling.parse(ranks), run_files, manifest) if isinstance(ranks, str) else ranks
     index, count = shard
-    files = sorted(_wanted(found, chosen), key=lambda file: file.rank)[index::count]
+    files = sorted(_wanted(run_files, chosen), key=lambda file: file.rank)[index::count]
     cache = open_cache(cache_dir)
     if not files:
         return RanksRead((), 0, (), cache.place)
@@ -134,23 +140,25 @@ def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
     return named[name]
 
 
-def _chosen_before_reading(sampling: Sampling, found: FoundRun, manifest: Manifest | None) -> tuple[int, ...] | None:
-    return sampling.before_reading(sorted(file.rank for file in found.files), manifest)
+def _chosen_before_reading(sampling: Sampling, run: FoundRun, manifest: Manifest | None) -> tuple[int, ...] | None:
+    return sampling.before_reading(sorted(file.rank for file in run.files), manifest)
 
 
-def _wanted(found: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
+def _wanted(run: FoundRun, ranks: Iterable[int] | None) -> list[TraceFile]:
     if ranks is None:
-        return list(found.files)
+        return list(run.files)
     wanted = set(ranks)
-    missing = sorted(wanted - {file.rank for file in found.files})
+    missing = sorted(wanted - {file.rank for file in run.files})
     if missing or not wanted:
-        there = spans([file.rank for file in found.files])
-        raise UsageError(f"run {found.name} has no rank {spans(missing) or '(none was named)'}", hint=f"it has {there}")
-    return [file for file in found.files if file.rank in wanted]
+        ranks_with_traces = spans([file.rank for file in run.files])
+        raise UsageError(
+            f"run {run.name} has no rank {spans(missing) or '(none was named)'}", hint=f"it has {ranks_with_traces}"
+        )
+    return [file for file in run.files if file.rank in wanted]
 
 
-def _manifest(found: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
-    path = find_manifest(found.folders)
+def _manifest(run: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
+    path = find_manifest(run.folders)
     return read_manifest(path) if path is not None else (None, ())
 
 
@@ -163,31 +171,31 @@ def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None,
     return None, ()
 
 
-def _other_runs(discovery: Discovery, found: FoundRun) -> list[HealthRow]:
-    others = [run.name for run in discovery.runs if run is not found]
+def _other_runs(discovery: Discovery, opened: FoundRun) -> list[HealthRow]:
+    others = [run.name for run in discovery.runs if run is not opened]
     if not others:
         return []
-    detail = f"several runs lie here; opened {found.name}, not {first_few(others, 8)}"
+    detail = f"several runs lie here; opened {opened.name}, not {first_few(others, 8)}"
     return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
 
 
-def _missing(found: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]:
-    world = max((file.world_size for file in found.files), default=-1)
-    missing = sorted(set(range(world)) - {file.rank for file in found.files})
+def _missing(run: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]:
+    world = max((file.world_size for file in run.files), default=-1)
+    missing = sorted(set(range(world)) - {file.rank for file in run.files})
     if not missing or not loaded:
         return []
     detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): what they did is not known"
     return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
 
 
-def _left_out(found: FoundRun, chosen: Collection[int], sampling: str) -> list[HealthRow]:
+def _left_out(run: FoundRun, chosen: Collection[int], sampling: str) -> list[HealthRow]:
     """Name the ranks that have a trace and were left out on purpose."""
-    left = sorted({file.rank for file in found.files} - set(chosen))
+    left = sorted({file.rank for file in run.files} - set(chosen))
     if not left:
         return []
     how = f"ranks {sampling}" if sampling else "ranks chosen by number"
     detail = (
-        f"{len(left)} of {len(found.files)} ranks are left out ({how}): figures are of ranks {spans(chosen)} alone, "
+        f"{len(left)} of {len(run.files)} ranks are left out ({how}): figures are of ranks {spans(chosen)} alone, "
         "and who waits for whom among all ranks is not known"
     )
     return [HealthRow("ranks_left_out", Severity.ERROR, count=len(left), detail=detail)]

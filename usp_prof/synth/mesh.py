@@ -55,11 +55,11 @@ class Topology:
     @cached_property
     def by_rank(self) -> tuple[dict[str, Group], ...]:
         """For each rank its group of each axis."""
-        found: tuple[dict[str, Group], ...] = tuple({} for _ in range(self.mesh.world))
+        group_of_axis: tuple[dict[str, Group], ...] = tuple({} for _ in range(self.mesh.world))
         for group in self.groups:
             for rank in group.ranks:
-                found[rank][group.axis] = group
-        return found
+                group_of_axis[rank][group.axis] = group
+        return group_of_axis
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Give a rank's place on each axis."""

@@ -200,17 +200,17 @@ class Uneven:
 
     def share(self, step: int, micro_batch: int, *, feeds: bool) -> float:
         """Give the share of a block of a micro-batch: of the feed-forward, where experts are, or of attention."""
-        found = 1.0
+        share = 1.0
         for fault in self._run.faults:
             if fault.step not in (-1, step):
                 continue
             if fault.kind is FaultKind.EXPERT_IMBALANCE and feeds:
-                found *= self._crowded(fault)
+                share *= self._crowded(fault)
             elif fault.kind is FaultKind.CONTIGUOUS_CP and not feeds:
-                found *= (2 * self._topology.coordinates(self._rank)["cp"] + 1) / self._run.mesh.cp
+                share *= (2 * self._topology.coordinates(self._rank)["cp"] + 1) / self._run.mesh.cp
             elif fault.kind is FaultKind.UNEQUAL_LENGTHS:
-                found *= float(self._drawn(fault, step)[self._topology.coordinates(self._rank)["dp"], micro_batch])
-        return found
+                share *= float(self._drawn(fault, step)[self._topology.coordinates(self._rank)["dp"], micro_batch])
+        return share
 
     def _crowded(self, fault: Fault) -> float:
         """One member of each expert group gets `factor` times its share, the others what is left."""

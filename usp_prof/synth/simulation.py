@@ -285,13 +285,13 @@ def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, in
 
 
 def _culprits(simulation: Simulation) -> tuple[Culprit, ...]:
-    found = []
+    culprits = []
     for fault in simulation.run.faults:
         mended = simulate(_without(simulation.run, fault))
         cost = _mean(simulation) - _mean(mended)
         gain = 1 - settled_step_ns(mended) / settled_step_ns(simulation)
-        found.append(Culprit(fault.rank, str(fault.kind), fault.step, fault.axis, cost, gain))
-    return tuple(sorted(found, key=lambda culprit: -culprit.cost_ns))
+        culprits.append(Culprit(fault.rank, str(fault.kind), fault.step, fault.axis, cost, gain))
+    return tuple(sorted(culprits, key=lambda culprit: -culprit.cost_ns))
 
 
 def _without(run: Declaration, fault: Fault) -> Declaration:

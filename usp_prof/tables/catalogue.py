@@ -85,10 +85,10 @@ ROOMS = ("contract.py", "limits.py", "schedule.py", "schedule_orders.py", "colum
 
 def schema(name: str) -> Schema:
     """Give the schema of a table by its name."""
-    found = {schema.name: schema for schema in SCHEMAS}
-    if name not in found:
-        raise unknown_name("table", name, found)
-    return found[name]
+    schemas = {schema.name: schema for schema in SCHEMAS}
+    if name not in schemas:
+        raise unknown_name("table", name, schemas)
+    return schemas[name]
 
 
 def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
@@ -127,8 +127,10 @@ def assemble(
 ) -> TableSet:
     """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
-    layout, found = group_axes.resolve(sources, manifest)
-    known = sorted({*health, *found, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)})
+    layout, health_of_axes = group_axes.resolve(sources, manifest)
+    known = sorted(
+        {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}
+    )
     cut = job_steps.cut(apply(sources, layout), known)
     cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
@@ -144,11 +146,11 @@ def assemble(
 def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
     """Give the rows of health that the ranks' own tables hold."""
     fields = [field.name for field in dataclasses.fields(HealthRow)]
-    found = []
+    rows_of_ranks = []
     for source in sources.values():
         rows = source.table("health").select(fields).to_pylist()
-        found += [HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in rows]
-    return found
+        rows_of_ranks += [HealthRow(**{**row, "severity": Severity(row["severity"])}) for row in rows]
+    return rows_of_ranks
 
 
 def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:

@@ -65,11 +65,11 @@ def find(
     frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
 ) -> list[HealthRow]:
     """List the rows of health of one rank."""
-    found = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
-    found += [*_odd_values(frame)]
+    counted = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
+    counted += [*_odd_values(frame)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
-        for code, severity, count, detail in found
+        for code, severity, count, detail in counted
         if count
     ]
 

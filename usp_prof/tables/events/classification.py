@@ -107,10 +107,10 @@ def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
     fixed = {"gpu_memcpy": KINDS.index(WorkKind.MEMCPY), "gpu_memset": KINDS.index(WorkKind.MEMSET)}
     by_category = lookup([fixed.get(name, -1) for name in names], category[rows], missing=-1)
     kind = np.where(by_category >= 0, by_category, named)
-    whose = frame.by_name(rows, lambda name: classify(name)[1], object)
-    libraries = sorted({*whose.tolist(), ""})
+    owner = frame.by_name(rows, lambda name: classify(name)[1], object)
+    libraries = sorted({*owner.tolist(), ""})
     place = {name: number for number, name in enumerate(libraries)}
-    library = np.fromiter(map(place.__getitem__, whose.tolist()), np.int64, len(whose))
+    library = np.fromiter(map(place.__getitem__, owner.tolist()), np.int64, len(owner))
     library = np.where(by_category >= 0, libraries.index(""), library)
     return kind, compact(library, libraries)
 

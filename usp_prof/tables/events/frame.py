@@ -104,10 +104,10 @@ class EventFrame:
     def rows(self, *categories: str) -> Ints:
         """Give the rows of complete events of these categories, in file order."""
         parts = [self._category(name) for name in categories]
-        found = [part for part in parts if len(part)]
-        if len(found) < 2:
-            return found[0] if found else np.zeros(0, np.int64)
-        return np.sort(np.concatenate(found))
+        present = [part for part in parts if len(part)]
+        if len(present) < 2:
+            return present[0] if present else np.zeros(0, np.int64)
+        return np.sort(np.concatenate(present))
 
     def _category(self, name: str) -> Ints:
         if name not in self._categories:
@@ -127,8 +127,8 @@ class EventFrame:
         used = np.zeros(len(values), dtype=bool)
         used[own] = True
         table = np.zeros(len(values), dtype=dtype)
-        found = np.flatnonzero(used)
-        table[found] = np.fromiter((say(values[code]) for code in found.tolist()), dtype, len(found))
+        used_codes = np.flatnonzero(used)
+        table[used_codes] = np.fromiter((say(values[code]) for code in used_codes.tolist()), dtype, len(used_codes))
         return table.take(own)
 
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:

@@ -87,16 +87,16 @@ def cut(frame: EventFrame) -> int:
 
 def _outlasting(track: Ints, start: Ints, end: Ints) -> Flags:
     """Mark work within which the next ones of its stream begin and end; all sorted by stream and start."""
-    found = np.zeros(len(start), dtype=bool)
+    outlasts = np.zeros(len(start), dtype=bool)
     if len(start) <= _OUTLASTED:
-        return found
+        return outlasts
     within = np.ones(len(start) - _OUTLASTED, dtype=bool)
     for step in range(1, _OUTLASTED + 1):
         later = slice(step, len(start) - _OUTLASTED + step)
         here = slice(0, len(start) - _OUTLASTED)
         within &= (track[later] == track[here]) & (end[later] <= end[here]) & (start[later] > start[here])
-    found[: len(within)] = within
-    return found
+    outlasts[: len(within)] = within
+    return outlasts
 
 
 # Links: the host call that launched each piece of device work, and the CPU op around that call.

@@ -93,7 +93,7 @@ _LIBRARY_MARKS = (
 def described(description: str) -> Described:
     """Read a group's description; nothing is told by "default_pg", "undefined" and names that are not known."""
     plain = _COPY.sub("", description.removeprefix("mesh_"))
-    return next((found for found, pattern in _COMPILED if pattern.fullmatch(plain)), _NOTHING)
+    return next((meaning for meaning, pattern in _COMPILED if pattern.fullmatch(plain)), _NOTHING)
 
 
 def axis_of_description(description: str) -> Axis:

@@ -119,7 +119,7 @@ def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[st
         own_ranks = ranks.get(key, ())
         layout = tuple(rank - own_ranks[0] for rank in own_ranks) or key
         alike.setdefault((layout, frozenset(kind.op for kind in own.kinds)), []).append(key)
-    found = {}
+    by_name = {}
     for keys in alike.values():
         members = [rank for key in keys for rank in ranks.get(key, ())]
         apart = len(members) == len(set(members))  # several groups of the same ranks may serve different axes
@@ -127,8 +127,8 @@ def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[st
             pooled = Traffic()
             for key in together:
                 pooled.add(traffic[key])
-            found.update(dict.fromkeys(together, infer(pooled)))
-    return found
+            by_name.update(dict.fromkeys(together, infer(pooled)))
+    return by_name
 
 
 def infer(traffic: Traffic) -> Inferred:

@@ -64,18 +64,18 @@ def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
     """Give every rank's actions: without any marks inferred, with marks that name no stage completed."""
-    found = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
-    is_marked = any(len(made) for made in found.values())
-    if is_marked and not any(_lacks_stages(made) for made in found.values()):
-        return found
+    actions_of_rank = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
+    is_marked = any(len(recorded) for recorded in actions_of_rank.values())
+    if is_marked and not any(_lacks_stages(recorded) for recorded in actions_of_rank.values()):
+        return actions_of_rank
     passed = {rank: stretches.messages(source) for rank, source in sources.items()}
     for chain in chains(sources, passed):
         if is_marked:
             for stage, rank in enumerate(chain):
-                found[rank] = _with_stage(found[rank], stage)
+                actions_of_rank[rank] = _with_stage(actions_of_rank[rank], stage)
         else:
-            found |= _inferred(sources, passed, chain)
-    return found
+            actions_of_rank |= _inferred(sources, passed, chain)
+    return actions_of_rank
 
 
 def _lacks_stages(made: pa.Table) -> bool:
@@ -103,41 +103,48 @@ def _inferred(
 ) -> dict[int, pa.Table]:
     """Infer the actions of the ranks of one pipeline, step by step."""
     # All three have one entry a rank of the chain.
-    found = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
+    stretches_of_rank = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
     messages = [passed[rank] for rank in chain]
     labelled: list[list[Labelled]] = [[] for _ in chain]
-    for step in sorted({number for of_rank in found for number in of_rank.step.tolist()}):
-        for place, labels in enumerate(_labelled_step(found, messages, step)):
+    for step in sorted({number for of_rank in stretches_of_rank for number in of_rank.step.tolist()}):
+        for place, labels in enumerate(_labelled_step(stretches_of_rank, messages, step)):
             labelled[place] += labels
-    return {rank: _table(rank, found[place], labelled[place], messages[place]) for place, rank in enumerate(chain)}
+    return {
+        rank: _table(rank, stretches_of_rank[place], labelled[place], messages[place])
+        for place, rank in enumerate(chain)
+    }
 
 
-def _labelled_step(found: Sequence[Stretches], passed: Sequence[Messages], step: int) -> list[list[Labelled]]:
+def _labelled_step(
+    stretches_of_rank: Sequence[Stretches], passed: Sequence[Messages], step: int
+) -> list[list[Labelled]]:
     """Leave out as little light work as makes the rest fit an order; all but the lightest where none fits."""
-    tried = [[_observed_turns(*one, step, share) for one in zip(found, passed, strict=True)] for share in _LIGHT]
+    tried = [
+        [_observed_turns(*one, step, share) for one in zip(stretches_of_rank, passed, strict=True)] for share in _LIGHT
+    ]
     for turns in tried:
         if labels := by_named_order(turns):
             return labels
     return counted(tried[0])
 
 
-def _observed_turns(found: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
+def _observed_turns(of_rank: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
     """List the stretches of a rank in one step with their kinds, and whether something was sent after each."""
-    rows = found.heavy(share)
-    kinds, sends = found.kind[rows], found.sends(rows, passed)
-    chosen = np.flatnonzero(found.step[rows] == step)
+    rows = of_rank.heavy(share)
+    kinds, sends = of_rank.kind[rows], of_rank.sends(rows, passed)
+    chosen = np.flatnonzero(of_rank.step[rows] == step)
     return [(int(rows[place]), Turn(int(kinds[place]), bool(sends[place]))) for place in chosen.tolist()]
 
 
-def _table(rank: int, found: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
+def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
     """Make the actions of a rank from its labelled stretches: a stretch of several actions is cut into as many."""
-    work, arrived = found.work, passed.ended[~passed.sends]
+    work, arrived = of_rank.work, passed.ended[~passed.sends]
     named = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
     # Work of each action, from `low` to before `high`; what ran before its receive arrived is left out.
     ranges = []
     for label in labelled:
-        for low, high in found.pieces(list(label.rows), len(label.actions)):
-            ranges.append((found.after_receiving(low, high, arrived), high))
+        for low, high in of_rank.pieces(list(label.rows), len(label.actions)):
+            ranges.append((of_rank.after_receiving(low, high, arrived), high))
     first = np.array([low for low, _ in ranges], np.int64)
     start = np.array([work.begun[low:high].min() for low, high in ranges], np.int64)
     columns = {
@@ -151,7 +158,7 @@ def _table(rank: int, found: Stretches, labelled: Sequence[Labelled], passed: Me
         "device_start_ns": np.array([work.start[low:high].min() for low, high in ranges], np.int64),
         "device_end_ns": np.array([work.end[low:high].max() for low, high in ranges], np.int64),
         "source": INFERRED,
-        "step": found.step[np.searchsorted(found.first, first, side="right") - 1],
+        "step": of_rank.step[np.searchsorted(of_rank.first, first, side="right") - 1],
     }
     return table(actions.SCHEMA, columns, len(ranges))
 

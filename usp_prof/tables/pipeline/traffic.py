@@ -83,7 +83,7 @@ def _ahead(ends: Ints, answers: Ints) -> bool:
 
 def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> list[tuple[int, ...]]:
     """Sort ranks into pipelines in order of their stages: the first sends first, each next gets its first message."""
-    found, left = [], {rank for rank in sources if len(passed[rank].posted)}
+    pipelines, left = [], {rank for rank in sources if len(passed[rank].posted)}
     for rank in sorted(left):
         if rank not in left:
             continue
@@ -92,8 +92,8 @@ def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> lis
         left -= members
         chain = _in_order(members, passed)
         if len(chain) > 1:
-            found.append(chain)
-    return found
+            pipelines.append(chain)
+    return pipelines
 
 
 def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:

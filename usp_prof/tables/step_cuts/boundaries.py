@@ -111,9 +111,9 @@ def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, cand
     2. It is the last that follows an update of parameters.
     """
     # Row of the other rank's work that opens the step behind each of its inner boundaries.
-    theirs = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
+    their_openings = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
     for before, behind in _SIDES:
-        alike = _fitting(_alike(their_work, theirs, work, before, behind), candidates)
+        alike = _fitting(_alike(their_work, their_openings, work, before, behind), candidates)
         only = np.array([rows[0] if len(rows) == 1 else -1 for rows in alike], np.int64)
         if (only[1:-1] >= 0).all() and (only >= 0).any():
             return only
@@ -127,9 +127,9 @@ def _fitting(fits: Flags, candidates: list[range]) -> list[Ints]:
     return [np.array(rows, np.int64)[fits[rows.start : rows.stop]] for rows in candidates]
 
 
-def _alike(their_work: DeviceWork, theirs: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
+def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
     """Mark activities that have the surroundings which most of the other rank's boundaries have."""
-    around_theirs = _surroundings(their_work, before, behind)[theirs[theirs < len(their_work)]]
+    around_theirs = _surroundings(their_work, before, behind)[their_openings[their_openings < len(their_work)]]
     if not len(around_theirs):
         return np.zeros(len(work), bool)
     kinds, count = np.unique(around_theirs, return_counts=True)

@@ -46,15 +46,15 @@ def recurring(codes: Ints, telling: Flags, light: Flags) -> Ints:
 
     `telling` marks symbols that say much even where they occur twice only; those that `light` marks say nothing.
     """
-    found = []
+    symbols = []
     for code, places in rows_by_code(codes).items():
         gaps = np.diff(places)
         if not len(gaps) or light[places[0]]:
             continue
         heads = np.r_[places[0], places[1:][gaps > CLUSTER * gaps.max()]]
         if len(heads) >= (2 if telling[places[0]] else FREQUENT) and _regular(heads, len(codes)):
-            found.append(code)
-    return np.array(found, np.int64)
+            symbols.append(code)
+    return np.array(symbols, np.int64)
 
 
 def _regular(heads: Ints, length: int) -> bool:
@@ -203,20 +203,20 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
     share = np.bincount(codes, duration) / max(int(duration.sum()), 1)
     light = ~telling & (talks | (share[codes] < LIGHT))
     kinds = recurring(codes, telling, light)
-    found = find_repetition(
+    periods = find_repetition(
         codes,
         _readiness(work),
         [work.updates] if work.updates.any() else (),
         recurring=kinds,
         least=2 if work.updates.any() else 3,
     )
-    if found is None:
+    if periods is None:
         return None
-    middle = slice(int(found.start[len(found) // 2]), int(found.end[len(found) // 2]))
+    middle = slice(int(periods.start[len(periods) // 2]), int(periods.end[len(periods) // 2]))
     parts = parts_of(codes[middle])
     operations = work.operation[middle]
     classes = [work.updates[middle], *(operations == one for one in np.unique(operations[operations >= 0]).tolist())]
-    return found if parts == 1 or update_in_one_part(classes, parts) else None
+    return periods if parts == 1 or update_in_one_part(classes, parts) else None
 
 
 def _readiness(work: DeviceWork) -> Floats:

@@ -49,12 +49,12 @@ class _WorkInOrder:
         """What every step has to hold when any does."""
         return [self.phase == _STEP, self.phase == _BACKWARD]
 
-    def marks(self, found: Repetition | None) -> Marks:
+    def marks(self, periods: Repetition | None) -> Marks:
         """Give numbers, starts and ends on the host of what repeats."""
-        if found is None:
+        if periods is None:
             return _NOTHING, _NOTHING, _NOTHING
-        start = self.host[found.start]
-        return np.arange(len(start)), start, np.append(self.host, self.latest + 1)[found.end]
+        start = self.host[periods.start]
+        return np.arange(len(start)), start, np.append(self.host, self.latest + 1)[periods.end]
 
 
 def by_annotations(frame: EventFrame, links: Links) -> Marks:
@@ -66,17 +66,17 @@ def by_annotations(frame: EventFrame, links: Links) -> Marks:
     best: Repetition | None = None
     for code in distinct(own).tolist():
         places = np.searchsorted(work.host, frame.start[rows[own == code]])
-        found = repetition_at(work.codes, places, work.needed, least=work.least)
-        if found is not None and (best is None or (len(found), -found.start[0]) > (len(best), -best.start[0])):
-            best = found
+        periods = repetition_at(work.codes, places, work.needed, least=work.least)
+        if periods is not None and (best is None or (len(periods), -periods.start[0]) > (len(best), -best.start[0])):
+            best = periods
     return work.marks(best)
 
 
 def by_work(frame: EventFrame, links: Links) -> Marks:
     """Cut where the kernels of the busiest stream repeat; in a trace without device work, the ops of the host."""
     work = _work(frame, links)
-    found = find_repetition(work.codes, _begin(work.host, work.phase), work.needed, least=work.least)
-    return work.marks(found)
+    periods = find_repetition(work.codes, _begin(work.host, work.phase), work.needed, least=work.least)
+    return work.marks(periods)
 
 
 def _work(frame: EventFrame, links: Links) -> _WorkInOrder:
