@@ -201,12 +201,30 @@ def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float
 
 
 @pytest.mark.parametrize("factor", [0.1, 10])
-def test_tokens_that_the_ops_contradict_have_no_mfu(made_up: Path, factor: float) -> None:
+def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, factor: float) -> None:
+    """Tokens a second stood at ten times the run's, beside an MFU that was refused for the same tokens."""
     run_tables = assumed(made_up)
     tokens = round(run_tables.tokens_per_step * factor)
     result = mfu.compute(assumed(made_up, tokens_per_step=tokens))
     assert np.isnan(result.mfu)
+    assert np.isnan(result.listing()["tokens_per_second"]).all()
+    assert ("tokens_per_second", "") not in figures(result)
     assert f"{tokens:,} tokens a step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
+
+
+def test_recorded_tokens_stand_where_the_recorded_model_fits_them(made_up: Path) -> None:
+    """Then only the model given by hand is wrong; without another model nothing says which of the two is."""
+    recorded = figures(mfu.compute(assumed(made_up)))["tokens_per_second", ""]
+    wrong = scaled(model_of(made_up), 10)
+    assert figures(mfu.compute(assumed(made_up, model=wrong)))["tokens_per_second", ""] == recorded
+    alone = assumed(made_up, model=wrong)
+    assert alone.manifest is not None
+    alone.manifest = replace(alone.manifest, model=None)
+    assert ("tokens_per_second", "") not in figures(mfu.compute(alone))
+    manifests_own = assumed(made_up)
+    assert manifests_own.manifest is not None
+    manifests_own.manifest = replace(manifests_own.manifest, model=wrong)
+    assert ("tokens_per_second", "") not in figures(mfu.compute(manifests_own))
 
 
 def test_one_rank_contradicts_a_model_too(made_up: Path) -> None:

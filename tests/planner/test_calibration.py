@@ -1,11 +1,13 @@
 """Does a recorded run teach the planner what it can, and is the error told?"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from usp_prof import open_run
 from usp_prof.model.errors import InputError
+from usp_prof.model.selection import Assumptions
 from usp_prof.planner.calibration import Calibration, calibrate
 from usp_prof.planner.cases import machine_of
 from usp_prof.planner.cluster import FEW_MEMBERS
@@ -66,3 +68,19 @@ def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None
     )
     with pytest.raises(InputError, match="does not tell its model"):
         calibrate(open_run(tmp_path, cache_dir=tmp_path / "cache").tables)
+
+
+def test_a_run_that_contradicts_its_tokens_or_its_mesh_is_refused(tmp_path: Path) -> None:
+    """Its plans stood, although no MFU was shown for the same inputs."""
+    tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables
+    recorded = tables.tokens_per_step
+    tables.assumptions = Assumptions(tokens_per_step=100 * recorded)
+    with pytest.raises(InputError, match=f"{100 * recorded:,} tokens a step") as refused:
+        calibrate(tables)
+    assert "--tokens-per-step" in refused.value.hint
+    tables.assumptions = Assumptions()
+    assert tables.manifest is not None
+    tables.manifest = replace(tables.manifest, mesh={"dp": 3})
+    with pytest.raises(InputError, match="which do not go into it") as refused:
+        calibrate(tables)
+    assert "run.json" in refused.value.hint

@@ -56,7 +56,12 @@ FLOP_RATIO = Metric(
     "trace_flop_ratio", Unit.RATIO, Better.NEITHER, "FLOP in the trace over the model's",
     "FLOP of the trace's ops by their shapes over the model's by the matmul convention; the report says why.",
 )  # fmt: skip
-METRICS = (MFU, HFU, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
+TOKENS_PER_SECOND = Metric(
+    "tokens_per_second", Unit.PER_SECOND, Better.HIGHER, "Tokens per second",
+    "Tokens of a step, as recorded or given, over the mean step time of ordinary steps; not known where the FLOP of "
+    "the trace's ops contradict them.",
+)  # fmt: skip
+METRICS = (MFU, HFU, TOKENS_PER_SECOND, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class MfuResult:
     flop_per_token: dict[str, float]
     hardware_flop_per_token: float
     tokens_per_second: float
+    """NaN where the tokens are not known, or the trace contradicts them."""
     step_tokens_per_second: dict[int, float]
     devices: int
     peak: float
@@ -74,8 +80,13 @@ class MfuResult:
     peak_source: str
     parts: tuple[Part, ...]
     notes: tuple[HealthRow, ...] = ()
-    is_contradicted: bool = False
-    """The trace contradicts the model, the tokens or the peak (`notes` say which): no share of the peak is known."""
+    contradictions: tuple[HealthRow, ...] = ()
+    """Those of the notes that say what the trace contradicts: the model, the tokens, the peak or the mesh."""
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the trace contradicts what MFU is made of, so that no share of the peak is known."""
+        return bool(self.contradictions)
 
     def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
         """Give the share of the devices' peak."""
@@ -94,6 +105,7 @@ class MfuResult:
         values = [
             Value(MFU, self.utilisation(cost, self.tokens_per_second)),
             Value(HFU, self.utilisation(self.hardware_flop_per_token, self.tokens_per_second)),
+            Value(TOKENS_PER_SECOND, self.tokens_per_second),
             Value(FLOP_RATIO, flop_check.flop_ratio(self.parts)),
         ]
         values += [
@@ -153,14 +165,18 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     trace = flop_check.traced(work.ops, work.total_ns)
     contradictions = [*_wrong_devices(tables), *_wrong_peak(tables, work, trace, kind)]
     parts: tuple[Part, ...] = ()
+    tokens_per_second = times.tokens_per_second
     if model is not None and trace is not None and tables.tokens_per_step and len(times.rank):
-        contradictions += _wrong_model(tables, model, trace, times, roof.op_peak(kind))
+        wrong_model = _wrong_model(tables, model, trace, times, roof.op_peak(kind))
+        contradictions += wrong_model
+        if wrong_model and not _recorded_model_fits(tables, trace, times, roof.op_peak(kind)):
+            tokens_per_second, rates = float("nan"), {}
         parts = check(tables, selection, model, trace, times)
     return MfuResult(
         convention=convention,
         flop_per_token=per_token,
         hardware_flop_per_token=_hardware(tables, model, convention, notes),
-        tokens_per_second=times.tokens_per_second,
+        tokens_per_second=tokens_per_second,
         step_tokens_per_second=rates,
         devices=_devices(tables),
         peak=peak,
@@ -168,7 +184,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
         peak_source=roof.source,
         parts=parts,
         notes=tuple(sorted([*notes, *contradictions])),
-        is_contradicted=bool(contradictions),
+        contradictions=tuple(contradictions),
     )
 
 
@@ -320,6 +336,17 @@ def _wrong_model(
         " ranks (--tokens-per-step)"
     )
     return [HealthRow("model_contradicted", Severity.ERROR, detail=detail)]
+
+
+def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult, op_peak: float) -> bool:
+    """Say whether the manifest's own model and these tokens fit the trace: only the model given by hand is wrong then.
+
+    Of a model and tokens that contradict the trace together, nothing else tells which of the two is wrong.
+    """
+    recorded = tables.manifest.model if tables.manifest is not None else None
+    if recorded is None or tables.assumptions.model is None or flops.per_token(recorded) is None:
+        return False
+    return not _wrong_model(tables, recorded, trace, times, op_peak)
 
 
 def check(

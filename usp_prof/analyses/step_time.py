@@ -37,16 +37,12 @@ STEP_SPREAD = Metric(
     "Longest less shortest rank's step over the job's step; the whole is the median over ordinary steps.",
     ("step",),
 )  # fmt: skip
-TOKENS_PER_SECOND = Metric(
-    "tokens_per_second", Unit.PER_SECOND, Better.HIGHER, "Tokens per second",
-    "Tokens of a step, as the manifest gives them, over the mean step time of ordinary steps.",
-)  # fmt: skip
 WINDOW_TIME = Metric(
     "window_time", Unit.NS, Better.NEITHER, "A rank's recorded window, mean",
     "Length of what was recorded on a rank whose steps are not known; as the whole the mean over those ranks.",
     ("rank", "step"),
 )  # fmt: skip
-METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, TOKENS_PER_SECOND, WINDOW_TIME)
+METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, WINDOW_TIME)
 _SOURCES = {
     "mark": "steps are the recorder's marks",
     "annotation": "no ProfilerStep: steps are taken from a repeating annotation",
@@ -87,6 +83,7 @@ class StepTimeResult:
     """The row is a recorded window of which no steps are known: it is in no figure per step."""
     job: tuple[JobStep, ...]
     tokens_per_second: float
+    """As the tokens of a step are given; `mfu` checks them against the trace and has the metric."""
     notes: tuple[HealthRow, ...] = ()
 
     @property
@@ -105,8 +102,6 @@ class StepTimeResult:
         if self.job:
             values.append(Value(JOB_STEP_TIME, float(np.median([s.length_ns for s in self.ordinary]))))
             values.append(Value(STEP_SPREAD, float(np.median([_spread(s) for s in self.ordinary]))))
-        if not np.isnan(self.tokens_per_second):
-            values.append(Value(TOKENS_PER_SECOND, self.tokens_per_second))
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags
     from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest, ModelEntry
+    from usp_prof.model.health import HealthRow
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
 
@@ -104,6 +105,8 @@ def calibrate(tables: TableSet) -> Calibration:
             hint="record it with usp_prof.record, which writes run.json, or name a model and a device",
         )
     work = mfu.compute(tables)
+    if work.is_contradicted:
+        raise _contradicted(work.contradictions)
     parts = breakdown.compute(tables).values()
     step_ns = _whole(step_time.compute(tables).values(), "step_time")
     compute_ns = _whole(parts, "compute_time")
@@ -130,6 +133,12 @@ def calibrate(tables: TableSet) -> Calibration:
     profile = _with_parts(profile, model, configuration, cluster, parts)
     prediction = predict(model, configuration, cluster, profile=profile)
     return Calibration(model, configuration, cluster, profile, prediction, step_ns)
+
+
+def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
+    """Say what the trace contradicts, and what to give in its place."""
+    found, _, hint = rows[0].detail.rpartition("; ")
+    return InputError(f"nothing can be planned from the run: {found}", hint=hint)
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:
