@@ -11,7 +11,8 @@ from made_pairs import PAIRS, PLAIN
 from tiny import Trace, table_set
 
 from usp_prof.findings import all_rules, rule
-from usp_prof.findings.proof import equals
+from usp_prof.findings.proof import MOST, equals
+from usp_prof.findings.rules.hosts import HostPause
 from usp_prof.findings.rules.links import SlowLink
 from usp_prof.findings.rules.slow_ranks import SlowRank
 from usp_prof.model.finding import Finding
@@ -101,6 +102,18 @@ def test_a_slow_rank_computes_longest() -> None:
     rows = proving_rows(tables, draft)
     steps = len(tables.columns("steps", 0))
     assert {row["rank"] for row in rows[:steps]} == {draft.where["rank"]}
+
+
+def test_a_pause_is_shown_itself() -> None:
+    """The rows were the launches that follow pauses, of 50 us each."""
+    tables = run_with("gc_pause").tables
+    (draft,) = HostPause.look(tables)
+    rows = proving_rows(tables, draft)
+    assert len(rows) == min(draft.evidence["pauses"], MOST)
+    assert rows[0]["dur_ns"] == draft.evidence["longest_ns"]
+    assert [row["dur_ns"] for row in rows] == sorted((row["dur_ns"] for row in rows), reverse=True)
+    assert (rows[0]["rank"], rows[0]["step"]) == (draft.where["rank"], draft.where["step"])
+    assert rows[0]["next_name"]
 
 
 def test_a_finding_can_be_told_with_its_rows() -> None:

@@ -214,7 +214,7 @@ def test_the_ranks_that_others_wait_for_are_listed_when_they_matter(tables: Tabl
     assert [row[0] for row in table.rows] == [1, 5, 4]
     assert table.rows[0][:4] == (1, 9 * MS, 0.7, 1.1)
     assert table.more == 2
-    assert [column.head for column in table.columns] == ["rank", "late by", "arrives last", "slowdown"]
+    assert [column.head for column in table.columns] == ["rank", "late by", "arrives last", "compute slowdown"]
     calm = build(tables, {"x": Told((value("slowdown", 1.01, Unit.RATIO, rank=1),))}, name="x")
     assert not any(isinstance(block, DataTable) for block in calm.summary.blocks)
 

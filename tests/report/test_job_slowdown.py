@@ -28,7 +28,7 @@ def report_of(tables: TableSet) -> Document:
 
 def head(document: Document) -> KeyFigure | None:
     (figures,) = (block for block in document.summary.blocks if isinstance(block, KeyFigures))
-    return next((figure for figure in figures.figures if figure.label == "slowdown"), None)
+    return next((figure for figure in figures.figures if figure.label == "job slowdown"), None)
 
 
 def metric(document: Document, name: str) -> list[float]:

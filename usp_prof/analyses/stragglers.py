@@ -293,7 +293,7 @@ def _notes(tables: TableSet, seen: Arrivals, taken: Flags, peers: Mapping[int, t
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
     lonely = sum(not others for others in peers.values())
     if lonely and len(tables.ranks) > 1:
-        detail = "no other rank does the same work: its slowdown and its cause are not known"
+        detail = "no other rank does the same work: its compute slowdown and its cause are not known"
         notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
     if clock.of(tables).components > 1:
         detail = "clocks that nothing ties: calls over them are left out"

@@ -64,14 +64,34 @@ def heaviest(graph: Graph, rows: Flags, weight: Ints | None = None) -> str:
     place = np.flatnonzero(rows & graph.measured)
     if not len(place) or graph.nodes.event is None:
         return ""
-    place = place[np.argsort(-weights[place], kind="stable")]
-    of_host = graph.nodes.of_host[place]
-    # Nodes lie in two tables: those of the sort that the heaviest belongs to are shown.
-    place = place[of_host == of_host[0]][:MOST]
+    place, table = _heaviest_of_a_table(graph, place, weights)
     pairs = zip(graph.nodes.rank[place].tolist(), graph.nodes.event[place].tolist(), strict=True)
     listed = ", ".join(f"({rank}, {event})" for rank, event in sorted(set(pairs)))
-    table = "launches" if of_host[0] else "activities"
     return f"SELECT * FROM {table} WHERE (rank, event) IN ({listed}) ORDER BY dur_ns DESC"
+
+
+def gaps_before(graph: Graph, nodes: Ints, gap_ns: Ints) -> str:
+    """Select the longest gaps before these nodes, and what ran next; `gap_ns` has an entry for each node of the graph.
+
+    No table holds a gap, so that the SELECT names its length beside the event that ends it.
+    """
+    place = nodes[graph.measured[nodes]]
+    if not len(place) or graph.nodes.event is None:
+        return ""
+    place, table = _heaviest_of_a_table(graph, place, gap_ns)
+    rank, event, gap = (column[place].tolist() for column in (graph.nodes.rank, graph.nodes.event, gap_ns))
+    listed = ", ".join(map(str, zip(rank, event, gap, strict=True)))
+    return (
+        f"SELECT rank, step, start_ns - gap_ns AS start_ns, gap_ns AS dur_ns, name AS next_name FROM {table} "
+        f"JOIN (VALUES {listed}) AS gaps(rank, event, gap_ns) USING (rank, event) ORDER BY dur_ns DESC, rank, start_ns"
+    )
+
+
+def _heaviest_of_a_table(graph: Graph, place: Ints, weights: Ints) -> tuple[Ints, str]:
+    """Sort nodes by weight; they lie in two tables, and those of the heaviest one's table are kept."""
+    place = place[np.argsort(-weights[place], kind="stable")]
+    of_host = graph.nodes.of_host[place]
+    return place[of_host == of_host[0]][:MOST], "launches" if of_host[0] else "activities"
 
 
 def largest(table: str, where: str, by: str) -> str:

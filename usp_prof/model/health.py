@@ -138,7 +138,7 @@ HEALTH_CODES: dict[str, str] = {
     "arrivals_tied": "Ranks arrive within the error of the clocks. No rank is called late.",
     "arrivals_unknown": "Calls are unmatched or clocks not connected. Which rank arrives last is not known.",
     "depends_on_one_rank": "Broadcasts and scatters wait for one rank's data. No rank is called late.",
-    "no_peers": "No other rank does the same work. The rank's slowdown is not known.",
+    "no_peers": "No other rank does the same work. The rank's compute slowdown is not known.",
     "bubble_in_pp": "One side of pipeline transfers is not known. Some bubble may be counted as exposed pp.",
     "idle_cause_unknown": "Launches are missing. Why the device was idle is not known.",
     # pipeline, experts, context parallelism, memory, MFU

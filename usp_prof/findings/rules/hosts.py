@@ -119,8 +119,6 @@ class HostPause:
         if not len(paused_nodes):
             return
         think = think_times(graph)[paused_nodes]
-        paused = np.zeros(len(graph.nodes), dtype=bool)
-        paused[paused_nodes] = True
         node, length = int(paused_nodes[np.argmax(think)]), int(think.max())
         rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
         ran = _ran_in(tables, rank, int(clock.of(tables).local(rank, np.array([end]))[0]) - length, length)
@@ -139,7 +137,7 @@ class HostPause:
             Edit("no_pauses"),
             COLLECT if collects else f"check what {ran} does there" if ran else UNTOLD,
             settings=SETTINGS if collects else {},
-            rows=proof.heaviest(graph, paused, think_times(graph)),
+            rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
         )
 
 

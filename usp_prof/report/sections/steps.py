@@ -164,7 +164,7 @@ _LATENESS = {
     "late": "arrives last",
     "late_by_ns": "late by",
     "own_ns": "own delay",
-    "slowdown": "",
+    "slowdown": "compute slowdown",
 }
 
 
@@ -199,7 +199,7 @@ def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable
         TableColumn("cause"),
         TableColumn("late by, a step", Unit.NS),
         TableColumn("worth, replayed", Unit.FRACTION),
-        TableColumn("slowdown", Unit.RATIO),
+        TableColumn("compute slowdown", Unit.RATIO),
         TableColumn("steps"),
     )
     rows = tuple(

@@ -186,7 +186,7 @@ def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
     if ideal is None:
         return None
     note = f"not known: {ideal.unknown}" if ideal.unknown else "step over its replay with all ranks alike"
-    return KeyFigure("slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
+    return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
@@ -215,7 +215,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         TableColumn("rank"),
         TableColumn("late by", Unit.NS),
         TableColumn("arrives last", Unit.FRACTION),
-        TableColumn("slowdown", Unit.RATIO),
+        TableColumn("compute slowdown", Unit.RATIO),
         TableColumn("compute", Unit.NS),
         TableColumn("waiting", Unit.NS),
     )
