@@ -220,9 +220,6 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Our field, and what it is called in configurations: ours, Hugging Face's, torchtitan's, nanoGPT's, Megatron's."""
 
-_LAYER_BY_LAYER = ("layer_kinds", "layer_order", "mtp_kind", "mtp_layers", "other_parameters", "notes")
-"""Fields that come from reading a configuration layer by layer, and from no single field of it."""
-
 _NOT_PLAIN = (
     "sliding_window", "window_size", "layer_types", "kv_lora_rank", "multi_latent_attention", "mtp_num_layers",
     "first_k_dense_replace", "moe_layer_freq", "n_dense_layers", "linear_num_value_heads", "attention_chunk_size",
