@@ -12,6 +12,7 @@ from usp_prof.charts.frame import base, hover, legend, rate_ticks, size_axis, si
 from usp_prof.charts.theme import ink_on, mix
 
 if TYPE_CHECKING:
+    from bokeh.models import GlyphRenderer
     from bokeh.plotting import figure as Figure  # noqa: N812 - a class under a function's name
 
     from usp_prof.charts.inputs import PlanGrid, PlanPoints
@@ -19,14 +20,35 @@ if TYPE_CHECKING:
 
 
 def plan_points(data: PlanPoints, theme: Theme) -> Figure:
-    """Draw a mark for each plan and join those of the front."""
+    """Draw a mark for each plan, join those of the front, and name one of them."""
     plot = base(theme, 380)
-    colour, front = theme.color("measured"), theme.color("reference")
-    unit, name = size_unit(float(data.memory_bytes.max(initial=0)))
+    unit, unit_name = size_unit(float(data.memory_bytes.max(initial=0)))
+    marks = _marks(plot, data, theme, unit)
+    _join_front(plot, data, theme)
+    if len(data.label):
+        _name_one(plot, data, theme)
+    size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
+    plot.y_range.start, plot.y_range.end = 0, 1.12 * max(data.tokens_per_second.max(initial=0), 1e-9)
+    plot.xaxis.axis_label = "memory of the fullest rank"
+    plot.yaxis.axis_label = "predicted speed"
+    plot.yaxis.formatter = rate_ticks("tokens/s")
+    tips = [
+        ("", "@label"),
+        ("speed", "@speed{0,0} tokens/s"),
+        ("MFU", "@mfu{0.0 %}"),
+        ("memory", f"@size{{0,0.0}} {unit_name}"),
+    ]
+    hover(plot, tips, marks)
+    legend(plot, theme)
+    return plot
+
+
+def _marks(plot: Figure, data: PlanPoints, theme: Theme, unit: float) -> list[GlyphRenderer]:
+    """Draw plans that fit, those of the front, and the one that ran; `unit` is the bytes of the sizes in tips."""
     ran = np.arange(len(data.label)) == data.recorded
     looks = (
-        (~data.front & ~ran, colour, 6, "circle", "fits"),
-        (data.front & ~ran, front, 10, "circle", "best at its memory"),
+        (~data.front & ~ran, theme.color("measured"), 6, "circle", "fits"),
+        (data.front & ~ran, theme.color("reference"), 10, "circle", "best at its memory"),
         (ran, theme.ink, 14, "diamond", "what ran, predicted"),
     )  # fmt: skip
     marks = []
@@ -48,40 +70,27 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
             line_width=0.5, legend_label=label,
         )  # fmt: skip
         marks.append(drawn)
-    order = np.argsort(data.memory_bytes[data.front])
-    plot.line(
-        data.memory_bytes[data.front][order],
-        data.tokens_per_second[data.front][order],
-        line_color=front,
-        line_dash="4 3",
-    )
-    if len(data.label):
-        named = data.named
-        right = data.memory_bytes[named] > data.memory_bytes.max() / 2
-        plot.text(
-            [data.memory_bytes[named]], [data.tokens_per_second[named]], [data.label[named]],
-            y_offset=-9, text_align="right" if right else "left", text_baseline="bottom",
-            text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
-            background_fill_color=theme.background, background_fill_alpha=0.85, padding=2,
-        )  # fmt: skip
-        plot.scatter(
-            [data.memory_bytes[named]], [data.tokens_per_second[named]], size=12, fill_color=None,
-            line_color=theme.ink, line_width=2,
-        )  # fmt: skip
-    size_axis(plot, float(data.memory_bytes.max(initial=0)), data.room_bytes, theme.muted)
-    plot.y_range.start, plot.y_range.end = 0, 1.12 * max(data.tokens_per_second.max(initial=0), 1e-9)
-    plot.xaxis.axis_label = "memory of the fullest rank"
-    plot.yaxis.axis_label = "predicted speed"
-    plot.yaxis.formatter = rate_ticks("tokens/s")
-    tips = [
-        ("", "@label"),
-        ("speed", "@speed{0,0} tokens/s"),
-        ("MFU", "@mfu{0.0 %}"),
-        ("memory", f"@size{{0,0.0}} {name}"),
-    ]
-    hover(plot, tips, marks)
-    legend(plot, theme)
-    return plot
+    return marks
+
+
+def _join_front(plot: Figure, data: PlanPoints, theme: Theme) -> None:
+    """Draw a dashed line through the plans of the front, from the least memory to the most."""
+    memory, speed = data.memory_bytes[data.front], data.tokens_per_second[data.front]
+    order = np.argsort(memory)
+    plot.line(memory[order], speed[order], line_color=theme.color("reference"), line_dash="4 3")
+
+
+def _name_one(plot: Figure, data: PlanPoints, theme: Theme) -> None:
+    """Write the named plan's label above its mark, towards the middle of the plot, and ring the mark."""
+    memory, speed = data.memory_bytes[data.named], data.tokens_per_second[data.named]
+    is_right = memory > data.memory_bytes.max() / 2
+    plot.text(
+        [memory], [speed], [data.label[data.named]],
+        y_offset=-9, text_align="right" if is_right else "left", text_baseline="bottom",
+        text_color=theme.ink, text_font=value(theme.font), text_font_size="12px",
+        background_fill_color=theme.background, background_fill_alpha=0.85, padding=2,
+    )  # fmt: skip
+    plot.scatter([memory], [speed], size=12, fill_color=None, line_color=theme.ink, line_width=2)
 
 
 _SHADES = 48

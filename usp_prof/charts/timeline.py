@@ -192,58 +192,45 @@ def schedule(data: PipelineSchedule, theme: Theme) -> Figure:
 
 
 def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, chosen: np.ndarray) -> None:
-    name = ACTION_NAMES.get(kind, kind)
-    start, end = data.start_ns[chosen], data.end_ns[chosen]
-    text = [str(number) if number >= 0 else "" for number in data.micro_batch[chosen]]
-    fits = (end - start) / max(1.0, float(plot.x_range.end)) * 1000 > _LABEL_PIXELS
-    source = ColumnDataSource(
-        {
-            "left": start.astype(float),
-            "right": end.astype(float),
-            "middle": (start + end) / 2,
-            "bottom": data.row[chosen] + 0.4,
-            "top": data.row[chosen] - 0.4,
-            "row": data.row[chosen].astype(float),
-            "width": (end - start).astype(float),
-            "ms": (end - start) / 1e6,
-            "stage": data.stage[chosen],
-            "micro_batch": data.micro_batch[chosen],
-            "text": text,
-            "shown": [label if fit else "" for label, fit in zip(text, fits, strict=True)],
-        }
-    )
+    """Draw the boxes of one kind of action, and their micro-batches where a box is wide enough at this zoom."""
+    name, fill = ACTION_NAMES.get(kind, kind), theme.color(f"action:{kind}")
+    source = _boxes(data, chosen, float(plot.x_range.end))
     boxes = plot.quad(
-        "left",
-        "right",
-        "top",
-        "bottom",
-        source=source,
-        fill_color=theme.color(f"action:{kind}"),
-        line_color=theme.background,
-        line_width=0.7,
-        legend_label=name,
-    )
+        "left", "right", "top", "bottom", source=source,
+        fill_color=fill, line_color=theme.background, line_width=0.7, legend_label=name,
+    )  # fmt: skip
     plot.text(
-        "middle",
-        "row",
-        "shown",
-        source=source,
-        text_align="center",
-        text_baseline="middle",
-        text_color=ink_on(theme.color(f"action:{kind}")),
-        text_font_size="11px",
-        text_font=value(theme.font),
-    )
-    hover(
-        plot,
-        [
-            ("", f"{name} of micro-batch @micro_batch, stage @stage"),
-            ("time", "@ms{0,0.000} ms"),
-        ],
-        [boxes],
-    )
+        "middle", "row", "shown", source=source, text_align="center", text_baseline="middle",
+        text_color=ink_on(fill), text_font_size="11px", text_font=value(theme.font),
+    )  # fmt: skip
+    tips = [("", f"{name} of micro-batch @micro_batch, stage @stage"), ("time", "@ms{0,0.000} ms")]
+    hover(plot, tips, [boxes])
     relabel = CustomJS(
         args={"source": source, "range": plot.x_range, "plot": plot, "pixels": _LABEL_PIXELS}, code=_SHOW_LABELS
     )
     plot.x_range.js_on_change("end", relabel)
     plot.x_range.js_on_change("start", relabel)
+
+
+def _boxes(data: PipelineSchedule, chosen: np.ndarray, until_ns: float) -> ColumnDataSource:
+    """Give the boxes of the chosen actions; `shown` is empty where the label does not fit while all is in view."""
+    start, end = data.start_ns[chosen], data.end_ns[chosen]
+    row, micro_batch = data.row[chosen], data.micro_batch[chosen]
+    labels = [str(number) if number >= 0 else "" for number in micro_batch]
+    fits = (end - start) / max(1.0, until_ns) * 1000 > _LABEL_PIXELS  # as if the plot were 1000 pixels wide
+    return ColumnDataSource(
+        {
+            "left": start.astype(float),
+            "right": end.astype(float),
+            "middle": (start + end) / 2,
+            "bottom": row + 0.4,
+            "top": row - 0.4,
+            "row": row.astype(float),
+            "width": (end - start).astype(float),
+            "ms": (end - start) / 1e6,
+            "stage": data.stage[chosen],
+            "micro_batch": micro_batch,
+            "text": labels,
+            "shown": [label if fit else "" for label, fit in zip(labels, fits, strict=True)],
+        }
+    )

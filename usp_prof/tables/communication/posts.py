@@ -138,6 +138,9 @@ def first_of_turn(start: Ints, end: Ints) -> Ints:
     # By place in that order: whether the part was under way when the one before it ended, and was answered at once.
     follows = np.zeros(len(end), dtype=bool)
     follows[1:] = (np.diff(end[order]) <= ANSWER_NS) & (end[order[:-1]] > start[order[1:]])
+    # By place too: where its turn began.
+    place = np.arange(len(end))
+    turn = np.maximum.accumulate(np.where(follows, 0, place))
     first = np.empty(len(end), np.int64)
-    first[order] = order[np.maximum.accumulate(np.where(follows, 0, np.arange(len(end))))]
+    first[order] = order[turn]
     return first

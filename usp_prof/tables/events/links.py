@@ -120,8 +120,6 @@ class Links:
     """The innermost CPU op around that call; -1 when unknown."""
     calls: Ints
     """Every host call, in order of start."""
-    call_ops: Ints
-    """The innermost CPU op around each host call; -1 for none."""
     before_window: Flags
     """The work was launched before recording began."""
     ambiguous: Flags
@@ -144,26 +142,38 @@ class Links:
 def link(frame: EventFrame) -> Links:
     """Link device work to host calls and CPU ops."""
     work = frame.rows(*DEVICE_WORK)
-    work = work[
-        np.lexsort((work, frame.duration[work] > 0, frame.start[work]))
-    ]  # what is empty goes first, as on lanes
+    # By start; what is empty goes first, as on lanes.
+    work = work[np.lexsort((work, frame.duration[work] > 0, frame.start[work]))]
     calls = frame.rows(*HOST_CALLS)
     calls = calls[np.lexsort((calls, frame.start[calls]))]
     op_rows = frame.rows(*HOST_OPS)
     ops = frame.nested(op_rows)
+    # By host call: the innermost op around it; -1 for none.
     call_ops = lookup(op_rows, ops.innermost(frame.track[calls], frame.start[calls]), missing=-1)
     claims = _claims(frame, calls, frame.ints("correlation", calls))
     wanted = frame.ints("correlation", work)
     place_of_call = lookup(claims.places, rows_of(claims.ids, wanted), missing=-1)
-    call, op = (lookup(rows, place_of_call, missing=-1) for rows in (calls, call_ops))
+    call = lookup(calls, place_of_call, missing=-1)
+    op = lookup(call_ops, place_of_call, missing=-1)
     op = np.where(op < 0, _by_external_id(frame, work, op_rows), op)
-    before = _before_window(frame, work, call, calls)
-    ambiguous = np.isin(wanted, claims.contested) & ~before
+    before_window = _before_window(frame, work, call, calls)
     kind, library = kinds(frame, work)
-    lanes = lanes_of_work(frame, work)
+    lane, named_lane, lane_names = lanes_of_work(frame, work)
     return Links(
-        work, call, op, calls, call_ops, before, ambiguous, kind, library, *lanes, claims.inner, ops.nesting
-    )  # fmt: skip
+        work,
+        call,
+        op,
+        calls,
+        before_window,
+        ambiguous=np.isin(wanted, claims.contested) & ~before_window,
+        kind=kind,
+        library=library,
+        lane=lane,
+        named_lane=named_lane,
+        lane_names=lane_names,
+        duplicates=claims.inner,
+        ops=ops.nesting,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
