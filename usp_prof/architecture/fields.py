@@ -1,4 +1,4 @@
-"""Fields of a configuration: looked up under their several names, which nobody asked for, and what they say of layers.
+"""Fields of a configuration: looked up under their several names, those that nobody asked for, and layers in words.
 
 A field counts as understood when the reader asked for it, so that a field of a mixture in a dense model, or one of a
 later version, is named in a note (or refused) and never silently passed over.
@@ -100,22 +100,11 @@ _WITHOUT_WORK = re.compile(
 # Words for layers: what mixes the tokens of each layer, and which are mixtures, by the many ways to say it.
 
 FULL = "full"
-
-
 SLIDING = "sliding"
-
-
 CHUNKED = "chunked"
-
-
 LINEAR = "linear"
-
-
 DENSE_ONLY = "dense_only"
-
-
 MIXTURE_ONLY = "mixture_only"
-
 
 _WORDS = {
     "full_attention": FULL, "attention": FULL, "global_attention": FULL, "indexed_attention": FULL,
@@ -123,8 +112,6 @@ _WORDS = {
     "linear_attention": LINEAR, "mamba": LINEAR, "mamba2": LINEAR, "conv": LINEAR,
     "mlp": DENSE_ONLY, "moe": MIXTURE_ONLY,
 }  # fmt: skip
-
-
 _LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE_ONLY, "E": MIXTURE_ONLY}
 
 
@@ -135,9 +122,9 @@ def layer_words(f: Fields, family: Family) -> list[str]:
         return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
     listed = f.listed("layers_block_type")
     count = len(listed) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    f.size("num_hidden_layers")
     listed = listed or f.listed("layer_types")
     # All ways to say it are asked for, so that none of them counts as a field that was not understood.
+    f.size("num_hidden_layers")
     if set(f.listed("indexer_types")) - {"full"}:
         raise ArchitectureError("indexer_types has layers that reuse another's index")
     ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
@@ -147,10 +134,10 @@ def layer_words(f: Fields, family: Family) -> list[str]:
         if len(listed) < count:
             raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
         return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
-    field = next((words for words in lists if words is not None), None)
-    if field is None and family.linear and not family.parallel:
+    words = next((words for words in lists if words is not None), None)
+    if words is None and family.linear and not family.parallel:
         raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
-    return field or window
+    return words or window
 
 
 def _word(name: str, known: dict[str, str], source: str) -> str:

@@ -44,6 +44,14 @@ def layers_of(f: Fields, family: Family) -> tuple[list[LayerEntry], list[int]]:
     return kinds, order
 
 
+_FIELD_OF_RECURRENCE = (
+    ("gated_delta_net", "linear_num_value_heads"),
+    ("mamba2", "mamba_n_heads"),
+    ("mamba", "mamba_dt_rank"),
+)
+"""Recurrences, and the field that tells each where the model type does not; the first whose field is there counts."""
+
+
 class _Builder:
     """Builds the blocks of one model's layers."""
 
@@ -53,19 +61,18 @@ class _Builder:
         self._hidden = f.needed("hidden_size", "n_embd", "d_model")
         self._heads = f.size("num_attention_heads", "n_head", "n_heads")
         self._kv_heads = f.size("num_key_value_heads", "num_kv_heads") or self._heads
-        self._head_size = f.size("head_dim", "attention_head_dim") or (
-            self._hidden // self._heads if self._heads else 0
-        )
+        self._head_size = f.size("head_dim", "attention_head_dim")
+        if not self._head_size and self._heads:
+            self._head_size = self._hidden // self._heads
         self._matrices = family.matrices
         self._width = f.size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         if not self._width and family.wide:
             self._width = 4 * self._hidden
         bias = f.get("attention_bias", "qkv_bias", "use_bias", "enable_bias")
         self._qkv_bias = family.qkv_bias if bias is None else bool(bias)
-        out = f.get("attention_out_bias")
-        self._out_bias = (
-            bool(out) if out is not None else self._qkv_bias if family.out_bias is None else family.out_bias
-        )
+        bias = f.get("attention_out_bias")
+        bias = family.out_bias if bias is None else bias
+        self._out_bias = self._qkv_bias if bias is None else bool(bias)
         bias = f.get("mlp_bias", "use_bias")
         self._mlp_bias = family.mlp_bias if bias is None else bool(bias)
 
@@ -125,7 +132,7 @@ class _Builder:
 
     def _latent(self) -> BlockEntry:
         f = self._f
-        f.size("qk_head_dim")
+        f.size("qk_head_dim")  # asked for, so that it counts as understood: it is the sum of its two parts
         rank = f.size("q_lora_rank")
         small = (rank or 0) + f.size("kv_lora_rank") + f.size("qk_rope_head_dim") + self._hidden
         return blocks.latent_attention(
@@ -153,20 +160,7 @@ class _Builder:
             "mamba": self._mamba, "mamba2": self._mamba2, "gated_delta_net": self._gated_delta_net,
             "delta_attention": self._delta_attention, "lightning": self._lightning, "short_conv": self._short_conv,
         }  # fmt: skip
-        form = self._family.linear
-        if not form:
-            form = next(
-                (
-                    name
-                    for name, sign in (
-                        ("gated_delta_net", "linear_num_value_heads"),
-                        ("mamba2", "mamba_n_heads"),
-                        ("mamba", "mamba_dt_rank"),
-                    )
-                    if self._f.has(sign)
-                ),
-                "",
-            )
+        form = self._family.linear or next((name for name, field in _FIELD_OF_RECURRENCE if self._f.has(field)), "")
         if not form:
             raise ArchitectureError("some layers are a recurrence (linear attention) that the model type does not name")
         return forms[form]()
@@ -244,7 +238,7 @@ class _Builder:
         width = f.size("moe_intermediate_size", "expert_ffn_hidden")
         if not width:
             width = f.needed("moe_intermediate_size" if self._family.expert_width else "intermediate_size")
-        f.size("intermediate_size_mlp")
+        f.size("intermediate_size_mlp")  # asked for, so that it counts as understood: dense layers have it
         shared_experts = f.size("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
         shared = f.size("shared_expert_intermediate_size", "shared_intermediate_size")
         one_shared = f.size("moe_shared_expert_intermediate_size")

@@ -120,11 +120,11 @@ def _entry(f: Fields, family: Family, kinds: list[LayerEntry], order: list[int])
     return entry
 
 
-def _most_common(blocks: list[BlockEntry]) -> BlockEntry | None:
-    if not blocks:
+def _most_common(entries: list[BlockEntry]) -> BlockEntry | None:
+    if not entries:
         return None
-    sizes = Counter(str(block) for block in blocks)
-    return max(blocks, key=lambda block: sizes[str(block)])
+    count = Counter(str(block) for block in entries)
+    return max(entries, key=lambda block: count[str(block)])
 
 
 def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> None:
