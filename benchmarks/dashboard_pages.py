@@ -96,25 +96,23 @@ WALL_DRAWN = """() => { const find = (root) => { for (const e of root.querySelec
   return Number(find(document)?.dataset.drawn ?? 0); }"""
 """Milliseconds from the wall's question to its picture; 0 while it is not drawn."""
 AREA = (
-    "async (share) => {"
+    "async ({ share, all }) => {"
     + LOOK
     + """
-  const line = find(document).timeline, canvas = line.canvas, box = canvas.getBoundingClientRect();
-  const said = () => [...document.querySelectorAll('strong')].map((e) => e.innerText)
-    .find((text) => text.startsWith('What ran in'));
+  const host = find(document), line = host.timeline, canvas = line.canvas, box = canvas.getBoundingClientRect();
   const hand = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, {
     bubbles: true, composed: true, shiftKey: true, clientX: box.left + x, clientY: box.top + y }));
-  const before = said(), left = line.gutter() + 4, right = left + (line.width - left - 4) * share;
-  hand(canvas, 'mousedown', left, 60); hand(canvas, 'mousemove', right, line.viewHeight - 4);
+  const before = host.dataset.listed, left = line.gutter() + 4, right = left + (line.width - left - 4) * share;
+  const [top, bottom] = all ? [20, 24] : [60, line.viewHeight - 4]; // along the axis: all rows, in view or not
+  hand(canvas, 'mousedown', left, top); hand(canvas, 'mousemove', right, bottom);
   const start = performance.now();
-  hand(canvas, 'mouseup', right, line.viewHeight - 4);
-  const done = () => said() && said() !== before
-    && document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']");
-  while (!done()) await frame();
+  hand(canvas, 'mouseup', right, bottom);
+  while (!host.dataset.listed || host.dataset.listed === before) await frame();
+  await frame();
   return performance.now() - start;
 }"""
 )
-"""Selects an area over all rows in view; gives the milliseconds until the page lists what ran in it."""
+"""Selects an area over all rows, or those in view; gives the milliseconds until what ran in it is listed and drawn."""
 HOME = ("Diagnose", "overview")
 PLACES = (
     ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),

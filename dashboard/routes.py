@@ -1,7 +1,12 @@
-"""HTTP routes beside the pages: tiles, the timeline's head, traces for Perfetto. All parameters are checked."""
+"""HTTP routes beside the pages: tiles, what ran in an area, the timeline's head, traces for Perfetto.
+
+All parameters are checked.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import tempfile
@@ -18,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from . import data
 from .engine import Selection, UspProfError, export_trace, parse_edit, trace_beginning
+from .timeline.area import by_kind, contents
 from .timeline.morph import encode_morph
 from .timeline.rows import CATEGORIES
 from .timeline.tiles import encode
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import Scope
 
-    from .engine import TableSet
+    from .engine import DataTable, TableSet
     from .timeline.store import TimelineStore
 
 
@@ -102,6 +108,8 @@ WIDEST_PX = 8192
 FARTHEST_NS = 10**15
 """Far beyond any run: one that is moved with a longer one is asked for what it has nothing of."""
 MOST_NAME = 400
+MOST_LISTED = 300
+"""Names of an area that are listed, those of most time; a file of it holds all."""
 _ROWS = re.compile(r"\d{1,6}\.\d{1,5}(-\d{1,6}\.\d{1,5})*")
 
 
@@ -174,6 +182,49 @@ def tile(request: Request) -> Response:
     return Response(encode(view, start, end, width), media_type="application/octet-stream")
 
 
+def area(request: Request) -> Response:
+    """Answer what ran in a range, on some rows or on all rows of some kinds of some ranks; `as=csv`: as a file."""
+    store = _store(request)
+    start, end = _range(request)
+    rows = _area_rows(request, store)
+    found = contents(store, rows, start, end)
+    if request.query_params.get("as") == "csv":
+        return _csv(found)
+    names = [(_shortened(str(row[0])), *row[1:]) for row in found.rows[:MOST_LISTED]]
+    more = max(len(found.rows) - MOST_LISTED, 0)
+    count = sum(len(numbers) for numbers in rows.values())
+    answer = {"rows": count, "kinds": by_kind(found).rows, "names": names, "more": more}
+    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+
+
+def _area_rows(request: Request, store: TimelineStore) -> dict[int, list[int]]:
+    """Read the rows of an area by rank. Counters are left out: they are heights, nothing that ran."""
+    if "rows" in request.query_params:
+        chosen = _rows(request, store)
+    else:
+        kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
+        ranks = _ranks(request, store.ranks)
+        chosen = [(rank, number) for rank in ranks for number, row in enumerate(store.rows(rank)) if row.kind in kinds]
+    rows_of_rank: dict[int, list[int]] = {}
+    for rank, number in sorted(set(chosen)):
+        if store.rows(rank)[number].kind != "counters":
+            rows_of_rank.setdefault(rank, []).append(number)
+    return rows_of_rank
+
+
+def _csv(block: DataTable) -> Response:
+    written = io.StringIO()
+    writer = csv.writer(written)
+    writer.writerow([column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns])
+    writer.writerows(block.rows)
+    headers = {"Content-Disposition": 'attachment; filename="selection.csv"'}
+    return Response(written.getvalue(), media_type="text/csv", headers=headers)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
+
+
 def fix(request: Request) -> Response:
     """Answer a step as recorded and as predicted with changes that a page has replayed; without changes as recorded."""
     index = _number(request, "run", 0, data.run_count() - 1)
@@ -208,7 +259,7 @@ def head(request: Request) -> Response:
 @lru_cache(maxsize=8)
 def _head(store: TimelineStore) -> bytes:
     rows = {rank: [(row.track, row.kind, row.depth, row.lane) for row in store.rows(rank)] for rank in store.ranks}
-    names = [name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…" for name in store.names]
+    names = [_shortened(name) for name in store.names]
     steps = [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps]
     answer = {
         "rows": rows,
@@ -236,6 +287,7 @@ def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], objec
 ROUTES = (
     Route("/usp/tile", _guarded(tile)),
     Route("/usp/timeline", _guarded(head)),
+    Route("/usp/area", _guarded(area)),
     Route("/usp/wall", _guarded(wall)),
     Route("/usp/fix", _guarded(fix)),
     Route("/usp/trace", _guarded(trace)),

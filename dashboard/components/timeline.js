@@ -3,11 +3,12 @@
 // The server answers tiles (see timeline/tiles.py). Between tiles the last one is stretched, so that the picture follows
 // the hand in the next frame; a sharp tile replaces it as soon as it arrives. Nothing here knows what a trace is: rows,
 // names, categories and overlays come from the server. timeline_tiles.js decodes tiles, timeline_paint.js paints them,
-// timeline_hand.js follows mouse and keys, timeline_address.js keeps the link, timeline_play.js morphs
-// from recorded to predicted; all are one script in the browser.
+// timeline_hand.js follows mouse and keys, timeline_area.js lists what was selected, timeline_address.js keeps the link,
+// timeline_play.js morphs from recorded to predicted; all are one script in the browser.
 
 // Pixels: the names at the left, the axis above, the strip of the whole run over it, the rows by kind, between ranks.
 const GUTTER = 180, AXIS = 48, MAP = 10, GAP = 6, BELOW = 82; // BELOW: two lines of help
+const LEAST = 260; // of the canvas over a list of what was selected
 const NARROW = 480, SLIM_GUTTER = 84; // a narrower canvas names ranks alone: a pointer at a row tells its name
 const ROW = { device: 18, host: 13, exposed: 12, actions: 16, path: 12, counters: 26 };
 const LABEL_PX = 36; // a narrower slice has no name
@@ -32,6 +33,9 @@ class Timeline {
     this.alive = true; this.tile = null; this.scrollY = 0; this.box = null; this.pattern = null;
     this.picked = data.picked || null; this.members = [];
     this.pinned = new Set(data.pinned || []);
+    this.notes = data.notes || [];
+    this.selection = data.area ? data.area.range : null;
+    this.area = data.area && data.area.rows.length ? new Set(data.area.rows) : null;
     this.folded = new Set(data.compact ? ["all"] : data.folded || []);
     root.replaceChildren();
     this.canvas = root.appendChild(document.createElement("canvas"));
@@ -82,13 +86,14 @@ class Timeline {
   update(data, report) {
     const changed = (name) => data[name] && JSON.stringify(data[name]) !== JSON.stringify(this.data[name]);
     const jump = changed("jump") ? data.jump : changed("at") ? data.at : null;
+    if (changed("notes")) this.notes = data.notes;
     this.data = data; this.report = report;
     if (!this.head) return;
     if (jump) { [this.start, this.end] = jump; this.remember(); }
     const focuses = data.focus && JSON.stringify(data.focus) !== this.focused;
     this.setMatched(data.matched || []);
     this.members = data.members || [];
-    this.layout(); this.resize(); this.remember(); this.tellView();
+    this.layout(); this.resize(); this.remember(); this.tellView(); this.listArea();
     if (focuses) { this.focused = JSON.stringify(data.focus); this.reveal(data.focus.rank, data.focus.row); }
   }
 
@@ -145,9 +150,11 @@ class Timeline {
     const width = Math.max(this.root.clientWidth, 320), ratio = window.devicePixelRatio || 1;
     const scrolled = document.querySelector("[data-testid='stMain']")?.scrollTop || 0;
     const top = this.root.getBoundingClientRect().top + scrolled;
-    const room = this.data.tall ? window.innerHeight - top - BELOW : 0;
+    const listed = this.selection && this.owns();
+    const room = this.data.tall ? window.innerHeight - top - BELOW - (listed ? AREA_PX : 0) : 0;
+    const least = listed ? Math.min(LEAST, this.data.height || LEAST) : this.data.height || 560;
     const ofRows = Math.max((this.height || 0) + AXIS + 12, 120);
-    const height = Math.min(Math.max(this.data.height || 560, room), ofRows);
+    const height = Math.min(Math.max(least, room), ofRows);
     const same = width === this.width && height === this.viewHeight && ratio === this.ratio;
     this.width = width; this.viewHeight = height; this.ratio = ratio;
     if (!same) {

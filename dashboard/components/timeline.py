@@ -81,14 +81,34 @@ CSS = """
 .usp-play button { font: inherit; color: inherit; background: var(--st-secondary-background-color); cursor: pointer;
   border: 1px solid var(--st-border-color); border-radius: 4px; padding: 4px 12px; }
 .usp-play input { flex: 1; max-width: 420px; accent-color: var(--st-primary-color); }
+.usp-area { font: 13px var(--st-font), sans-serif; color: var(--st-text-color);
+  border-top: 2px solid var(--st-border-color); }
+.usp-area-head { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; padding: 6px 0; }
+.usp-area-head strong { flex: 1 1 auto; }
+.usp-area a { color: var(--st-link-color); }
+.usp-area button { font: inherit; color: inherit; background: none; border: 0; padding: 0 4px; cursor: pointer; }
+.usp-area input { font: inherit; color: inherit; width: 13em; background: var(--st-secondary-background-color);
+  border: 1px solid var(--st-border-color); border-radius: 4px; padding: 2px 8px; }
+.usp-area-tables { display: flex; gap: 24px; }
+.usp-area-kinds { flex: 1 1 0; min-width: 0; max-height: 236px; overflow: auto; }
+.usp-area-names { flex: 2.4 1 0; min-width: 0; max-height: 236px; overflow: auto; }
+.usp-area table { border-collapse: collapse; width: 100%; }
+.usp-area-names table { table-layout: fixed; }
+.usp-area-names th:first-child { width: 42%; }
+.usp-area th { position: sticky; top: 0; text-align: left; background: var(--st-background-color); }
+.usp-area th button { font-weight: 600; padding: 0; text-align: inherit; }
+.usp-area :is(td, th) { padding: 1px 10px 1px 0; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.usp-area tbody tr:hover { background: var(--st-secondary-background-color); }
+.usp-area .number { text-align: right; font-variant-numeric: tabular-nums; }
+.usp-area td i { display: inline-block; width: 10px; height: 10px; margin-right: 6px; }
 """
 
 
 SCRIPTS = (
-    "timeline.js", "timeline_address.js", "timeline_hand.js", "timeline_paint.js", "timeline_play.js",
-    "timeline_tiles.js",
+    "timeline.js", "timeline_address.js", "timeline_area.js", "timeline_hand.js", "timeline_paint.js",
+    "timeline_play.js", "timeline_tiles.js",
 )  # fmt: skip
-"""One script in the browser: what is in view, its link, what the hand does, the painting, the morph, the tiles."""
+"""One script in the browser: what is in view, its link, the area selected, the hand, the painting, morph and tiles."""
 
 
 @cache
@@ -99,27 +119,29 @@ def _renderer() -> Callable[..., Any]:
 
 
 def timeline(source: str, *, key: str, dark: bool, **options: Any) -> Any:  # noqa: ANN401 - Streamlit's own result
-    """Show the timeline of the run that the query string `source` names; gives what was picked and selected.
+    """Show the timeline of the run that the query string `source` names; gives what was picked.
 
     Options go to the canvas as they are: `ranks` (shown, in order), `kinds` (of rows beside those of the device),
     `range`, `at` and `jump` ([start, end] in ns from the run's origin; another `at` or `jump` than before moves there),
     `focus` (a rank and row to scroll to), `matched` (numbers of names; others are dimmed), `members` and `flows` (where
-    arrows go), `labels` (of ranks), `notes`, `compact` (ranks are folded), `height`. What a link opens with, and the
-    canvas writes into the address from then on: `pinned` (rows as `rank.row`), `folded` (ranks, or "all") and `picked`
-    (a slice). `play` (a query) shows a step morphing from recorded to predicted; with `still` only as recorded.
+    arrows go), `labels` (of ranks), `compact` (ranks are folded), `height`, `perfetto` (whether its pages are here).
+    What a link opens with, and the canvas writes into the address from then on: `pinned` (rows as `rank.row`), `folded`
+    (ranks, or "all"), `picked` (a slice), `area` (a range and rows) and `notes`.
+
+    `play` (a query) shows a step morphing from recorded to predicted; with `still` only as recorded.
     """
     data = {"source": source, "colors": category_colors(dark=dark), "inks": category_inks(dark=dark), **options}
     return _renderer()(
         data=data,
         key=key,
-        default={"picked": None, "selected_range": None},
+        default={"picked": None},
         on_picked_change=lambda: None,
-        on_selected_range_change=lambda: None,
     )
 
 
-# What a link to the timeline holds: range, pinned rows, folded ranks, the picked slice, notes. All of it is read from
-# the address and checked like any other input; the canvas itself writes it there (timeline_address.js), but for notes.
+# What a link to the timeline holds: range, pinned rows, folded ranks, the picked slice, the selected area and notes.
+# All of it is read from the address and checked like any other input; the canvas itself writes it there
+# (timeline_address.js).
 
 
 MOST_NOTES = 20
@@ -137,7 +159,11 @@ def linked_range(span_ns: int) -> list[int] | None:
 
 def linked_rows(store: TimelineStore) -> list[str]:
     """Read the pinned rows from the address, `rank.row` with dashes between; rows that there are not are left out."""
-    found = re.findall(r"(?a)\b(\d{1,6})\.(\d{1,5})\b", st.query_params.get("pins", "")[:MOST_LETTERS])
+    return _rows_there(store, st.query_params.get("pins", "")[:MOST_LETTERS])
+
+
+def _rows_there(store: TimelineStore, text: str) -> list[str]:
+    found = re.findall(r"(?a)\b(\d{1,6})\.(\d{1,5})\b", text)
     there = [(int(rank), int(row)) for rank, row in found if int(rank) in store.ranks]
     return [f"{rank}.{row}" for rank, row in there if row < len(store.rows(rank))]
 
@@ -156,6 +182,15 @@ def linked_slice(store: TimelineStore) -> dict[str, float] | None:
         return None
     slot = {"start_ns": found.start_ns, "dur_ns": found.dur_ns, "index": found.row}
     return {"rank": found.rank, "event": int(match[2])} | slot
+
+
+def linked_area(store: TimelineStore) -> dict[str, object] | None:
+    """Read the selected area from the address, `start-end`, then a colon and its rows unless it is of all rows."""
+    match = re.fullmatch(r"(?a)(\d{1,15})-(\d{1,15})(?::([\d.-]+))?", st.query_params.get("area", ""))
+    if not match or not int(match[1]) < min(int(match[2]), store.span_ns):
+        return None
+    rows = _rows_there(store, match[3] or "")
+    return {"range": [int(match[1]), int(match[2])], "rows": rows} if rows or not match[3] else None
 
 
 def notes() -> list[dict[str, object]]:

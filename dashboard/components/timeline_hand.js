@@ -59,9 +59,7 @@ const HAND = {
       const area = this.band_y;
       const inArea = (row) => this.rowY(row) < area[1] && this.rowY(row) + row.height > area[0];
       const rows = area ? this.visible().filter(inArea) : [];
-      this.area = rows.length ? new Set(rows.map((row) => row.label)) : null;
-      this.report("selected_range", rows.length ? [...range, rows.map((row) => row.label).join("-")] : range);
-      this.selection = range; this.draw();
+      if (range[1] > range[0]) this.selectArea(range, rows.map((row) => row.label));
     } else if (!down.far && event.composedPath()[0] === this.canvas) this.click(down.x, down.y);
   },
 
@@ -69,6 +67,7 @@ const HAND = {
     if (x < this.gutter()) { this.pin(y, x); return; }
     const hit = this.at(x, y);
     this.picked = null;
+    if (this.selection) this.dropArea();
     if (hit && hit.event >= 0) {
       const { rank, event, start_ns, dur_ns, index } = hit;
       this.picked = { rank, event, start_ns, dur_ns, index };
@@ -118,9 +117,9 @@ const HAND = {
   },
 
   forget() { // what was selected and picked
-    this.box = this.selection = this.picked = this.area = this.framed = null;
-    this.remember(0);
-    this.report("selected_range", null); this.report("picked", null);
+    this.box = this.picked = this.framed = null;
+    this.dropArea();
+    this.report("picked", null);
     this.draw();
   },
 

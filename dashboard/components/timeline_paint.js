@@ -216,7 +216,7 @@ const PAINTING = {
     for (const s of this.head.steps) if (s.number % 2) c.fillRect(at(s.start_ns), 0, at(s.end_ns) - at(s.start_ns), MAP - 3);
     c.globalAlpha = 0.45; c.fillRect(at(this.start), 0, Math.max(at(this.end) - at(this.start), 3), MAP - 3);
     c.globalAlpha = 1;
-    for (const note of this.data.notes || []) {
+    for (const note of this.notes) {
       const x = this.toX(note.at_ns);
       if (x < this.gutter() || x > this.width) continue;
       c.globalAlpha = 0.8; c.fillRect(x, MAP, 1.5, this.viewHeight); c.fillText(`✎ ${note.text}`, x + 4, MAP + 22); c.globalAlpha = 1;

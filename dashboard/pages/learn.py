@@ -69,7 +69,7 @@ def _links(lesson: Lesson) -> None:
     runs = _open_runs(lesson)
     pages = st.session_state.get("pages", {})
     if not runs:
-        st.caption("None of its runs is open here: the command above records them and opens them.")
+        st.caption("None of its runs is open here: the command below records them and opens them.")
         return
     if not pages:
         return

@@ -12,12 +12,12 @@ from ..answers import verdicts
 from ..components import findings
 from ..components import slice as picked_slice
 from ..components.blocks import verdict
-from ..components.download import data_table
 from ..components.findings import MIDDLE
 from ..components.rank_wall import choose_ranks, mesh_heads, mesh_order, rank_wall
 from ..components.timeline import (
     chips,
     legend,
+    linked_area,
     linked_folds,
     linked_range,
     linked_rows,
@@ -25,9 +25,9 @@ from ..components.timeline import (
     notes,
     timeline,
 )
-from ..engine import EVERYTHING, Unit, quantity
+from ..engine import EVERYTHING
 from ..state import Page, Room, View
-from ..timeline.queries import MOST_PATTERN, Place, by_kind, contents, matching, neighbours, search
+from ..timeline.queries import MOST_PATTERN, Place, matching, neighbours, search
 from ..timeline.rows import CATEGORIES
 from ..work import wait
 
@@ -55,7 +55,7 @@ HELP = (
     "double-click: fit a slice · click a rank: fold it · click a row's name: pin it · strip on top: the whole run"
 )
 BY_RANK = "rank"
-PLACES = frozenset({"ranks", "only", "at", "range", "pins", "folds", "picked", "find"})
+PLACES = frozenset({"ranks", "only", "at", "range", "pins", "folds", "picked", "area", "find"})
 """Words of an address that say where to look."""
 
 
@@ -98,14 +98,13 @@ def draw() -> None:
             labels=labels, matched=sorted(matched), height=420, tall=True,
             members=[each.plain() for each in around.members],
             flows=[[each.plain() for each in flow] for flow in around.flows], notes=notes(),
-            pinned=linked_rows(store), folded=linked_folds(), picked=linked,
+            pinned=linked_rows(store), folded=linked_folds(), picked=linked, area=linked_area(store),
+            perfetto=routes.perfetto_pages() is not None,
         )  # fmt: skip
     st.caption(HELP)
     picked = answer.picked or linked
     if picked:
         picked_slice.show(view.run, int(picked["rank"]), int(picked["event"]))
-    if answer.selected_range:
-        _contents(view.run, shown, kinds, answer.selected_range)
 
 
 def _minimap(view: View, shown: Sequence[int]) -> None:
@@ -152,17 +151,6 @@ def _grouped(place: Any, view: View, ranks: tuple[int, ...]) -> tuple[tuple[int,
     at = {rank: layout.coordinates.get(rank, {}).get(by, -1) for rank in ranks}
     labels = {rank: f"{by} {at[rank]}: {rank}" for rank in ranks if at[rank] >= 0}
     return tuple(sorted(ranks, key=lambda rank: (at[rank], rank))), labels
-
-
-def _offer_note(at_ns: int) -> None:
-    """Let the reader write a note at a place."""
-    text = st.text_input("Note at the start of the selection", key=f"note-{at_ns}", max_chars=60)
-    text = text.replace("|", " ").strip()
-    said = {int(str(note["at_ns"])): str(note["text"]) for note in notes()}
-    if text and said.get(at_ns) != text:
-        said[at_ns] = text
-        state.keep("notes", "|".join(f"{at}:{words}" for at, words in sorted(said.items())))
-        st.rerun()
 
 
 def _kinds(place: Any, there: set[str]) -> tuple[str, ...]:  # noqa: ANN401 - any Streamlit container
@@ -265,40 +253,6 @@ def about(store: TimelineStore, view: View) -> list[int] | None:
     start, end = min(step.start_ns for step in chosen), max(step.end_ns for step in chosen)
     room = (end - start) // (20 * len(chosen))
     return [start - room, end + room]
-
-
-def _contents(index: int, ranks: tuple[int, ...], kinds: tuple[str, ...], picked: list[Any]) -> None:
-    """List what ran in the selected area by name and by kind, and offer it to Perfetto."""
-    start, end = int(picked[0]), int(picked[1])
-    if end <= start:
-        return
-    store = data.timeline_store(index)
-    shown = {"device", *kinds} - {"counters"}  # they are heights, nothing that ran
-    rows = {
-        rank: [number for number, row in enumerate(store.ranks[rank].rows) if row.kind in shown] for rank in ranks
-    }  # fmt: skip
-    where = "on the ranks shown"
-    if len(picked) > 2:
-        asked = set(str(picked[2]).split("-"))
-        rows = {rank: [each for each in numbers if f"{rank}.{each}" in asked] for rank, numbers in rows.items()}
-        count = sum(len(numbers) for numbers in rows.values())
-        where = f"on {count} {'row' if count == 1 else 'rows'}"
-    found = contents(store, rows, start, end)
-    st.markdown(f"**What ran in the {quantity(end - start, Unit.NS)} selected**, {where}")
-    left, right = st.columns([1, 2.4])
-    with left:
-        data_table(by_kind(found), "selection-kinds")
-    with right:
-        data_table(found, "selection")
-    _offer_note(start)
-    address = routes.trace_address(index, ranks, start, end)
-    origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
-    left, right, _ = st.columns([1.4, 1.6, 4])
-    left.link_button("Download for Perfetto", f"{origin}{address}")
-    if routes.perfetto_pages() is not None:
-        right.link_button("Open this range in Perfetto", routes.perfetto_link(origin, address))
-    else:
-        right.caption("`pip install 'usp-prof[perfetto]'` opens it here")
 
 
 TIMELINE = Page("Timeline", "timeline", draw, Room.TIMELINE)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-FORM = "overlays-3"
+FORM = "overlays-4"
 """What is kept, and the version of its form."""
 KINDS = {"exposed": "exposed", "actions": "actions", "path": "critical path", "counters": ""}
 """The kinds of rows, and what they are called beside the timeline; each counter has a name of its own."""
@@ -145,7 +145,7 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-5"
+CALLS_FORM = "calls-6"
 """What is kept, and the version of its form."""
 MOST_GROUPS = 256
 MOST_LETTERS = 20

@@ -1,4 +1,4 @@
-"""Questions to the timeline: what belongs to a slice, the next slice of a name, what ran in a range."""
+"""Questions to the timeline: what belongs to a slice, the next slice of a name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine import DataTable, TableColumn, Unit, calls_of, lookup
-from .rows import CATEGORIES
+from ..engine import calls_of, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -206,53 +204,3 @@ def search(
     order = np.argsort(columns[2], kind="stable")
     rank_, row_, start, dur = (column[order] for column in columns)
     return Matches(rank_, row_, start, dur.astype(np.float64), len(wanted))
-
-
-# Contents of an area: the slices on some rows in a range of time, by name and by kind: how often and how long.
-
-
-MOST_NAMES = 1000
-CONTENTS_COLUMNS = (
-    TableColumn("name"),
-    TableColumn("kind"),
-    TableColumn("calls", Unit.COUNT),
-    TableColumn("ranks", Unit.COUNT),
-    TableColumn("time in range", Unit.NS),
-    TableColumn("longest", Unit.NS),
-)
-
-
-def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], start_ns: int, end_ns: int) -> DataTable:
-    """Sum up what of each name lies in a range of time, on some rows of some ranks; longest first."""
-    parts = []
-    for rank, numbers in rows_of_rank.items():
-        rows = [(rank, number) for number in numbers]
-        view = store.view(rows, start_ns, end_ns, 0.0)
-        end = np.minimum(view.start + view.rest["dur"].astype(np.int64), end_ns)
-        inside = np.maximum(end - np.maximum(view.start, start_ns), 0)
-        columns = {"name": view.names, "kind": view.rest["category"], "inside": inside, "dur": view.rest["dur"]}
-        parts.append(pd.DataFrame(columns).assign(rank=rank))
-    whole = pd.concat(parts) if parts else pd.DataFrame(columns=["name", "kind", "inside", "dur", "rank"])
-    grouped = whole.groupby(["name", "kind"], as_index=False).agg(
-        calls=("inside", "size"), ranks=("rank", "nunique"), total=("inside", "sum"), longest=("dur", "max")
-    )
-    grouped = grouped.sort_values(["total", "name"], ascending=[False, True]).head(MOST_NAMES)
-    summed = zip(
-        (store.names[number] for number in grouped["name"]),
-        (CATEGORIES[number] for number in grouped["kind"]),
-        *(grouped[column].tolist() for column in ("calls", "ranks", "total", "longest")),
-        strict=True,
-    )
-    return DataTable("", CONTENTS_COLUMNS, tuple(summed))
-
-
-def by_kind(found: DataTable) -> DataTable:
-    """Add an area's contents up by kind: compute, copies, and communication by axis."""
-    totals: dict[str, list[int]] = {}
-    for row in found.rows:
-        total = totals.setdefault(str(row[1]), [0, 0])
-        total[0] += int(row[2] or 0)
-        total[1] += int(row[4] or 0)
-    rows = sorted(((kind, calls, time) for kind, (calls, time) in totals.items()), key=lambda row: -row[2])
-    heads = TableColumn("kind"), TableColumn("calls", Unit.COUNT), TableColumn("time in range", Unit.NS)
-    return DataTable("", heads, tuple(rows))

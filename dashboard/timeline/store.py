@@ -1,18 +1,20 @@
 """Prepared timelines: one folder a rank, read through memory maps, asked for what is in view.
 
-A rank's folder holds all its levels one after the other: starts (which a search reads) apart from the rest. Beside the
-ranks lies what is of the whole run. A store is put together of the slices themselves and of the rows laid over them.
+A rank's folder holds all its levels one after the other: starts (which a search reads) apart from the rest; and sums of
+blocks of its slices, where there are many. Beside the ranks lies what is of the whole run. A store is put together of
+the slices themselves and of the rows laid over them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..engine import clock_of
+from .area import SUMS, block_sums
 from .rows import Row, rank_slices
 from .tiles import REST, Level, build
 
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
     from ..engine import TableSet
     from .rows import Slices
 
-FORM = "timeline-4"
+FORM = "timeline-5"
 """What is kept, and the version of its form."""
 _RUN = "run.json"
+_SUMS = "sums.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class RankTimeline:
     levels: tuple[Level, ...]
     names: tuple[str, ...]
     shift_ns: int = 0
+    sums: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SUMS))
+    """Sums of blocks of its slices (see area.py); empty where no row has a whole block."""
 
     def level_for(self, pixel_ns: float) -> Level:
         """Choose the coarsest level whose buckets are about a pixel wide."""
@@ -99,21 +104,26 @@ class TimelineStore:
         over = self.over.get(rank)
         return self.ranks[rank].rows + (over.rows if over is not None else ())
 
+    def line_of(self, rank: int, index: int) -> tuple[RankTimeline, NDArray[np.int64], int]:
+        """Give the timeline that holds a rank's row, the run-wide numbers of its names, and the row's number in it."""
+        line = self.ranks[rank]
+        if index >= len(line.rows):
+            line, index = self.over[rank], index - len(line.rows)
+        return line, self._name_ids[id(line)], index
+
     def view(self, rows: Sequence[tuple[int, int]], start_ns: int, end_ns: int, pixel_ns: float) -> View:
         """Give the entries of rows (rank, index) that touch a range, no finer than the pixels."""
         counts, starts, rests, names, bucket = [], [], [], [], 0
         for rank, place in rows:
-            line, index = self.ranks[rank], place
-            if index >= len(line.rows):
-                line, index = self.over[rank], index - len(line.rows)
+            line, name_ids, index = self.line_of(rank, place)
             level = line.level_for(pixel_ns)
             bucket = max(bucket, level.bucket_ns)
-            first, last = _touching(level, index, start_ns - line.shift_ns, end_ns - line.shift_ns)
+            first, last = level.touching(index, start_ns - line.shift_ns, end_ns - line.shift_ns)
             rest = level.rest[first:last]
             counts.append(last - first)
             starts.append(level.start[first:last] + line.shift_ns)
             rests.append(rest)
-            names.append(self._name_ids[id(line)][rest["name"]])
+            names.append(name_ids[rest["name"]])
         return View(
             np.array(counts, np.int64),
             np.concatenate(starts) if starts else np.zeros(0, np.int64),
@@ -190,9 +200,13 @@ def _load(folder: Path, ranks: Sequence[int]) -> tuple[dict[int, RankTimeline], 
             for i, bucket in enumerate(head["buckets"])
         )
         rows = tuple(Row(rank, *row) for row in head["rows"])
-        lines[rank] = RankTimeline(rows, levels, tuple(head["names"]), head["start_ns"])
+        lines[rank] = RankTimeline(rows, levels, tuple(head["names"]), head["start_ns"], _sums(path / _SUMS))
         bounds.append((head["start_ns"], head["end_ns"]))
     return lines, bounds
+
+
+def _sums(path: Path) -> NDArray[np.void]:
+    return np.asarray(np.load(path, mmap_mode="r")) if path.exists() else np.zeros(0, SUMS)
 
 
 def write(slices: Slices, target: Path) -> None:
@@ -213,13 +227,6 @@ def write(slices: Slices, target: Path) -> None:
     np.save(target / "offsets.npy", np.stack([level.offsets for level in levels]))
     np.save(target / "start.npy", np.concatenate([level.start for level in levels]))
     np.save(target / "rest.npy", np.concatenate([level.rest for level in levels]))
-
-
-def _touching(level: Level, row: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-    low, high = int(level.offsets[row]), int(level.offsets[row + 1])
-    starts = level.start[low:high]
-    first = low + int(np.searchsorted(starts, start_ns, side="right"))
-    if first > low and level.start[first - 1] + level.rest["dur"][first - 1] > start_ns:
-        first -= 1
-    last = low + int(np.searchsorted(starts, end_ns, side="left"))
-    return first, max(first, last)
+    sums = block_sums(levels[0])
+    if len(sums):
+        np.save(target / _SUMS, sums)

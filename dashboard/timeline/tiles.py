@@ -48,6 +48,16 @@ class Level:
     start: NDArray[np.int64]
     rest: NDArray[np.void]
 
+    def touching(self, row: int, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Give the first entry of a row that touches a range, and the one after the last."""
+        low, high = int(self.offsets[row]), int(self.offsets[row + 1])
+        starts = self.start[low:high]
+        first = low + int(np.searchsorted(starts, start_ns, side="right"))
+        if first > low and self.start[first - 1] + self.rest["dur"][first - 1] > start_ns:
+            first -= 1
+        last = low + int(np.searchsorted(starts, end_ns, side="left"))
+        return first, max(first, last)
+
 
 def build(slices: Slices, origin_ns: int) -> list[Level]:
     """Build the levels from the slices themselves (bucket 0) upward; starts are relative to the origin."""

@@ -12,7 +12,7 @@ import pytest
 from dashboard import routes
 from dashboard.components import findings
 from dashboard.timeline import overlays
-from dashboard.timeline.queries import by_kind, contents
+from dashboard.timeline.area import by_kind, contents
 from dashboard.timeline.rows import CATEGORIES, direction_of
 from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run

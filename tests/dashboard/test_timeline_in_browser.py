@@ -80,6 +80,48 @@ def test_ranks_fold_and_an_area_takes_some_rows(visit: Visit) -> None:
     visit.check()
 
 
+def test_an_area_is_listed_without_the_page_and_lives_in_the_link(visit: Visit) -> None:
+    visit.go("timeline")
+    page = visit.page
+    sent: list[str | bytes] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))  # noqa: PLW0108 - playwright marks it
+    page.reload()
+    visit.settle()
+    visit.until_timeline("host.dataset.sharp === 'true'")
+    before = len(sent)
+    visit.drag(
+        visit.point("[500, line.rowY(line.rows[0]) + 4]"), visit.point("[800, line.rowY(line.rows[1]) + 4]"), "Shift"
+    )
+    visit.until_timeline("host.dataset.listed")
+    assert page.locator(".usp-area-names tbody tr").count() > 1
+    assert page.locator(".usp-area").bounding_box()["y"] < 800, "the list stands in the first screen"  # type: ignore[index]
+    field = page.locator(".usp-area input")
+    field.fill("c/r: look | here")
+    field.press("Enter")
+    visit.until_timeline("line.notes.length === 1")
+    assert len(sent) == before, "the server's page was not asked"
+    linked = Visit(page.context.new_page(), visit.address)
+    linked.go(page.url.removeprefix(f"{visit.address}/"))
+    linked.until_timeline("host.dataset.listed")
+    assert linked.on_timeline("line.selection") == visit.on_timeline("line.selection")
+    assert linked.on_timeline("[...line.area]") == visit.on_timeline("[...line.area]")
+    assert linked.on_timeline("line.notes.map((note) => note.text)") == ["c/r: look   here"]
+    linked.on_timeline("(line.canvas.focus(), 1)")
+    linked.page.keyboard.press("Escape")
+    linked.until_timeline("!line.selection")
+    assert "area=" not in linked.page.url
+    assert linked.page.locator(".usp-area").count() == 0
+    linked.check()
+    visit.check()
+
+
+@pytest.mark.parametrize("area", ["9-3", "0-5:", "0-5:77.1", "x", "-3-5", "0-5:0.0.0-"])
+def test_an_area_that_there_is_not_is_none(visit: Visit, area: str) -> None:
+    visit.go(f"timeline?area={area}")
+    assert visit.on_timeline("[line.selection]") == [None] or area.startswith("0-5:0")
+    visit.check()
+
+
 def test_the_picture_stays_while_the_server_is_away(visit: Visit) -> None:
     visit.go("timeline")
     visit.until_timeline("host.dataset.sharp === 'true'")

@@ -1,0 +1,159 @@
+"""Contents of an area of the timeline: the slices on some rows in a range of time, by name and by kind.
+
+A whole run has more slices than can be added up while somebody waits. Each row is therefore cut into blocks of slices,
+and each block's sums are kept beside the slices: an area is its whole blocks, and single slices at its two ends.
+
+    row      s0 s1 | s2 .. s4097 | s4098 .. s8193 | s8194 s8195 ...
+    area        [---------------------------------------]
+                s1 read, two blocks read as sums,   s8194 read
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine import DataTable, TableColumn, Unit
+from .rows import CATEGORIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from .store import RankTimeline, TimelineStore
+    from .tiles import Level
+
+
+BLOCK = 4096
+"""Slices of a row whose sums are kept together; those after a row's last whole block are always read one by one."""
+SUMS = np.dtype(
+    [("block", "<i4"), ("name", "<i4"), ("category", "u1"), ("calls", "<i4"), ("total", "<i8"), ("longest", "<f4")]
+)
+"""What of one name and category lies in a block: how many slices, their time in ns, the longest. Sorted by block."""
+
+
+def block_sums(level: Level) -> NDArray[np.void]:
+    """Add up the ground level's whole blocks; blocks are numbered through the rows, see `_first_blocks`."""
+    first_block = _first_blocks(level)
+    # The block of each slice, -1: after its row's last whole block.
+    block = np.full(len(level.start), -1)
+    for low, first, after in zip(level.offsets.tolist(), first_block.tolist(), first_block[1:].tolist(), strict=False):
+        block[low : low + (after - first) * BLOCK] = np.repeat(np.arange(first, after), BLOCK)
+    rest = level.rest[block >= 0]
+    block = block[block >= 0]
+    key = _keys(rest["name"], rest["category"])
+    keys = np.flatnonzero(np.bincount(key))  # those there are, sorted
+    place_of_key = np.zeros(int(keys[-1]) + 1 if len(keys) else 1, np.int64)
+    place_of_key[keys] = np.arange(len(keys))
+    cell = block * len(keys) + place_of_key[key]
+    size = int(first_block[-1]) * len(keys)
+    calls = np.bincount(cell, minlength=size)
+    total = np.bincount(cell, rest["dur"], minlength=size)
+    longest = np.zeros(size, np.float32)
+    np.maximum.at(longest, cell, rest["dur"])
+    there = np.flatnonzero(calls)
+    sums = np.empty(len(there), SUMS)
+    sums["block"] = there // max(len(keys), 1)
+    key = keys[there % max(len(keys), 1)]
+    sums["name"], sums["category"] = key // len(CATEGORIES), key % len(CATEGORIES)
+    sums["calls"], sums["total"], sums["longest"] = calls[there], total[there], longest[there]
+    return sums
+
+
+def _first_blocks(level: Level) -> NDArray[np.int64]:
+    """Give the number of each row's first block, and after the last row how many there are."""
+    return np.concatenate([[0], np.cumsum(np.diff(level.offsets) // BLOCK)])
+
+
+def _keys(name: NDArray[np.integer], category: NDArray[np.integer]) -> NDArray[np.int64]:
+    return name.astype(np.int64) * len(CATEGORIES) + category
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Slices, or sums of them: the key of name and category, how many, their time in the range, the longest."""
+
+    key: NDArray[np.int64]
+    calls: NDArray[np.int64]
+    inside_ns: NDArray[np.int64]
+    longest_ns: NDArray[np.float32]
+
+
+def _pieces(line: RankTimeline, name_ids: NDArray[np.int64], row: int, start_ns: int, end_ns: int) -> Iterator[_Piece]:
+    """Give what of a row lies in a range that counts from the line's own first slice."""
+    level = line.levels[0]
+    first, last = level.touching(row, start_ns, end_ns)
+    low = int(level.offsets[row])
+    # The first and the last slice may reach out of the range: they are read, even where they begin or end a block.
+    first_whole = -(-(first + 1 - low) // BLOCK)
+    after_whole = max((last - 1 - low) // BLOCK, first_whole)
+    if len(line.sums) and after_whole > first_whole:
+        yield _slices(level, name_ids, (first, low + first_whole * BLOCK), (start_ns, end_ns))
+        begin = int(_first_blocks(level)[row])
+        bounds = np.searchsorted(line.sums["block"], [begin + first_whole, begin + after_whole])
+        sums = line.sums[slice(*bounds.tolist())]
+        yield _Piece(_keys(name_ids[sums["name"]], sums["category"]), sums["calls"], sums["total"], sums["longest"])
+        first = low + after_whole * BLOCK
+    yield _slices(level, name_ids, (first, last), (start_ns, end_ns))
+
+
+def _slices(level: Level, name_ids: NDArray[np.int64], span: tuple[int, int], window_ns: tuple[int, int]) -> _Piece:
+    start, rest = level.start[slice(*span)], level.rest[slice(*span)]
+    end = np.minimum(start + rest["dur"].astype(np.int64), window_ns[1])
+    inside = np.maximum(end - np.maximum(start, window_ns[0]), 0)
+    return _Piece(_keys(name_ids[rest["name"]], rest["category"]), np.ones(len(start), np.int64), inside, rest["dur"])
+
+
+COLUMNS = (
+    TableColumn("name"),
+    TableColumn("kind"),
+    TableColumn("calls", Unit.COUNT),
+    TableColumn("ranks", Unit.COUNT),
+    TableColumn("time in range", Unit.NS),
+    TableColumn("longest", Unit.NS),
+)
+
+
+def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], start_ns: int, end_ns: int) -> DataTable:
+    """Sum up what of each name lies in a range of time, on some rows of some ranks; longest first."""
+    keys = len(store.names) * len(CATEGORIES)
+    calls, inside = np.zeros(keys, np.int64), np.zeros(keys)
+    ranks, longest = np.zeros(keys, np.int64), np.zeros(keys, np.float32)
+    for rank, numbers in rows_of_rank.items():
+        pieces = [
+            piece
+            for line, name_ids, row in (store.line_of(rank, number) for number in numbers)
+            for piece in _pieces(line, name_ids, row, start_ns - line.shift_ns, end_ns - line.shift_ns)
+        ]
+        if not pieces:
+            continue
+        key = np.concatenate([piece.key for piece in pieces])
+        count = np.bincount(key, np.concatenate([piece.calls for piece in pieces]), keys).astype(np.int64)
+        calls += count
+        ranks += count > 0
+        inside += np.bincount(key, np.concatenate([piece.inside_ns for piece in pieces]), keys)
+        np.maximum.at(longest, key, np.concatenate([piece.longest_ns for piece in pieces]))
+    rows = [
+        (
+            store.names[key // len(CATEGORIES)], CATEGORIES[key % len(CATEGORIES)], int(calls[key]), int(ranks[key]),
+            int(inside[key]), int(longest[key]),
+        )
+        for key in np.flatnonzero(calls).tolist()
+    ]  # fmt: skip
+    rows.sort(key=lambda row: (-row[4], row[0]))
+    return DataTable("", COLUMNS, tuple(rows))
+
+
+def by_kind(found: DataTable) -> DataTable:
+    """Add an area's contents up by kind: compute, copies, and communication by axis."""
+    totals: dict[str, list[int]] = {}
+    for row in found.rows:
+        total = totals.setdefault(str(row[1]), [0, 0])
+        total[0] += int(row[2] or 0)
+        total[1] += int(row[4] or 0)
+    rows = sorted(((kind, calls, time) for kind, (calls, time) in totals.items()), key=lambda row: -row[2])
+    heads = TableColumn("kind"), TableColumn("calls", Unit.COUNT), TableColumn("time in range", Unit.NS)
+    return DataTable("", heads, tuple(rows))

@@ -1,0 +1,115 @@
+"""What an area of the timeline holds: from sums of blocks the same as slice by slice, and as its route answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboard.timeline import area, store, tiles
+from dashboard.timeline.rows import CATEGORIES, Row, Slices
+from dashboard.timeline.store import RankTimeline, TimelineStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dashboard_visit import Visit
+
+ORIGIN = 1_790_857_026_000_000_000
+
+
+def made(counts: list[int], seed: int, rank: int = 0) -> Slices:
+    """Rows of so many slices each, one after the other with gaps, of seven names and five categories."""
+    rng = np.random.default_rng(seed)
+    dur = [rng.integers(1, 3000, count) for count in counts]
+    start = [np.cumsum(each + rng.integers(0, 2000, len(each))) - each for each in dur]
+    total = sum(counts)
+    return Slices(
+        tuple(Row(rank, f"lane {row}", "device", 0) for row in range(len(counts))),
+        np.cumsum([0, *counts]).astype(np.int64),
+        np.concatenate(start) + ORIGIN,
+        np.concatenate(dur),
+        np.arange(total),
+        rng.integers(0, 7, total),
+        rng.integers(0, 5, total).astype(np.uint8),
+        tuple("abcdefg"),
+    )
+
+
+def counted(slices: Slices, rows: list[int], start_ns: int, end_ns: int) -> dict[tuple[str, str], list[int]]:
+    """Count slice by slice: calls, time in the range and the longest, by name and category."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        for at in range(int(slices.offsets[row]), int(slices.offsets[row + 1])):
+            begin, end = int(slices.start_ns[at]) - ORIGIN, int(slices.start_ns[at] + slices.dur_ns[at]) - ORIGIN
+            if begin < end_ns and end > start_ns:
+                key = slices.names[slices.name[at]], CATEGORIES[slices.category[at]]
+                total = found.setdefault(key, [0, 0, 0])
+                total[0] += 1
+                total[1] += min(end, end_ns) - max(begin, start_ns)
+                total[2] = max(total[2], end - begin)
+    return found
+
+
+BLOCKS = made([3 * area.BLOCK + 5, 17, 2 * area.BLOCK, area.BLOCK - 1], 1)
+
+
+@pytest.fixture(scope="module")
+def blocks() -> TimelineStore:
+    levels = tuple(tiles.build(BLOCKS, ORIGIN))
+    sums = area.block_sums(levels[0])
+    assert set(sums["block"].tolist()) == {0, 1, 2, 3, 4}
+    line = RankTimeline(BLOCKS.rows, levels, BLOCKS.names, sums=sums)
+    end = int((BLOCKS.start_ns + BLOCKS.dur_ns).max())
+    return TimelineStore({0: line}, origin_ns=ORIGIN, end_ns=end)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(0, 1), st.floats(0, 1), st.sets(st.integers(0, 3), min_size=1),
+    st.sampled_from([0, area.BLOCK - 1, area.BLOCK, area.BLOCK + 1]),
+)  # fmt: skip
+def test_an_area_holds_what_a_loop_over_its_slices_finds(
+    blocks: TimelineStore, left: float, right: float, rows: set[int], edge: int
+) -> None:
+    start, end = sorted(int(share * blocks.span_ns) for share in (left, right))
+    if edge:  # one that begins in the middle of a slice at the edge of a block
+        start = int(BLOCKS.start_ns[edge] + BLOCKS.dur_ns[edge] // 2) - ORIGIN
+    end = max(end, start + 1)
+    chosen = sorted(rows)
+    found = {(row[0], row[1]): [row[2], row[4], row[5]] for row in area.contents(blocks, {0: chosen}, start, end).rows}
+    assert found == counted(BLOCKS, chosen, start, end)
+
+
+def test_sums_are_kept_beside_the_slices_of_long_rows_alone(tmp_path: Path) -> None:
+    store.write(made([2 * area.BLOCK, 3], 2), tmp_path / "rank0")
+    store.write(made([area.BLOCK - 1, 3], 3, rank=1), tmp_path / "rank1")
+    (tmp_path / "run.json").write_text(json.dumps({"steps": []}))
+    assert [(tmp_path / f"rank{rank}" / "sums.npy").exists() for rank in (0, 1)] == [True, False]
+    opened = store.load(tmp_path, (0, 1))
+    whole = area.contents(opened, {0: [0, 1], 1: [0, 1]}, 0, opened.span_ns)
+    assert sum(int(str(row[2])) for row in whole.rows) == 3 * area.BLOCK + 5
+    assert {row[3] for row in whole.rows} == {2}
+    assert sum(int(str(row[2])) for row in area.by_kind(whole).rows) == sum(int(str(row[4])) for row in whole.rows)
+
+
+@pytest.mark.browser
+@pytest.mark.xdist_group("browser")
+def test_the_server_answers_an_area_as_a_list_and_as_a_file(visit: Visit) -> None:
+    ask = visit.page.context.request
+    whole = "run=0&t0=0&t1=999999999999&ranks=0-1-2-3&kinds=device-counters"
+    listed = ask.get(f"{visit.address}/usp/area?{whole}").json()
+    assert sum(calls for _, calls, _ in listed["kinds"]) == sum(row[2] for row in listed["names"])
+    assert max(row[3] for row in listed["names"]) == 4
+    rows = list(csv.reader(ask.get(f"{visit.address}/usp/area?{whole}&as=csv").text().splitlines()))
+    assert rows[0] == ["name", "kind", "calls [count]", "ranks [count]", "time in range [ns]", "longest [ns]"]
+    assert sum(int(row[4]) for row in rows[1:]) == sum(time for _, _, time in listed["kinds"])
+    some = ask.get(f"{visit.address}/usp/area?run=0&t0=0&t1=999999999999&rows=0.0-1.0").json()
+    assert some["rows"] == 2
+    for wrong in ("rows=0.99999", "rows=x", "ranks=77&kinds=device", ""):
+        assert ask.get(f"{visit.address}/usp/area?run=0&t0=0&t1=9&{wrong}").status == 400
