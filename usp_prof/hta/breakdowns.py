@@ -1,4 +1,4 @@
-"""Where time goes, as HTA asks it: temporal breakdown, overlap, kernels by name, idle by stream, critical path."""
+"""Breakdowns as HTA gives them: time by kind, overlap, kernels by name, idle time by stream, the critical path."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ from usp_prof.hta.breakdowns import summed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.table import Columns
     from usp_prof.hta.window import Window
 
 
@@ -183,16 +185,9 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
     ops = window.tables.columns("ops", rank)
     codes, names = ops.codes("name")
     is_aten = np.asarray([name.startswith("aten::") for name in names], bool)[codes]
-    # From each op to the innermost ATen op around it, by climbing to the parent as long as it is another kind of op.
-    last_event = max(ops["event"].max(initial=-1), frame["op_event"].max() if len(frame) else -1)
-    row_of_event = np.full(int(last_event) + 2, -1)  # -1: no op; the last entry stays so
-    row_of_event[ops["event"]] = np.arange(len(ops))
-    row = row_of_event[frame["op_event"].to_numpy(np.int64)]
-    climbs = (row >= 0) & ~np.append(is_aten, True)[row]
-    while climbs.any():
-        row[climbs] = row_of_event[ops["parent"][row[climbs]]]  # -1 (no parent) indexes the last entry, which is -1
-        climbs = (row >= 0) & ~np.append(is_aten, True)[row]
-    frame = frame[row >= 0].assign(op=row[row >= 0])
+    row = _aten_op_around(ops, is_aten, frame["op_event"].to_numpy(np.int64))
+    is_launched_by_aten = row >= 0
+    frame = frame[is_launched_by_aten].assign(op=row[is_launched_by_aten])
     starts = window.micros(rank, ops["start_ns"])
     frame = frame.assign(op_delay=frame["launch_ts"] - starts[frame["op"]], delay=frame["ts"] - frame["launch_ts"])
     grouped = frame.groupby("op", sort=False)
@@ -210,6 +205,23 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
         avg_runtime_delay=("delay", "mean"),
     )
     return summary.reset_index().sort_values(list(sort_by), ascending=False, kind="stable").round(3)
+
+
+def _aten_op_around(ops: Columns, is_aten: Flags, event: Ints) -> Ints:
+    """Give the row of the innermost ATen op around each op, which may be the op itself; -1 where there is none.
+
+    `is_aten` has one entry for each row of `ops`; `event` names ops by their event. Each climbs to its parent as long
+    as it is another kind of op.
+    """
+    row_of_event = np.full(int(max(ops["event"].max(initial=-1), event.max(initial=-1))) + 2, -1)
+    row_of_event[ops["event"]] = np.arange(len(ops))
+    stops = np.append(is_aten, True)  # -1 (no op) indexes the entry that is appended
+    row = row_of_event[event]
+    climbs = ~stops[row]
+    while climbs.any():
+        row[climbs] = row_of_event[ops["parent"][row[climbs]]]  # -1 (no parent) indexes the last entry, which is -1
+        climbs = ~stops[row]
+    return np.asarray(row)
 
 
 def _annotations(window: Window, rank: int, *, on_device: bool) -> pd.DataFrame:

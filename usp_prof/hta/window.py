@@ -1,4 +1,7 @@
-"""The part of a run that HTA looks at: all steps but the last, as frames in microseconds from the run's first event."""
+"""Window: the part of a run that HTA looks at, as frames in microseconds from the run's first event.
+
+All steps but the last are kept, as its end may be cut.
+"""
 
 from __future__ import annotations
 
