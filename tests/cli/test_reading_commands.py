@@ -56,6 +56,25 @@ def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"code", "severity", "rank", "count", "detail", "file"} == set(data["health"][0])
 
 
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("SELECT * FROM kernel", "no table is named 'kernel'\nhint: did you mean kernels?"),
+        ("SELECT * FROM kernels WHERE", 'the SQL cannot be read: Parser Error: syntax error at or near "WHERE"\nhint'),
+    ],
+)
+def test_a_refused_query_says_why_in_a_line(run: str, capsys: pytest.CaptureFixture[str], sql: str, error: str) -> None:
+    assert main(["query", run, sql]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_info_names_a_single_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one_step = tiny.Trace().step(3, at=0, dur=10_000).kernel("gemm", at=1_000, dur=2_000, launch_at=200)
+    tiny.write({0: one_step}, tmp_path / "run")
+    assert main(["info", str(tmp_path / "run"), "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert "steps    1 (step 3)" in capsys.readouterr().out
+
+
 def test_query_formats(run: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sql = "SELECT rank, count(*) AS n FROM kernels GROUP BY rank ORDER BY rank"
     assert main(["query", run, sql]) == 0

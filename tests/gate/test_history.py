@@ -12,7 +12,8 @@ import pytest
 from gate_runs import FACTS, measured, series, steps
 
 from usp_prof.cli.app import main
-from usp_prof.gate.history import append, read, trends
+from usp_prof.gate.change_points import find_trend
+from usp_prof.gate.history import MetricTrend, append, read, trends
 from usp_prof.model.errors import InputError
 from usp_prof.model.metric import Better, Unit
 from usp_prof.report.answers.trend import sparkline, text
@@ -60,6 +61,8 @@ def test_the_trend_says_so(drifting: Path, capsys: pytest.CaptureFixture[str]) -
     assert "drifts +0.3" in out
     assert "worse" in out
     assert "changed at c20 (run 20): 3 -> 4" in out
+    assert main(["trend", str(drifting), "--metric", "calls", "--changed"]) == 0
+    assert capsys.readouterr().out.startswith("1 metric over 30 runs: 1 changed or drifts\n")
     assert main(["trend", str(drifting), "--metric", "calls", "--fail", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [metric["key"] for metric in data["metrics"]] == ["calls"]
@@ -102,6 +105,22 @@ def test_a_run_of_no_number_is_refused(drifting: Path, number: int) -> None:
     pq.write_table(table.set_column(0, "run", pa.array([number] * len(table))), drifting)
     with pytest.raises(InputError, match="not a history of runs: run is"):
         append(drifting, _run(np.random.default_rng(1), 1e9))
+
+
+def test_what_changed_comes_first_and_steady_metrics_are_apart() -> None:
+    steady = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x",) * 8, (5.0,) * 8, find_trend((5.0,) * 8))
+    values = (1.0,) * 4 + (2.0,) * 4
+    jump = MetricTrend("b", "B", Unit.COUNT, Better.LOWER, tuple("12345678"), values, find_trend(values))
+    assert text([steady, jump]) == (
+        "2 metrics over 8 runs: 1 changed or drifts\n\n"
+        "▁▁▁▁████  b  1 -> 2\n  changed at 5 (run 4): 1 -> 2, +100.00 %, worse\n\n"
+        "no change found\n▁▁▁▁▁▁▁▁  a  5 ns -> 5 ns\n"
+    )
+
+
+def test_of_too_few_runs_nothing_is_said() -> None:
+    few = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x", "y"), (5.0, 9.0), find_trend((5.0, 9.0)))
+    assert text([few]) == "1 metric over 2 runs: too few to find a change, which takes 6\n\n▁█  a  5 ns -> 9 ns\n"
 
 
 def test_sparklines() -> None:

@@ -1,4 +1,4 @@
-"""Families: what a model type implies beyond its configuration: biases, norms, gates, and the defaults of fields left out.
+"""Families: what a model type implies beyond its configuration: biases, norms, gates, defaults of fields left out.
 
 Most types are Llama's block with a difference or two, and so are their records. A type that is not listed is read as
 such a block from the fields that it has; the reading says so. The defaults are those of the type's configuration class.

@@ -122,6 +122,8 @@ def _steps(ranks: list[dict[str, Any]]) -> str:
     spans = {(row["first_step"], row["last_step"], row["steps"]) for row in ranks}
     if len(spans) == 1:
         first, last, count = spans.pop()
+        if count == 1:
+            return f"1 (step {first})"
         return "none" if not count else f"{count} (from {first} to {last})"
     return "differ between ranks"
 

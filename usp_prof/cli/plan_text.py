@@ -52,9 +52,10 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         return f"{text}\n{_started('start it', command, width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
+    key = f"  {_FORM_OF_BATCH}"
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
     reasons = wrapped("\n".join(why(plans)), width, hanging=2)
-    return "\n".join([text, head, *rows, "", reasons, _start(plans, trainer, width)]) + "\n"
+    return "\n".join([text, head, *rows, key, "", reasons, _start(plans, trainer, width)]) + "\n"
 
 
 def why(plans: Plans) -> list[str]:
@@ -72,8 +73,8 @@ def why(plans: Plans) -> list[str]:
     for other in runners_up(plans.best):
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
-            line += f"; first where {other.turned_by} takes {other.turned_at:.2f}x as long as predicted"
-        lines.append(line + (" (within the first's 80 %)" if other.within(first) else ""))
+            line += f"; first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
+        lines.append(line + (" (within the first's 80 % interval)" if other.within(first) else ""))
     if first.host_bytes:
         lines.append(f"  host memory of the first: {on_host(first, question)}")
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
@@ -158,6 +159,7 @@ def bar(name: str, value: float, whole: float, unit: Unit) -> str:
     return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
 
 
+_FORM_OF_BATCH = "4x2 in a configuration: 4 micro-batches of 2 sequences each"
 ROW = 54
 """Columns of a row before its configuration."""
 

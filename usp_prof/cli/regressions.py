@@ -109,7 +109,7 @@ class Check:
         parser.add_argument("--baseline", metavar="FILE", help="file of usp-prof baseline save")
         parser.add_argument("--policy", metavar="FILE", help="rules in TOML; see docs/ci.md")
         parser.add_argument(
-            "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38"
+            "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38; repeatable"
         )
         parser.add_argument(
             "--max-regression", metavar="NAME=X", action="append", default=[],
@@ -125,7 +125,11 @@ class Check:
         )  # fmt: skip
         parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="format of standard output")
         parser.add_argument(
-            "--write", metavar="FORMAT=FILE", action="append", default=[], help="also write the check to a file"
+            "--write",
+            metavar="FORMAT=FILE",
+            action="append",
+            default=[],
+            help="also write the check to a file; repeatable",
         )
         parser.add_argument("--history", metavar="FILE", help="append the run to this Parquet file, for usp-prof trend")
         parser.add_argument("--commit", metavar="NAME", default="", help="name of the run in the history")
@@ -240,7 +244,9 @@ class Trend:
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("history", metavar="FILE", help="file of usp-prof check ... --history FILE")
-        parser.add_argument("--metric", metavar="NAME", action="append", default=[], help="only this metric")
+        parser.add_argument(
+            "--metric", metavar="NAME", action="append", default=[], help="only this metric; repeatable"
+        )
         parser.add_argument("--changed", action="store_true", help="only metrics that changed or drift")
         parser.add_argument("--fail", action="store_true", help="exit with 1 if a metric got worse")
         parser.add_argument(
@@ -257,9 +263,12 @@ class Trend:
         shown = [metric for metric in trends if not args.metric or metric.key in args.metric]
         if args.changed:
             shown = [metric for metric in shown if trend.sentences(metric)]
-        write_out(
-            trend.json_text(shown) if args.format == "json" else wrapped(trend.text(shown), output(args).width, 2)
-        )
+        if args.format == "json":
+            write_out(trend.json_text(shown))
+        elif args.changed and not shown:
+            write_out("no metric changed or drifts\n")
+        else:
+            write_out(wrapped(trend.text(shown), output(args).width, 2))
         return 1 if args.fail and any(_worse(metric) for metric in shown) else 0
 
 

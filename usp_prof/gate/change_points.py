@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SHORTEST = 3
 """A level lasts at least so many runs: a single strange run is no change point."""
+FEWEST = 2 * SHORTEST
+"""Fewer runs have no room for a change: a level before it, and one after."""
 
 PENALTY = 3.0
 """In units of noise variance times log(runs), for each change point that is tried."""
@@ -63,7 +65,7 @@ def find_trend(values: Sequence[float]) -> Trend:
     """Look for steps and drift in a series of runs, oldest first."""
     series = np.asarray(values, dtype=np.float64)
     n = len(series)
-    if n < 2 * SHORTEST:
+    if n < FEWEST:
         return Trend((), 0.0, 1.0, math.nan)
     noise = _noise(series)
     if noise == 0 and np.ptp(series) == 0:

@@ -45,8 +45,17 @@ class UsageError(UspProfError):
     """An option, a name or a value that is not one of those offered."""
 
 
+MOST_NAMED = 12
+"""Of names of which none is near to the one that was given, so many are listed."""
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
     """Build the error for a name that is not known, with the nearest known ones."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=3) or names[:12]
-    return UsageError(f"no {what} is named {name!r}", hint=f"did you mean {', '.join(close)}?" if close else "")
+    close = get_close_matches(name, names, n=3)
+    if close:
+        hint = f"did you mean {' or '.join(close)}?"
+    else:
+        more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        hint = f"known: {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+    return UsageError(f"no {what} is named {name!r}", hint=hint)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from usp_prof.model.errors import UsageError
+from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.tables import catalogue
 from usp_prof.tables.build import empty
 from usp_prof.tables.sql_cells import Cells, with_cells
@@ -33,6 +33,7 @@ _WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?(?:\([^()]*\)\s*)?", re.IGNORECASE)
 _LISTINGS = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns", "pg_catalog"}
 """Words by which a question asks which tables or columns there are."""
+_MISSING_TABLE = re.compile(r"Catalog Error: Table with name (.+) does not exist!")
 _HINT = "`usp-prof tables` documents every table and column"
 
 
@@ -45,6 +46,19 @@ def _place_of_overflow() -> str:
         return str(Path(tempfile.gettempdir(), f"usp-prof-sql-{uuid4().hex}"))
     except OSError:
         return ""
+
+
+def _refused(error: Exception) -> UsageError:
+    """Say in one line why DuckDB refuses a SELECT; a table that there is not gets the nearest name of ours."""
+    missing = _MISSING_TABLE.search(str(error))
+    if missing is not None:
+        return unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
+    return UsageError(f"the SQL cannot be answered: {_in_a_line(error)}", hint=_HINT)
+
+
+def _in_a_line(error: Exception) -> str:
+    """Give DuckDB's reason without the SQL itself, which follows LINE with a mark under the place."""
+    return " ".join(str(error).partition("\nLINE ")[0].split())
 
 
 class Relations:
@@ -73,7 +87,7 @@ class Relations:
             try:
                 return self._connection.sql(sql)
             except duckdb.Error as error:
-                raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+                raise _refused(error) from None
 
     def answer(
         self, sql: str, *, rows: int | None = None, seconds: float = math.inf, cells: Cells = Cells.TYPED
@@ -102,7 +116,7 @@ class Relations:
                 f"the SQL took longer than {seconds:g} s", hint="ask for less: fewer ranks, steps or columns"
             ) from None
         except (duckdb.Error, pa.ArrowException) as error:
-            raise UsageError(f"the SQL cannot be answered: {error}", hint=_HINT) from None
+            raise _refused(error) from None
         finally:
             ended.set()
             if watch.ident is not None:
@@ -127,7 +141,7 @@ class Relations:
         except UnicodeEncodeError:
             raise UsageError("the SQL is not UTF-8", hint=_HINT) from None
         except duckdb.Error as error:
-            raise UsageError(f"the SQL cannot be read: {error}", hint=_HINT) from None
+            raise UsageError(f"the SQL cannot be read: {_in_a_line(error)}", hint=_HINT) from None
         return statements[0].type if len(statements) == 1 else None
 
     def _bring(self, connection: duckdb.DuckDBPyConnection, sql: str, known: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The report of a trend: one line of blocks for each metric, with its change points."""
+"""Trend report: what changed over the runs of a history, then all other metrics, each with a line of blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from usp_prof.gate.change_points import FEWEST
 from usp_prof.gate.judgement import worsening
+from usp_prof.model.printable import counted
 from usp_prof.report.answers.check import plain
 from usp_prof.report.answers.wording import figure
 
@@ -20,16 +22,36 @@ _WIDEST = 60
 
 
 def text(trends: Sequence[MetricTrend]) -> str:
-    """Draw the metrics over the runs for a terminal."""
-    lines = []
-    for trend in trends:
-        first, last = figure(trend.values[0], trend.unit), figure(trend.values[-1], trend.unit)
-        others = f" ({trend.left_out} under other conditions left out)" if trend.left_out else ""
-        runs = "1 run" if len(trend.values) == 1 else f"{len(trend.values)} runs"
-        lines.append(f"{trend.key}  {runs}{others}  {first} -> {last}")
-        lines.append(f"  {sparkline(trend.values)}")
-        lines += [f"  {sentence}" for sentence in sentences(trend)]
-    return "\n".join(lines) + "\n" if lines else "no metric\n"
+    """Draw the metrics over the runs for a terminal: first those that changed or drift."""
+    if not trends:
+        return "no metric\n"
+    runs = max(len(trend.values) for trend in trends)
+    changed = [trend for trend in trends if sentences(trend)]
+    steady = [trend for trend in trends if not sentences(trend)]
+    lines = [_headline(len(trends), len(changed), runs), ""]
+    for trend in changed:
+        lines += [_line(trend, runs), *(f"  {sentence}" for sentence in sentences(trend))]
+    if changed and steady:
+        lines += ["", "no change found"]
+    lines += [_line(trend, runs) for trend in steady]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(metrics: int, changed: int, runs: int) -> str:
+    """Say what was looked at, and how much of it changed; of too few runs nothing can be said."""
+    over = f"{counted(metrics, 'metric')} over {counted(runs, 'run')}"
+    if runs < FEWEST:
+        return f"{over}: too few to find a change, which takes {FEWEST}"
+    return f"{over}: {changed or 'none'} changed or {'drifts' if changed < 2 else 'drift'}"
+
+
+def _line(trend: MetricTrend, most_runs: int) -> str:
+    """Draw one metric; how many runs it has is said where it has fewer than others."""
+    first, last = figure(trend.values[0], trend.unit), figure(trend.values[-1], trend.unit)
+    line = f"{sparkline(trend.values)}  {trend.key}  {first} -> {last}"
+    if trend.left_out:
+        return f"{line}  {counted(len(trend.values), 'run')} ({trend.left_out} under other conditions left out)"
+    return f"{line}  {counted(len(trend.values), 'run')}" if len(trend.values) < most_runs else line
 
 
 def json_text(trends: Sequence[MetricTrend]) -> str:

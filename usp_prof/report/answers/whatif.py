@@ -135,7 +135,7 @@ def before_after_section(together: Prediction) -> Section:
     rows += _memory_rows(memory_of(together.layout_before), memory_of(together.layout_after))
     notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
     if memory_of(together.layout_after) is not None:
-        notes.append("* by formula from the model's description: for the change, not for the figure")
+        notes.append("* estimated from the model's description: compare the two, rather than with a measured peak")
     columns = (TableColumn(mean_of(together)), TableColumn("before"), TableColumn("after"))
     table = DataTable("", columns, tuple(rows))
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
@@ -314,7 +314,7 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
     if not slowdown.parts:
         return f"{head}\n{NO_LOSS}\n"
     lines = [head, "share of the loss that goes away when one part alone is ideal:"]
-    lines += [f"  {part.what:6} {part.name:12} {part.share:8.1%}" for part in slowdown.parts]
+    lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
     return "\n".join(lines) + "\n"
 
 
