@@ -114,7 +114,7 @@ def prepare() -> Thread:
     pieces = [
         partial(ask, index)
         for index in firsts
-        for ask in (ask_run, partial(ask_document, selection=EVERYTHING), ask_timeline)
+        for ask in (ask_run, partial(ask_document, selection=EVERYTHING), ask_timeline, ask_drawings)
     ]
 
     def ask_all() -> None:
@@ -166,11 +166,24 @@ def _document(index: int, selection: Selection) -> Document:
     run = open_numbered(index)
     if selection != EVERYTHING:
         return _analysed(run, selection)
-    found = stored_document.read(
+    return stored_document.read(
         run.derived(stored_document.form(), lambda folder: stored_document.write(_analysed(run, selection), folder))
     )
-    read_drawings(found, run.derived(drawings_form(), lambda folder: write_drawings(found, folder)), drawings)
-    return found
+
+
+def ask_drawings(index: int) -> Future[None]:
+    """Ask for the drawings of a run's report, which are kept on disk.
+
+    They are asked for last: Overview's first screen has none, and a chart that is looked at before is drawn by itself.
+    """
+
+    def draw_all() -> None:
+        report = document(index, EVERYTHING)
+        worker.tell("drawing the charts")
+        folder = open_numbered(index).derived(drawings_form(), lambda target: write_drawings(report, target))
+        read_drawings(report, folder, drawings)
+
+    return worker.ask(("drawings", index), draw_all)
 
 
 def _analysed(run: Run, selection: Selection) -> Document:

@@ -58,16 +58,18 @@ class Drawings:
             if known is not None:
                 self._kept.move_to_end(key)
                 return known[1]
-        made = drawn(data, theme)
-        self.keep(data, theme, made)
-        return made
+        return self.keep(data, theme, drawn(data, theme))
 
-    def keep(self, data: ChartInput, theme: Theme, made: Drawing) -> None:
-        """Keep a drawing; the chart is kept with it, so that no other one can be taken for it."""
+    def keep(self, data: ChartInput, theme: Theme, made: Drawing) -> Drawing:
+        """Keep a drawing unless there is one, which a page may show already; gives the one that is kept.
+
+        The chart is kept with it, so that no other one can be taken for it.
+        """
         with self._lock:
-            self._kept[id(data), theme.name] = data, made
+            kept = self._kept.setdefault((id(data), theme.name), (data, made))[1]
             while len(self._kept) > self._most_kept:
                 self._kept.popitem(last=False)
+        return kept
 
 
 def drawn(data: ChartInput, theme: Theme) -> Drawing:

@@ -52,6 +52,7 @@ def _style(room: Room) -> None:
         "text-decoration:underline;text-underline-offset:3px}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
         ".st-key-rooms a p{font-size:1rem;font-weight:600}"
+        ".st-key-rooms a:not(:hover){background:transparent}"  # a room is marked by its line, whichever its page
         f"{at}{{border-bottom:2px solid var(--st-primary-color,#0072B2);border-radius:0}}</style>"
     )
 
@@ -154,6 +155,7 @@ def main() -> None:
         _sidebar()  # first: what it changes is in the links
         _navigation(chosen, made, _report_of(index))
         running.run()
+        data.ask_drawings(index)  # nobody waits for them
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "usp-prof info PATH says what is there")

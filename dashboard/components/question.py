@@ -86,8 +86,11 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
         batch = _whole("Sequences a step", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
         device = _device(learnt, facts)
-    usual = recorded.dtype if recorded is not None else DTYPES[0]
-    dtypes = (usual, *(dtype for dtype in DTYPES if dtype != usual))
+    known_dtypes = [dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype)]
+    usual = known_dtypes[0]
+    if recorded is not None and (device == AS_RECORDED or recorded.dtype in known_dtypes):
+        usual = recorded.dtype
+    dtypes = (usual, *(dtype for dtype in known_dtypes if dtype != usual))
     dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
     state.keep("dtype", None if dtype == usual else dtype)
     model = _model(name, learnt)
@@ -150,6 +153,15 @@ def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
     name: str = st.selectbox("Device", names, names.index(state.word("device", names)))
     state.keep("device", None if name == usual else name)
     return name
+
+
+def _has_peak(device: str, dtype: str) -> bool:
+    """Say whether a source gives the device a peak for a type; each device has one for some."""
+    try:
+        cluster_of_device(device, dtype)
+    except UspProfError:
+        return False
+    return True
 
 
 def _habits() -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drawn import naming
 
-from dashboard import drawings
+from dashboard import data, drawings
 from dashboard.drawings import Drawings
 from usp_prof import open_run
 from usp_prof.charts.inputs import BreakdownRows, HeatMap, Part
 from usp_prof.charts.theme import DARK, LIGHT
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.build import analyse, build
 
 if TYPE_CHECKING:
@@ -54,6 +56,24 @@ def test_the_least_recently_asked_drawing_is_let_go() -> None:
     kept.of(third, LIGHT)
     assert kept.of(first, LIGHT) is one
     assert kept.of(second, LIGHT) is not two
+
+
+def test_a_drawing_that_a_page_may_show_is_not_replaced() -> None:
+    kept, rows = Drawings(), _rows()
+    shown = kept.of(rows, LIGHT)
+    assert kept.keep(rows, LIGHT, drawings.drawn(rows, LIGHT)) is shown
+    assert kept.of(rows, LIGHT) is shown
+
+
+def test_the_report_is_there_before_its_drawings(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([run_folder], tmp_path, monkeypatch):
+        data.document(0, EVERYTHING)
+        data.timeline_store(0)
+        assert not data.worker.known(("drawings", 0))
+        data.prepare().join()
+        assert data.worker.known(("drawings", 0))
 
 
 @pytest.fixture

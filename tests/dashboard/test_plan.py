@@ -15,6 +15,7 @@ from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
 from usp_prof.model.footprint import Footprint
+from usp_prof.model.hardware import DEVICES
 from usp_prof.planner.launch import refusal
 from usp_prof.planner.sweep import rows as sweep_rows
 from usp_prof.planner.sweep import runner
@@ -82,6 +83,18 @@ def test_another_device_and_number_change_the_plan() -> None:
     assert app.number_input[0].value == 8
     assert "80.3 % of the peak (measured products)" in app.caption[0].value
     assert "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py" in app.code[0].value
+
+
+def test_only_types_are_offered_for_which_the_device_has_a_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([], tmp_path, monkeypatch):
+        app = drawn("plan", device="V100 SXM2", dtype="bf16")
+        offered = next(choice for choice in app.selectbox if choice.label == "Type")
+        assert offered.value == "fp16"
+        assert offered.options == ["fp16", "fp32"]
+        for device in DEVICES:
+            drawn("plan", device=device.name)
 
 
 def test_hostile_choices_in_the_address_are_dropped() -> None:
