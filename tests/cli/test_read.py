@@ -102,8 +102,9 @@ def test_what_is_no_share_is_refused(text: str) -> None:
         parse_shard(text)
 
 
-def test_an_executor_that_nobody_has_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", str(run), "--executor", "ray"]) == 2
+@pytest.mark.parametrize("name", ["ray", "dask:", "dask:head", "dask:tcp://head:99999", "dask:tcp://head:a", ""])
+def test_an_executor_that_nobody_has_is_refused(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(run), "--executor", name]) == 2
     assert "dask:tcp://" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -21,7 +22,7 @@ from usp_prof.inputs.discovery import discover
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
-from usp_prof.store.executors import local_executor, workers_for
+from usp_prof.store.executors import local_executor, named_executor, workers_for
 from usp_prof.store.rank_jobs import (
     ATTEMPTS,
     NOT_DONE,
@@ -304,3 +305,29 @@ class TestExecutors:
     def test_processors_are_counted_where_the_system_has_no_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
         assert executors.processors() == (os.cpu_count() or 1)
+
+
+class TestDaskScheduler:
+    """`--executor dask:ADDRESS`: what is no scheduler ends the command with a line."""
+
+    def test_another_server_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("distributed")
+        monkeypatch.setattr(executors, "_CONNECT_S", 1)
+        monkeypatch.setattr(executors, "_GREETING_S", 1)
+        with (
+            socket.create_server(("127.0.0.1", 0)) as silent,
+            pytest.raises(UsageError, match="does not answer"),
+            named_executor(f"dask:tcp://127.0.0.1:{silent.getsockname()[1]}"),
+        ):
+            raise AssertionError("nobody runs jobs there")
+
+    @pytest.mark.large
+    @pytest.mark.timeout(300)
+    def test_one_without_workers_is_waited_for_and_the_user_told(self, tmp_path: Path) -> None:
+        pytest.importorskip("distributed")
+        from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
+
+        told: list[str] = []
+        with dask_cluster(0, tmp_path) as cluster, named_executor(f"dask:{cluster.address}", told.append):
+            pass
+        assert told == [f"the Dask scheduler at {cluster.address} has no workers yet: waiting for them"]

@@ -180,10 +180,10 @@ def open_from(args: argparse.Namespace) -> Run:
 @contextmanager
 def executor_from(args: argparse.Namespace) -> Iterator[Executor | None]:
     """Give the executor that the options name; None: processes of this machine."""
-    if not args.executor:
+    if args.executor is None:
         yield None
         return
-    with named_executor(args.executor) as executor:
+    with named_executor(args.executor, lambda text: note(args, text)) as executor:
         yield executor
 
 

@@ -8,15 +8,20 @@ workers lie on other machines; they must see the traces and the store under the 
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from usp_prof.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
+
+    from distributed import Client
 
     from usp_prof.inputs.remote import Location
     from usp_prof.store.rank_jobs import RankJob
@@ -27,6 +32,10 @@ _UNPACKED = 12
 """A packed trace unpacks to about this many times its size; a reader needs about the unpacked size."""
 _MEMORY_SHARE = 0.8
 _DASK = "dask:"
+_HOW = "--executor dask:tcp://HOST:8786"
+_CONNECT_S = 30
+_GREETING_S = 5
+"""How much longer is waited for a server that took the connection."""
 
 
 @contextmanager
@@ -43,21 +52,62 @@ def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]
 
 
 @contextmanager
-def named_executor(name: str) -> Iterator[Executor]:
-    """Give the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler."""
+def named_executor(name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Executor]:
+    """Give the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler.
+
+    `say` is told of a scheduler that has no workers yet: jobs wait there until some come.
+    """
     if not name.startswith(_DASK):
-        raise UsageError(f"no executor is named {name!r}", hint="--executor dask:tcp://HOST:8786")
+        raise UsageError(f"no executor is named {name!r}", hint=_HOW)
     try:
-        from distributed import Client  # noqa: PLC0415 - the extra `cluster`
+        import distributed  # noqa: F401, PLC0415 - the extra `cluster`
     except ImportError:
         raise UsageError("Dask is not installed", hint="pip install 'usp-prof[cluster]'") from None
     address = name.removeprefix(_DASK)
+    with _client(address) as client:
+        if not client.scheduler_info()["workers"]:
+            say(f"the Dask scheduler at {address} has no workers yet: waiting for them")
+        yield client.get_executor(pure=False)
+
+
+def _client(address: str) -> Client:
+    """Connect to a Dask scheduler.
+
+    Dask waits for ever for the greeting of a server that is none of its own, such as the scheduler's dashboard. So it
+    connects in a thread, which is left behind where the greeting does not come.
+    """
+    from distributed import Client  # noqa: PLC0415 - the extra `cluster`
+
+    if (wrong := _what_is_wrong(address)) is not None:
+        raise UsageError(f"{address!r} is no address of a Dask scheduler: {wrong}", hint=_HOW)
+    connected: Future[Client] = Future()
+
+    def connect() -> None:
+        try:
+            connected.set_result(Client(address, timeout=_CONNECT_S))  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 - handed over to whoever waits
+            connected.set_exception(error)
+
+    Thread(target=connect, daemon=True).start()
     try:
-        client = Client(address, timeout="30s")  # type: ignore[no-untyped-call]
+        return connected.result(_CONNECT_S + _GREETING_S)
+    except TimeoutError:
+        why = "the server there does not answer as a scheduler does"
     except (OSError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {address}: {error}", hint="dask scheduler") from None
-    with client:
-        yield client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+        why = str(error)
+    raise UsageError(
+        f"no Dask scheduler answers at {address}: {why}",
+        hint="give the address that `dask scheduler` prints, not its dashboard's",
+    )
+
+
+def _what_is_wrong(address: str) -> str | None:
+    """Say why this cannot be the address of a scheduler; Dask would try to reach one without a port for 30 s."""
+    _, _, place = address.rpartition("://")
+    try:
+        return None if urlsplit(f"//{place}").port else "it has no port"
+    except ValueError as error:
+        return str(error)
 
 
 def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
