@@ -96,8 +96,8 @@ class Checked:
 
 def check(
     run: Run | str | Path,
-    *,
     baseline: str | Path = "",
+    *,
     policy: str | Path = "",
     minimum: Mapping[str, float] = _NOTHING,
     max_regression: Mapping[str, str] = _NOTHING,

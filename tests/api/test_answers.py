@@ -16,6 +16,7 @@ from usp_prof import UspProfError, open_run
 from usp_prof.analyses import breakdown, overlap
 from usp_prof.api import sentences
 from usp_prof.charts.inputs import BreakdownRows
+from usp_prof.contract import ModelEntry
 from usp_prof.findings import find
 from usp_prof.model.selection import Selection
 
@@ -224,6 +225,7 @@ def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
     assert set(answer.df["rank"]) == {0, 1}
     assert set(answer.df["step"]) == {step}
     assert answer.plot().renderers
+    assert f"of {run.name} on 2 of" in answer.sentence
     with pytest.raises(UspProfError, match="no step 999"):
         run.timeline(999)
 
@@ -268,6 +270,20 @@ def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
     assert chosen["peak_flop_per_second"].item() > recorded.df["peak_flop_per_second"].max()
     assert run.assume(sequence=64).mfu().df["per_token_flop"].max() != recorded.df["per_token_flop"].max()
     assert run.assume().mfu().df.equals(recorded.df)
+
+
+def test_a_model_is_assumed_by_its_name() -> None:
+    """`plan` and `memory` took names, and `assume` asked for a file."""
+    run = run_with("late_input").assume(model="llama3 8b", sequence=4096)
+    assert (run.tables.assumptions.model or ModelEntry()).layers == 32
+    with pytest.raises(UspProfError, match="no model is named 'Lama-3'"):
+        run.assume(model="Lama-3")
+
+
+def test_the_ops_that_take_the_time_are_named() -> None:
+    """The sentence told of small kernels alone where no shapes were recorded."""
+    ops = ask("kernels").df.query("op != '(paced wait)'").groupby("op")["time_ns"].sum()
+    assert f"compute time: {ops.idxmax()} " in ask("kernels").sentence
 
 
 def test_tokens_given_by_hand_are_those_of_the_step() -> None:

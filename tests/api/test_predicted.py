@@ -11,7 +11,9 @@ from made_faults import run_with
 
 import usp_prof
 from usp_prof import UspProfError
+from usp_prof.model.selection import Selection
 from usp_prof.planner.calibration import calibrate
+from usp_prof.report.answers.whatif import predicted_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,27 @@ def test_a_prediction_is_compared_with_what_was_recorded() -> None:
     assert after / before == pytest.approx(predicted.after_ns / predicted.before_ns, abs=0.02)
     assert predicted.plot().renderers
     assert "<svg" in predicted._repr_html_()
+
+
+def test_a_comparison_is_of_the_steps_that_the_prediction_is_of() -> None:
+    """With a warm-up step the same cell said 5.4 % in one sentence and 24.7 % in the next."""
+    run = run_with("gc_pause")
+    predicted = run.whatif("no_pauses")
+    (pair,) = predicted.compare().comparison.pairs
+    _, first_settled, *_ = sorted(set(run.breakdown().df["step"]))
+    assert predicted_steps(predicted.prediction) == Selection(first_step=first_settled)
+    # Parts are centres over steps, which outliers do not move: together they are near the mean step.
+    assert sum(part.before_ns for part in pair.waterfall) == pytest.approx(predicted.before_ns, rel=0.01)
+
+
+def test_what_changed_is_told_by_importance() -> None:
+    table = usp_prof.compare(run_with("slow_rank"), run_with("clean"))._answer.df
+    assert list(table["metric"].head(2)) == ["job_step_time", "step_time"]
+
+
+def test_a_baseline_may_follow_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UspProfError, match="cannot read baseline"):
+        usp_prof.check(run_with("clean"), tmp_path)
 
 
 def test_runs_are_compared_by_object_or_path() -> None:

@@ -34,6 +34,8 @@ HEAD = 8
 """Rows of the table that a notebook shows under the picture."""
 LONGEST = 240
 """Characters of a text that a cell of it shows; `.df` has them all."""
+TOLD_TWICE = ("in_words",)
+"""Columns that say others again in one text: a notebook's table leaves them out, `.df` has them."""
 
 _UNITS = {
     "share": "share_fraction",
@@ -131,7 +133,8 @@ class Answer:
             missing = "".join(f"<li>{escape(line)}</li>" for _, line in health_lines(self.notes))
             return f"{text}{picture}<ul>{missing}</ul>" if missing else f"{text}{picture}"
         more = f"<p><small>{HEAD} of {len(table):,} rows</small></p>" if len(table) > HEAD else ""
-        return f"{text}{picture}{table_html(table.head(HEAD))}{more}"
+        shown = table.drop(columns=[name for name in TOLD_TWICE if name in table])
+        return f"{text}{picture}{table_html(shown.head(HEAD))}{more}"
 
 
 def table_html(table: pd.DataFrame) -> str:

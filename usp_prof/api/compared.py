@@ -16,6 +16,7 @@ from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.measured import measure
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import comparison as writer
+from usp_prof.report.answers.whatif import predicted_steps
 from usp_prof.report.format import quantity, signed
 from usp_prof.whatif.predicted import predicted_tables
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.comparison import Comparison, Pair
     from usp_prof.gate.facts import FactKind
+    from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
     from usp_prof.whatif.predict import Prediction
 
@@ -52,7 +54,11 @@ class Compared:
 
     @property
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """The figures over everything that both runs have: before and after, by metric id."""
+        """The figures over everything that both runs have: before and after, by metric id.
+
+        They are means over ranks (counts are sums, memory is the fullest rank's), also of metrics whose whole in a
+        run's own answer is the worst rank's, such as `slowdown` and `straggler_cost`.
+        """
         rows = [
             judgement for judgement in self._pair.judgements if "[" not in judgement.key
         ]  # not those of one rank, axis, ...
@@ -109,11 +115,13 @@ class Compared:
         )
 
     def _telling_first(self) -> pd.DataFrame:
-        """Give the rows with what changed first, figures of the whole run before those of one rank or axis."""
+        """Give the rows with what changed first: the run's figures by importance, then those of one rank or axis."""
         table = self.df
         is_same = ~table["direction"].isin(["better", "worse", "changed"])
         is_part = table["metric"].str.contains("[", regex=False)
-        return table.iloc[np.lexsort((is_part, is_same))]
+        importance = {metric: place for place, metric in enumerate(writer.IMPORTANT)}
+        place = table["metric"].map(importance).fillna(len(importance))
+        return table.iloc[np.lexsort((place, is_part, is_same))]
 
 
 def compare_tables(
@@ -124,9 +132,9 @@ def compare_tables(
     return Compared(compare(measured, across))
 
 
-def compare_predicted(before: tuple[str, TableSet], after: tuple[str, TableSet]) -> Compared:
-    """Compare a run with its prediction; the rules are not asked, since what differs is known."""
-    return Compared(compare([measure(tables, name) for name, tables in (before, after)]))
+def compare_predicted(before: tuple[str, TableSet], after: tuple[str, TableSet], steps: Selection) -> Compared:
+    """Compare these steps of a run with their prediction; the rules are not asked, since what differs is known."""
+    return Compared(compare([measure(tables, name, selection=steps) for name, tables in (before, after)]))
 
 
 class Predicted(Questions):
@@ -187,8 +195,12 @@ class Predicted(Questions):
         )
 
     def compare(self) -> Compared:
-        """Set the replayed ranks as recorded and as predicted side by side: metrics, and the parts of the step."""
-        return compare_predicted((self._before_name, self.prediction.replayed.tables), (self.name, self.tables))
+        """Set the replayed ranks as recorded and as predicted side by side: metrics, and the parts of the step.
+
+        The steps are those that the prediction is of: without warm-up.
+        """
+        before = self._before_name, self.prediction.replayed.tables
+        return compare_predicted(before, (self.name, self.tables), predicted_steps(self.prediction))
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw how the step changes, part by part."""

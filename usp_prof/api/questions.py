@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer, picture
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from usp_prof.analyses.kernels import KernelsResult
+    from usp_prof.analyses.result import Result
     from usp_prof.api.compared import Predicted
     from usp_prof.api.whole import Report
+    from usp_prof.contract import ModelEntry
     from usp_prof.tables.table_set import TableSet
 
 Ranks = int | Iterable[int]
@@ -136,7 +139,7 @@ class Questions:
         """Draw what every rank did in one step (the middle one by default). `.df` has a row for each activity."""
         from usp_prof.api.whole import timeline_of  # noqa: PLC0415 - as above
 
-        return timeline_of(self.tables, self._selection(ranks, step))
+        return timeline_of(self.tables, self.name, self._selection(ranks, step))
 
     def whatif(self, *edits: str) -> Predicted:
         """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
@@ -163,16 +166,17 @@ class Questions:
         device: str = "",
         convention: str = "",
     ) -> Self:
-        """Say what no trace tells, for MFU and what-if: the model's `config.json`, its sequence length, the device.
+        """Say what no trace tells, for MFU and what-if: the model, its sequence length, the device.
 
-        `tokens_per_step` counts all ranks together: the global batch, in tokens.
+        `model` is a name such as `Llama-3-8B`, or a `config.json`. `tokens_per_step` counts all ranks together: the
+        global batch, in tokens.
         It stands above what the trace says, for every later question, and what is not named stays as it was assumed
         before; `assume()` forgets all. Gives the run back.
         """
-        from usp_prof.model.flops import check_convention, load  # noqa: PLC0415 - only who assumes something needs it
+        from usp_prof.model.flops import check_convention  # noqa: PLC0415 - only who assumes something needs it
 
         before = self.tables.assumptions
-        known = load(Path(model), sequence) if model is not None else before.model
+        known = _model_of(model, sequence) if model is not None else before.model
         if sequence and model is None:
             recorded = self.tables.manifest.model if self.tables.manifest is not None else None
             if (of_run := known or recorded) is None:
@@ -205,7 +209,7 @@ class Questions:
         figures = Figures(document.values)
         options: dict[str, dict[str, str | bool]] = {
             "mfu": {"convention": self.tables.assumptions.convention},
-            "kernels": {"paced": document.run.paced},
+            "kernels": {"paced": document.run.paced, "longest": _longest_ops(result) if name == "kernels" else ""},
         }
         sentence = getattr(sentences, name)(figures, **options.get(name, {}))
         shown = selection.ranks if selection.ranks is not None else self.tables.ranks
@@ -224,6 +228,21 @@ class Questions:
         chosen = Selection(None if ranks is None else numbers("ranks", ranks), *_bounds(steps))
         self.tables.refuse_if_absent(chosen, self.name)
         return chosen
+
+
+def _longest_ops(result: Result) -> str:
+    return sentences.longest_ops(cast("KernelsResult", result).ops)
+
+
+def _model_of(model: str | Path, sequence: int) -> ModelEntry:
+    """Take a model by its name, or from a file, which for MFU need not hold every size."""
+    from usp_prof.model.files import is_there  # noqa: PLC0415 - only who assumes something needs it
+    from usp_prof.model.flops import load  # noqa: PLC0415
+    from usp_prof.planner.models import model_named  # noqa: PLC0415
+
+    path = Path(model)
+    is_file = path.suffix == ".json" or is_there(path)
+    return load(path, sequence) if is_file else model_named(str(model), sequence)
 
 
 def _rows_of(table: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.analyses.measures.kernel_tally import PACED
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
@@ -13,12 +14,15 @@ from usp_prof.report.words import ranks_phrase
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from usp_prof.analyses.measures.kernel_tally import OpStat
     from usp_prof.model.finding import Finding
     from usp_prof.report.document import Document, RunFacts
     from usp_prof.report.figures import Figures, Key, Number
 
 _LEAST = 0.005
 """Parts of less than half a per cent of the step are not worth a word."""
+_MOST_OPS = 3
+"""Ops that a sentence names."""
 
 
 def of_ranks(run: RunFacts, sentence: str) -> str:
@@ -96,12 +100,23 @@ def stragglers(figures: Figures) -> str:
     )
 
 
-def kernels(figures: Figures, *, paced: bool = False) -> str:
-    """Say how near kernels come to the roofline, and how many are tiny."""
-    clauses = []
+def longest_ops(ops: Sequence[OpStat]) -> str:
+    """Name the ops that take most of the compute time, waits that stand for compute left out; empty without ops."""
+    time_ns: dict[str, int] = {}
+    for op in ops:
+        if op.name != PACED:
+            time_ns[op.name] = time_ns.get(op.name, 0) + op.time_ns
+    whole_ns = sum(time_ns.values())
+    first = sorted(time_ns.items(), key=lambda item: (-item[1], item[0]))[:_MOST_OPS]
+    return ", ".join(f"{name} {share(time, whole_ns)}" for name, time in first if time >= _LEAST * whole_ns > 0)
+
+
+def kernels(figures: Figures, *, paced: bool = False, longest: str = "") -> str:
+    """Say which ops take the time, how near kernels come to the roofline, and how many are tiny."""
+    clauses = [f"Most of the {'unpaced ' if paced else ''}compute time: {longest}"] if longest else []
     efficiency, covered = figures.whole("kernel_efficiency"), figures.whole("formula_fraction")
     if efficiency is not None:
-        text = "Ops whose work is known"
+        text = "ops whose work is known"
         if covered is not None:
             text += f" ({quantity(covered, Unit.FRACTION)} of {'the unpaced ' if paced else ''}compute time)"
         clauses.append(f"{text} run at {quantity(efficiency, Unit.FRACTION)} of what the roofline allows")
@@ -109,8 +124,11 @@ def kernels(figures: Figures, *, paced: bool = False) -> str:
     if small is not None:
         clauses.append(f"{quantity(small, Unit.FRACTION)} of compute time is in kernels shorter than 10 \u03bcs")
     if not clauses:
-        return "How near ops come to the roofline is not known: shapes or the device's peaks are missing."
-    return f"{'; '.join(clauses)}."
+        return "Which ops take the time is not known: no compute was recorded."
+    if efficiency is None:
+        clauses.append("how near that is to the roofline is not known: shapes or the device's peaks are missing")
+    text = "; ".join(clauses)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def mfu(figures: Figures, convention: str = "") -> str:

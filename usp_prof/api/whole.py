@@ -132,7 +132,7 @@ def _finding_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     )
 
 
-def timeline_of(tables: TableSet, selection: Selection) -> Answer:
+def timeline_of(tables: TableSet, name: str, selection: Selection) -> Answer:
     """Draw one step on aligned clocks, the middle one of those selected; the table has its activities."""
     facts = run_facts(tables, selection, "")
     if not facts.steps:
@@ -140,11 +140,11 @@ def timeline_of(tables: TableSet, selection: Selection) -> Answer:
     chosen = facts.steps[len(facts.steps) // 2]
     drawn = slices_of(tables, facts.ranks, chosen)
     if drawn is not None:
-        sentence = f"Step {chosen} on {ranks_phrase(facts)}, on aligned clocks."
+        sentence = f"Step {chosen} of {name} on {ranks_phrase(facts)}, on aligned clocks."
     else:
-        sentence = f"No device work was recorded in step {chosen}."
+        sentence = f"No device work was recorded in step {chosen} of {name}."
     return Answer(
-        question=f"What did every rank do in step {chosen}?",
+        question=f"What does every rank do in step {chosen}?",
         sentence=sentence,
         metric_values=(),
         notes=gathered(tables.health),

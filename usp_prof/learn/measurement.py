@@ -216,7 +216,7 @@ def _replayed(run: LessonRun, first: Run, remarks: list[str]) -> tuple[float, fl
     try:
         prediction = replay(first.tables, [parse_edit(run.whatif)])
     except UspProfError as error:
-        remarks.append(f"what-if `{run.whatif}`: {error.message}")
+        remarks.append(f"what-if `{run.whatif}`: {error.message.removeprefix(f'edit {run.whatif}: ')}")
         return None
     return float(prediction.after_ns), float(prediction.error_fraction * prediction.before_ns)
 

@@ -21,12 +21,12 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.E
 
 
 class UspProfError(Exception):
-    """What is wrong with which file or option, and in `hint` what to do next."""
+    """What is wrong with which file or option, and in `hint` what to do next; a traceback shows the hint as a note."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self._set_hint(hint)
 
     def __reduce__(self) -> tuple[object, tuple[str], dict[str, str]]:
         """Survive the way between processes with the hint."""
@@ -34,7 +34,12 @@ class UspProfError(Exception):
 
     def __setstate__(self, state: dict[str, str] | None) -> None:
         """Take the hint up again."""
-        self.hint = (state or {}).get("hint", "")
+        self._set_hint((state or {}).get("hint", ""))
+
+    def _set_hint(self, hint: str) -> None:
+        self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class InputError(UspProfError):

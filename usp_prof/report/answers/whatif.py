@@ -116,12 +116,16 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
     )
 
 
+def predicted_steps(prediction: Prediction) -> Selection:
+    """Give the steps that a prediction is of: the settled ones."""
+    measured = unedited(prediction.replayed.tables)
+    settled = measured.step[measured.settled]
+    return Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
+
+
 def before_after_section(together: Prediction) -> Section:
     """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
-    tables = together.replayed.tables
-    measured = unedited(tables)
-    settled = measured.step[measured.settled]
-    steps = Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
+    tables, steps = together.replayed.tables, predicted_steps(together)
     after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.before_ns, together.after_ns, Unit.NS)]
     before, after = (_parts_of_step(run, steps) for run in (tables, after_tables))
