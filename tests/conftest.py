@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,27 @@ if TYPE_CHECKING:
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
+WITHOUT_COVERAGE = (
+    "corpus",
+    "dashboard",
+    "docs",
+    "examples",
+    "golden",
+    "torture",
+    "trainer",
+    "inputs/kineto/test_fuzz.py",
+)
+"""Tests of the whole product: the rooms' own tests cover the same lines, and counting them doubles the time."""
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count no lines where another test counts them anyway."""
+    folders = [Path(__file__).parent / place for place in WITHOUT_COVERAGE]
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session")
