@@ -15,6 +15,7 @@ from made import Row, part, step, work
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
 from usp_prof.model.selection import Selection
+from usp_prof.model.topology import Axis, Topology
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import KeyFigures
 from usp_prof.schedule import Schedule, Shape, named
@@ -210,11 +211,24 @@ def test_a_schedule_that_is_like_none_takes_the_declared_name_for_the_textbook()
     assert wholes(result)["bubble_textbook_fraction"] == pytest.approx(1 / 9)
 
 
-def test_untied_clocks_are_an_error_of_the_bubble() -> None:
-    tables = laid_out(Schedule.GPIPE, Shape(2, 4))
+def test_untied_clocks_leave_the_bubble_unknown() -> None:
+    tables = laid_out(Schedule.GPIPE, Shape(2, 4), skew=7 * MS)
     for rank, rows in tables.items():
         rows["ranks"] = [{"host": f"h{rank}", "base_ns": 1}]
-    assert [n.code for n in pipeline.compute(made.run(tables)).notes] == ["pipeline_clocks"]
+    result = pipeline.compute(made.run(tables))
+    assert [n.code for n in result.notes] == ["pipeline_clocks"]
+    assert "bubble_fraction" not in wholes(result)
+    assert np.isnan(result.bubble_fraction(0))
+    assert wholes(result)["bubble_ideal_fraction"] == pytest.approx(1 / 5)  # of durations alone
+
+
+def test_a_stage_that_was_not_read_leaves_the_bubble_unknown() -> None:
+    every = laid_out(Schedule.GPIPE, Shape(4, 4))
+    tables = made.run({rank: every[rank] for rank in (0, 2)})
+    tables.topology = Topology({Axis.PP: 4}, {rank: {Axis.PP: rank} for rank in range(4)})
+    result = pipeline.compute(tables)
+    assert [n.detail for n in result.notes] == ["nothing was read of pipeline ranks 1, 3: the bubble is not known"]
+    assert wholes(result) == {}
 
 
 def test_accumulation_rounds_repeat_micro_batches() -> None:

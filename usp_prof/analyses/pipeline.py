@@ -21,7 +21,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.columns.intervals import union_by
 from usp_prof.columns.rows import distinct, first_rows, group_codes, numbered, per_code
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
@@ -110,6 +110,7 @@ class PipelineResult:
 
     actions: Actions
     cells: tuple[RankStep, ...]
+    """None where the window is not known: it spans all stages, on clocks that are tied to each other."""
     stages: tuple[Stage, ...]
     schedule: Guess
     bubbles: Ideal
@@ -119,11 +120,11 @@ class PipelineResult:
     """Ranks of each pipeline, first stage first; empty where who follows whom is not known."""
 
     def bubble_fraction(self, step: int | None = None) -> float:
-        """Give the measured bubble of a step, or the mean over steps; NaN without actions."""
+        """Give the measured bubble of a step, or the mean over steps; NaN where it is not known."""
         by_step = self._bubble_fractions()
         if step is None:
             return float(np.mean(list(by_step.values()))) if by_step else float("nan")
-        return by_step.get(step, 0.0)
+        return by_step.get(step, float("nan"))
 
     def _bubble_fractions(self) -> dict[int, float]:
         """Give each step's bubble, in order."""
@@ -187,9 +188,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
         return PipelineResult(actions, (), (), Guess(None, 0.0, declared), nothing, 0, tuple(notes))
-    cells = _cells(actions)
+    absent, untied = _absent_stages(tables, actions), _untied_clocks(tables, actions)
+    notes += [*absent, *untied]
+    cells = () if absent or untied else _cells(actions)
     if not all_identified(actions):
         notes.append(_KINDS_ONLY)
+    if absent or not all_identified(actions):
         schedule_guess = Guess(None, 0.0, declared)
         return PipelineResult(actions, cells, (), schedule_guess, nothing, 0, tuple(sorted(notes)))
     chains = pipelines(actions)
@@ -288,7 +292,23 @@ def _notes(tables: TableSet, actions: Actions, *, talks: bool) -> list[HealthRow
     if missing:
         detail = "these ranks mark no pipeline actions"
         notes.append(HealthRow("pipeline_unmarked", Severity.INFO, count=len(missing), detail=detail))
-    if clock.of(tables).components > 1:
-        detail = "the stages' clocks are not tied together: the bubble depends on them"
-        notes.append(HealthRow("pipeline_clocks", Severity.ERROR, detail=detail))
     return notes
+
+
+def _absent_stages(tables: TableSet, actions: Actions) -> list[HealthRow]:
+    """Say which ranks of the pipeline nothing was read of: window, ideal and imbalance are those of all stages."""
+    places = [tables.topology.coordinates.get(rank, {}).get(Axis.PP, -1) for rank in np.unique(actions.rank).tolist()]
+    absent = sorted(set(range(tables.topology.axes.get(Axis.PP, 1))) - set(places))
+    if not absent or -1 in places:  # -1: where a rank stands is not known
+        return []
+    detail = f"nothing was read of pipeline ranks {spans(absent)}: the bubble is not known"
+    return [HealthRow("pipeline_incomplete", Severity.ERROR, detail=detail)]
+
+
+def _untied_clocks(tables: TableSet, actions: Actions) -> list[HealthRow]:
+    """Say that clocks of ranks in the schedule cannot be compared, where they cannot: its window is on all of them."""
+    clocks = clock.of(tables)
+    if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) <= 1:
+        return []
+    detail = "the stages' clocks are not tied together: the bubble is not known"
+    return [HealthRow("pipeline_clocks", Severity.ERROR, detail=detail)]

@@ -47,7 +47,7 @@ def build_pipeline(context: Context, title: str) -> Section | None:
         return None
     result = cast("PipelineResult", context.results["pipeline"])
     if not result.cells:
-        return Section("pipeline", title, tuple(notes(result)))
+        return Section("pipeline", title, (*([_stages(result)] if result.stages else []), *notes(result)))
     blocks: list[Block] = [*key_figures(result), Text(_WINDOW, quiet=True), Text(_looks_like(result), quiet=True)]
     blocks += _schedules(context, result)
     if result.stages:
