@@ -20,7 +20,7 @@ import numpy as np
 from usp_prof.columns.table import Columns
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
-from usp_prof.tables.matching.same_calls import shared_calls
+from usp_prof.tables.matching.shared_calls import shared_calls
 from usp_prof.tables.step_cuts.boundaries import CALLS, Cut, cut_like, recut, some_of, with_host
 from usp_prof.tables.step_cuts.device_work import Alphabet, device_work, whole_periods
 
