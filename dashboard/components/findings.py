@@ -123,7 +123,8 @@ def _rows_of(finding: Finding) -> str:
     """Choose the rows that show what a finding is about."""
     if "stage" in finding.where or "stages" in finding.where:
         return "exposed,actions"
-    return "host,exposed" if finding.code.startswith(("host", "late-input", "gc")) else "exposed,path"
+    of_host = ("host", "late-input", "gc", "blocking", "memory-pressure")
+    return "host,exposed" if finding.code.startswith(of_host) else "exposed,path"
 
 
 def _unit_of(name: str) -> Unit | None:

@@ -94,7 +94,8 @@ CSS = """
 .usp-area-names { flex: 2.4 1 0; min-width: 0; max-height: 236px; overflow: auto; }
 .usp-area table { border-collapse: collapse; width: 100%; }
 .usp-area-names table { table-layout: fixed; }
-.usp-area-names th:first-child { width: 42%; }
+.usp-area-names th:first-child { width: 40%; }
+.usp-area-names th:nth-child(2) { width: 17%; }
 .usp-area th { position: sticky; top: 0; text-align: left; background: var(--st-background-color); }
 .usp-area th button { font-weight: 600; padding: 0; text-align: inherit; }
 .usp-area :is(td, th) { padding: 1px 10px 1px 0; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }

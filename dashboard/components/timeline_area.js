@@ -6,8 +6,8 @@
 
 const AREA_PX = 300; // the canvas gives this much of its height to the list
 const COUNT = (number) => number.toLocaleString("en-US");
-const AREA_HEADS = { kinds: ["kind", "calls", "time in range"], names: ["name", "kind", "calls", "ranks", "time in range", "longest"] };
-const TIMES = new Set(["time in range", "longest"]);
+const AREA_HEADS = { kinds: ["kind", "calls", "time"], names: ["name", "kind", "calls", "ranks", "time", "longest"] };
+const TIMES = new Set(["time", "longest"]);
 
 const AREA = {
   // The rows are labels such as "3.0"; none: the range of all rows that are shown.
@@ -100,14 +100,14 @@ const AREA = {
       const line = element("tr");
       row.forEach((value, place) => {
         const cell = line.appendChild(element("td", typeof value === "number" ? "number" : ""));
-        if (heads[place] === "kind") cell.appendChild(element("i")).style.background = colors.get(value);
+        if (heads[place] === "kind") cell.appendChild(element("i")).style.background = colors.get(value.replace(/^exposed /, ""));
         cell.append(scales[place] ? scales[place].text(value) : typeof value === "number" ? COUNT(value) : value);
         if (heads[place] === "name") cell.title = value;
       });
       return line;
     }));
     const titles = table.appendChild(element("thead")).appendChild(element("tr")), body = table.appendChild(element("tbody"));
-    let by = heads.indexOf("time in range"), up = false;
+    let by = heads.indexOf("time"), up = false;
     heads.forEach((head, place) => {
       const title = titles.appendChild(element("th", typeof rows[0]?.[place] === "number" ? "number" : ""));
       const button = title.appendChild(element("button", "", scales[place] ? `${head} [${scales[place].unit}]` : head));

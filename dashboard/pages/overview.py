@@ -224,7 +224,7 @@ def offer_incident(document: Document, view: View) -> None:
         return incident.sections(document, data.timeline_store(view.run), told)
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("**Incident story** of the first cause", width="content")
+        st.markdown("**Incident story**", width="content", help="of the first cause, which the sentence above names")
         st.download_button(
             "HTML", lambda: incident.as_webpage(story(), tables, name).encode(), f"{stem}-incident.html", "text/html",
             on_click="ignore", help="verdict, culprit, victims, cause, what to change and a link: one page to send",

@@ -49,8 +49,9 @@ def _wall(view: View, document: Document) -> None:
         "**What fills each rank's time**: a row of pixels a rank, coloured by its largest part, blank where it is idle"
     )
     offered = (MESH, LATE)
-    before = state.word("wall", offered)
-    by = right.selectbox("Ranks", offered, offered.index(before), label_visibility="collapsed")
+    by = MESH
+    if len(store.ranks) > 1:
+        by = right.selectbox("Ranks", offered, offered.index(state.word("wall", offered)), label_visibility="collapsed")
     state.keep("wall", by if by != MESH else None)
     if by == MESH:
         order = mesh_order(store.ranks, layout)
@@ -65,7 +66,7 @@ def _wall(view: View, document: Document) -> None:
         words = state.format_ranks(tuple(sorted(chosen)))
         query = state.link("timeline", {"only": words})
         st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query)
-    else:
+    elif len(store.ranks) > 1:
         st.caption("Drag over rows to choose ranks for the timeline.")
 
 

@@ -55,6 +55,8 @@ HELP = (
     "double-click: fit a slice · click a rank: fold it · click a row's name: pin it · strip on top: the whole run"
 )
 BY_RANK = "rank"
+MOMENT_ROOM_NS = 1_000_000
+"""What is shown on either side of a link to a moment."""
 PLACES = frozenset({"ranks", "only", "at", "range", "pins", "folds", "picked", "area", "find"})
 """Words of an address that say where to look."""
 
@@ -236,7 +238,8 @@ def about(store: TimelineStore, view: View) -> list[int] | None:
     times = re.fullmatch(r"(\d{1,19})-(\d{1,19})", at)
     if times:
         start, end = (int(time) - store.origin_ns for time in times.groups())
-        room = max((end - start) // 2, 2000)
+        # A moment says nothing of how much about it is worth seeing: a millisecond, less of a short run.
+        room = max((end - start) // 2, 2000) if end > start else min(MOMENT_ROOM_NS, store.span_ns // 50)
         inside = 0 <= start <= end <= store.span_ns
         return [max(start - room, 0), min(end + room, store.span_ns)] if inside else None
     numbers = [step.number for step in store.steps]

@@ -138,13 +138,19 @@ def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], st
         np.maximum.at(longest, key, np.concatenate([piece.longest_ns for piece in pieces]))
     rows = [
         (
-            store.names[key // len(CATEGORIES)], CATEGORIES[key % len(CATEGORIES)], int(calls[key]), int(ranks[key]),
-            int(inside[key]), int(longest[key]),
+            store.names[key // len(CATEGORIES)],
+            _kind(store.names[key // len(CATEGORIES)], CATEGORIES[key % len(CATEGORIES)]),
+            *(int(column[key]) for column in (calls, ranks, inside, longest)),
         )
         for key in np.flatnonzero(calls).tolist()
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: (-row[4], row[0]))
     return DataTable("", COLUMNS, tuple(rows))
+
+
+def _kind(name: str, category: str) -> str:
+    """Keep what is exposed of an axis apart from its calls, whose time it is a part of."""
+    return name if name == f"exposed {category}" else category
 
 
 def by_kind(found: DataTable) -> DataTable:

@@ -274,6 +274,26 @@ def test_a_finding_is_shown_where_it_is_seen(
     assert shown_at(finding, state.View(0, None, None, None), range(8)) == expected
 
 
+@pytest.mark.parametrize(
+    ("code", "rows"),
+    [
+        ("blocking-sync", "host,exposed"), ("memory-pressure", "host,exposed"), ("host-pause", "host,exposed"),
+        ("slow-rank", "exposed,path"),
+    ],
+)  # fmt: skip
+def test_what_the_host_does_is_shown_on_its_threads(code: str, rows: str) -> None:
+    assert shown_at(Finding(code, "what", {}, {}), state.View(0, None, None, None), range(8))["show"] == rows
+
+
+def test_a_link_to_a_moment_shows_something_about_it() -> None:
+    store = data.timeline_store(0)
+    moment = store.origin_ns + store.span_ns // 2
+    app = AppTest.from_string(ABOUT, default_timeout=120)
+    app.query_params["at"] = f"{moment}-{moment}"
+    start, end = json.loads(app.run().code[0].value)
+    assert end - start >= min(2 * timeline.MOMENT_ROOM_NS, store.span_ns // 25) - 2
+
+
 def test_evidence_of_one_unit_is_on_one_scale() -> None:
     evidence = {"compute_ns": 1_740_000_000, "peers_ns": 976_000_000, "peers": 3, "bound": "compute", "at_rank": 2}
     assert figures_of(Finding("code", "what", {}, evidence)) == [

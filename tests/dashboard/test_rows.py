@@ -92,6 +92,12 @@ def test_a_selection_holds_what_lies_in_it_only(store: TimelineStore) -> None:
     assert max(row[3] for row in whole.rows) == len(store.ranks)
     assert not contents(store, {}, 0, half).rows
     kinds = by_kind(whole)
+    assert not [row for row in kinds.rows if str(row[0]).startswith("exposed")], "no row of that kind was chosen"
+    over = {0: [number for number, row in enumerate(store.rows(0)) if row.kind in ("device", "exposed")]}
+    apart = {str(row[0]): int(row[2]) for row in by_kind(contents(store, over, 0, store.span_ns)).rows}
+    exposed = {kind for kind in apart if kind.startswith("exposed ")}
+    assert exposed
+    assert all(apart[kind] <= apart[kind.removeprefix("exposed ")] for kind in exposed)
     assert sum(int(row[2]) for row in kinds.rows) == sum(int(row[4]) for row in whole.rows)
 
 

@@ -189,13 +189,13 @@ def listed(plans: Sequence[Plan], rows: int) -> DataTable:
 
 
 def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
-    """List plans by their order alone: how much longer than the first each is predicted to take."""
+    """List plans by their order alone: how much longer than the first each is expected to take, stalls included."""
     columns = (
-        TableColumn("place"), TableColumn("configuration"), TableColumn("step over the first's", Unit.RATIO),
+        TableColumn("place"), TableColumn("configuration"), TableColumn("expected step over the first's", Unit.RATIO),
         TableColumn("memory", Unit.BYTES),
     )  # fmt: skip
     lines = tuple(
-        (place, str(plan.configuration), plan.step_ns / plans[0].step_ns, plan.footprint.total_bytes)
+        (place, str(plan.configuration), plan.expected_step_ns / plans[0].expected_step_ns, plan.footprint.total_bytes)
         for place, plan in enumerate(plans[:rows], start=1)
     )
     return DataTable("Order of the plans", columns, lines, more=max(0, len(plans) - rows))
