@@ -11,7 +11,7 @@ import argparse
 import csv
 from pathlib import Path
 
-from usp_prof.charts.svg import WIDTH, framed, legend_row, line, text_at, ticks
+from usp_prof.charts.svg_marks import WIDTH, framed, legend_row, line, text_at, ticks
 from usp_prof.charts.theme import LIGHT
 
 LEFT, RIGHT, PANEL, GAP, TOP = 70, WIDTH - 30, 180, 60, 40

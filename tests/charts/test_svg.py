@@ -10,7 +10,8 @@ import pytest
 from chart_samples import SAMPLES
 
 from usp_prof.charts import inputs
-from usp_prof.charts.svg import as_svg, legend_row, recolored
+from usp_prof.charts.svg import as_svg, recolored
+from usp_prof.charts.svg_marks import legend_row
 from usp_prof.charts.theme import DARK, LIGHT
 
 NAME = "{http://www.w3.org/2000/svg}"

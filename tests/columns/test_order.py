@@ -13,6 +13,7 @@ from usp_prof.columns.rows import (
     first_rows,
     group_codes,
     last_of_run,
+    latest_of_each,
     numbered,
     occurrence,
     occurrence_from_end,
@@ -54,6 +55,15 @@ def test_runs_begin_and_end_where_a_key_changes(listed: list[tuple[int, int, int
     assert last_of_run(a, b).tolist() == [
         row + 1 == len(keys) or keys[row] != keys[row + 1] for row in range(len(keys))
     ]
+
+
+@given(rows)
+def test_the_latest_row_of_each_code_is_the_last_of_equal_times(listed: list[tuple[int, int, int]]) -> None:
+    times, _, _ = columns(listed)
+    code = numbered(columns(listed)[1])[1]
+    count = len(set(code.tolist()))
+    latest = {number: row for _, row, number in sorted(zip(times, range(len(times)), code.tolist(), strict=True))}
+    assert latest_of_each(code, times, count).tolist() == [latest[number] for number in range(count)]
 
 
 @given(rows)

@@ -157,7 +157,8 @@ def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
         sends = collectives.matches("op", "send") & collectives.matches("axis", str(Axis.PP))
         sends &= ~collectives.matches("library", "gloo")
         rows = np.flatnonzero(paired & (members["rank"] == rank))
-        rows = rows[sends[members["part"][rows]]]
+        part = members["part"][rows]
+        rows = rows[sends[part]]
         waited += int(members["wait_ns"][rows].sum())
         lasted += int((members["wait_ns"][rows] + members["transfer_ns"][rows]).sum())
     if waited < _NOTABLE_WAIT * lasted or not waited:

@@ -16,7 +16,7 @@ from usp_prof.analyses.measures import arrivals, partition
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
-from usp_prof.columns.rows import per_code, rows_by_code
+from usp_prof.columns.rows import latest_of_each, per_code, rows_by_code
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -107,15 +107,16 @@ def _exits(tables: TableSet) -> dict[int, _Exits]:
         is_send[rows] = collectives.matches("op", "send")[part]
     # By call: when its last member arrived, and that member's rank.
     last_arrival = per_code(call, start, np.maximum, count)
-    order = np.lexsort((start, call))
-    last_rank = rank[order[np.searchsorted(call[order], np.arange(count), side="right") - 1]]
+    last_rank = rank[latest_of_each(call, start, count)]
     # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
     leaves = calls["complete"][call] & is_exposed & (parts["wait_ns"] > 0) & (last_rank[call] != rank) & ~is_send
     leaving = np.flatnonzero(leaves)
     exits = {}
     for member, places in rows_by_code(rank[leaving]).items():
         rows = leaving[places]
-        rows = rows[np.lexsort((last_arrival[call[rows]], end[rows]))]
+        # By their end, then by the last arrival at their call.
+        arrival = last_arrival[call[rows]]
+        rows = rows[np.lexsort((arrival, end[rows]))]
         of_call = call[rows]
         exits[member] = _Exits(end[rows], last_arrival[of_call], last_rank[of_call], calls["axis"][of_call])
     return exits
@@ -209,7 +210,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
     # The walk starts where the last step of all ends.
     tied = _largest_component(clocks, parts)
-    last_rank = int(parts.rank[tied][np.argmax(end[tied])])
+    last_row = tied[np.argmax(end[tied])]
+    last_rank = int(parts.rank[last_row])
     pieces = walk(tables, last_rank, int(begin[tied].min()), int(end[tied].max()))
     on_path = _on_path(tables, pieces)
     shares = tuple(s for rank in sorted(on_path) for s in _shares(tables, rank, on_path[rank]))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts import inputs
+from usp_prof.charts.svg_marks import CHARACTER, WIDTH, framed, legend_row, line, number_text, text_at, ticks, time_text
 from usp_prof.charts.theme import LIGHT, ink_on
 from usp_prof.model.printable import shortened
 
@@ -28,78 +29,12 @@ if TYPE_CHECKING:
     from usp_prof.charts.theme import Theme
 
 
-# Marks that all drawings are made of.
-
-WIDTH = 960
-CHARACTER = 6.2
-"""Pixels of a character at 11 px, near enough to place texts."""
-BROAD_CHARACTER = 7.8
-"""The same of a short broad word, such as memcpy, in the broadest of the fonts."""
-
-
 def recolored(svg: str, theme: Theme) -> str:
     """Give a drawing that was made for a light ground the grounds, inks and greys of a theme; hues stay."""
     colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
     colors |= {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
     svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is an ink, too
     return re.sub("|".join(colors), lambda color: colors[color[0]], svg)
-
-
-def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
-    """Put parts into one drawing of the full width."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-        f'style="max-width:100%;height:auto;background:{theme.background}" font-family="{escape(theme.font)}" '
-        f'font-size="11" role="img">{"".join(parts)}</svg>'
-    )
-
-
-def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) -> str:
-    """Draw labels with the colour of their role, as many as fit on a line."""
-    parts: list[str] = []
-    x = left
-    for label, role in entries:
-        width = 24 + BROAD_CHARACTER * len(label)
-        if x + width > WIDTH and parts:
-            break  # the marks' own texts tell the rest
-        parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{theme.color(role)}"/>')
-        parts.append(text_at(x + 14, 18, label, theme.ink, "start"))
-        x += width
-    return "".join(parts)
-
-
-def text_at(x: float, y: float, text: str, color: str, anchor: str) -> str:
-    """Draw a text that begins, ends or has its middle at a point."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{color}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def line(x0: float, y0: float, x1: float, y1: float, color: str) -> str:
-    """Draw a straight line."""
-    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{color}"/>'
-
-
-def ticks(end: float) -> list[float]:
-    """Give about six round numbers from 0 to the end: of 47 these are 0, 10, 20, 30 and 40."""
-    rough = end / 6
-    power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    return [step * place for place in range(floor(end / step) + 1)]
-
-
-def time_text(ns: float) -> str:
-    """Write a time in its unit, with three digits."""
-    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "\u03bcs")):
-        if ns >= factor:
-            return f"{ns / factor:.3g} {unit}"
-    return f"{ns:.3g} ns" if ns else "0"
-
-
-def number_text(value: float) -> str:
-    """Write a number with a prefix, with three digits."""
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}"
-    return f"{value:.3g} "
 
 
 # Drawings, one for each kind of input.

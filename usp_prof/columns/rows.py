@@ -181,6 +181,16 @@ def last_of_run(*keys: NDArray[Any]) -> Flags:
     return ends
 
 
+def latest_of_each(codes: NDArray[Any], times: NDArray[Any], count: int) -> Ints:
+    """Give for each code 0..count-1, all of which occur, the row of its largest time (of equal ones: the last).
+
+    latest_of_each([0, 1, 0], [5, 9, 7], 2) == [2, 1]
+    """
+    order = np.lexsort((times, codes))
+    past_last = np.searchsorted(codes[order], np.arange(count), side="right")
+    return np.asarray(order[past_last - 1], np.int64)
+
+
 def sorted_by(keys: NDArray[Any], rows: Ints) -> Ints:
     """Give these rows sorted by their keys (ties: as given); `keys` has an entry for every row.
 

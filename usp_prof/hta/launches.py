@@ -198,7 +198,8 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
             "delay": grouped["delay"].first(),
         }
     )
-    calls["aten_op_name"] = np.asarray(names, object)[codes[calls.index.to_numpy(np.int64)]] if len(calls) else ""
+    op_rows = calls.index.to_numpy(np.int64)
+    calls["aten_op_name"] = lookup(names, codes[op_rows], missing="")
     summary = calls.groupby(["aten_op_name", "kernel_sequence"]).agg(
         occurrence_count=("delay", "count"),
         avg_aten_op_launch_delay=("op_delay", "mean"),

@@ -215,7 +215,9 @@ def _shown(
 ) -> NDArray[np.int64]:
     """Pick the fastest, the fastest of each set of degrees, and the Pareto front of speed and memory."""
     order = np.lexsort((need, seconds))
-    front = order[need[order] < np.concatenate([[np.inf], np.minimum.accumulate(need[order])[:-1]])]
+    # In that order: the least memory of all faster plans. What needs less is on the front.
+    least_before = np.concatenate([[np.inf], np.minimum.accumulate(need[order])[:-1]])
+    front = order[need[order] < least_before]
     degrees = np.stack([np.asarray(getattr(c, name))[chosen][order] for name in ("dp", "tp", "cp", "pp", "ep", "zero")])
     _, firsts = np.unique(degrees, axis=1, return_index=True)
     return np.unique(np.concatenate([order[:SHOWN], order[firsts[:SHOWN]], front[:SHOWN]]))

@@ -228,10 +228,12 @@ def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
     """Find for each posted part the communication that the host waited for between its last compute and the post."""
     source = np.full(len(nodes.lane), -1, np.int64)
     parts = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (compute >= 0))
-    parts = parts[posted[parts] - nodes.end[compute[parts]] > HOST_WAIT_NS]
+    compute_end = nodes.end[compute[parts]]
+    waited = posted[parts] - compute_end > HOST_WAIT_NS
+    parts, compute_end = parts[waited], compute_end[waited]
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
-    before = last_by(nodes.end, ended, by=posted[parts])
-    good = (before >= 0) & (nodes.end[before] > nodes.end[compute[parts]]) & (nodes.lane[before] != nodes.lane[parts])
+    before = last_by(nodes.end, ended, by=posted[parts])  # -1: none has ended by then
+    good = (before >= 0) & (nodes.end[before] > compute_end) & (nodes.lane[before] != nodes.lane[parts])
     source[parts[good]] = before[good]
     return source
 

@@ -54,7 +54,8 @@ def with_asked_posts(graph: Graph) -> Graph:
     gap = graph.gap.copy()
     goes_on = (freed > 0) & (nodes.lane[freed] == nodes.lane[freed - 1])
     inner = freed[goes_on]
-    inner = inner[_reached(kept, nodes)[inner] < nodes.start[inner]]
+    is_held = _reached(kept, nodes)[inner] >= nodes.start[inner]
+    inner = inner[~is_held]
     gap[inner] = nodes.start[inner] - nodes.end[inner - 1]
     duration = end - nodes.start
     return replace(

@@ -70,7 +70,8 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
         # A host that pauses all the time is told from the others; on a CPU ranks may differ in what they wait for.
         ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
         least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
-        rows = thinking[rank][think[thinking[rank]] > least]
+        rows = thinking[rank]
+        rows = rows[think[rows] > least]
         paused = think[rows]
         for busy in (loading(tables, rank), allocating(tables.columns("launches", rank))):
             host_time = _on_common_clock(busy, clocks, rank)

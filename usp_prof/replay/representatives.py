@@ -127,12 +127,14 @@ def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints)
     parts = matched.part_columns()
     rows = np.flatnonzero((is_apart & matched.columns()["complete"])[parts["call"]])
     call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
+    # The members of each call in turn, by their wait; the middle one of each is the median.
     by_wait = np.lexsort((wait_ns, call))
     size = np.bincount(call)
-    median_wait = wait_ns[by_wait][np.cumsum(size) - size + size // 2]
+    first = np.cumsum(size) - size
+    median_wait = wait_ns[by_wait][first + size // 2]
     late_ns = np.maximum(median_wait[call] - wait_ns, 0)
-    of_part = replica[np.searchsorted(ranks, parts["rank"][rows])]
-    return np.bincount(of_part, late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
+    place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
+    return np.bincount(replica[place_of_rank], late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
 
 
 def _chosen(nodes: Ints, lateness: Ints, is_wanted: Flags, most_nodes: int) -> Ints:

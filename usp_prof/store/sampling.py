@@ -132,8 +132,9 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
         distance = (np.abs(own - usual) / np.maximum(usual, 1.0)).sum(axis=1)
         by_distance = np.lexsort((rows, distance, is_odd))  # those that stand out come last
         peers = min(int(is_odd.sum()) + _PEERS_BEYOND_OUTLIERS, int((~is_odd).sum()))
+        typical = by_distance[:peers]
         chosen[rows[is_odd]] = True
-        chosen[rows[by_distance[:peers]]] = True
+        chosen[rows[typical]] = True
     return tuple(ranks[chosen].tolist())
 
 

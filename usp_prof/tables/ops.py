@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import Parted, numbers_of
-from usp_prof.columns.rows import sorted_rows
+from usp_prof.columns.rows import lookup, sorted_rows
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Kind, Schema, integer, text
 from usp_prof.tables.build import arrow_schema, table
 from usp_prof.tables.events.arguments import Field, read_arguments
@@ -58,12 +58,13 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     rows, depth, above = frame.rows(*HOST_OPS), links.ops.depth, links.ops.parent
     within = np.zeros(len(rows) + 1, np.int64)
     np.add.at(within, above, frame.duration[rows])  # tops add to the last place, which nothing reads
+    parent_event = lookup(frame.event[rows], above, missing=-1)
     order = sorted_rows(frame.start[rows], depth)
     finder, inputs = phases_of(frame), _Texts(frame.raw.inputs)
 
     def make(begin: int, end: int) -> pa.Table:
         place = order[begin:end]
-        chosen, parent = rows[place], above[place]
+        chosen = rows[place]
         start, duration = frame.start[chosen], frame.duration[chosen]
         columns = {
             "rank": frame.rank,
@@ -74,7 +75,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
             "dur_ns": duration,
             "self_ns": np.maximum(duration - within[place], 0),
             "depth": depth[place].astype(np.int64),
-            "parent": np.where(parent >= 0, frame.event[rows[np.maximum(parent, 0)]], -1) if len(rows) else parent,
+            "parent": parent_event[place],
             "external_id": frame.ints("external_id", chosen),
             "sequence": frame.raw.inputs.sequence[chosen].astype(np.int64),
             "phase": compact(finder.at(frame.track[chosen], start), PHASES),

@@ -147,7 +147,8 @@ def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
         return rows[:0], rows[:0], rows[:0]
     # Of several optimizers those that step least often do so once a step; the last of them ends it.
     once = used[count == count.min()]
-    last = np.sort(frame.end[rows[np.isin(codes[rows], once)]])[len(once) - 1 :: len(once)]
+    ends = np.sort(frame.end[rows][np.isin(codes[rows], once)])
+    last = ends[len(once) - 1 :: len(once)]
     host = frame.rows("cpu_op", *MARKS, "cuda_runtime", "cuda_driver")
     start = np.r_[frame.start[host].min(), last[:-1]]
     return np.arange(len(last)), start, last
@@ -182,8 +183,15 @@ def _device_marks(frame: EventFrame, links: Links) -> Steps | None:
     own_end = per_code(place.astype(np.int64), frame.end[rows], np.maximum, len(number))[order]
     window = _windows_of_profiler(number, start, own_end)
     last_end = np.maximum(np.maximum.accumulate(own_end), start)
-    end = np.r_[np.where(window[1:] == window[:-1], start[1:], last_end[:-1]), last_end[-1]]
+    end = _ends_of_steps(window, start, last_end)
     return Steps(number, start, end, start, end, "profiler_step")
+
+
+def _ends_of_steps(window: Ints, begin: Ints, last_end: Ints) -> Ints:
+    """End each step where the next one of its window begins, and the last of a window where its work has ended."""
+    goes_on = np.append(window[1:] == window[:-1], False)
+    next_begin = np.append(begin[1:], 0)
+    return np.where(goes_on, next_begin, last_end)
 
 
 def _number(pattern: re.Pattern[str], name: str) -> int:
@@ -250,7 +258,7 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     # A step cannot begin after the next one: work that overtakes ends the step before it.
     first = np.minimum.accumulate(first[::-1])[::-1]
     last_end = np.maximum.accumulate(worked_until)
-    ends = np.r_[np.where(window[1:] == window[:-1], first[1:], last_end[:-1]), last_end[-1]]
+    ends = _ends_of_steps(window, first, last_end)
     return Steps(number, first, ends, start, end, source, int(idle.sum()))
 
 
@@ -269,11 +277,14 @@ def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, m
     marks, first = np.unique(mark, return_index=True)
     last_begun = np.full(len(marks), np.iinfo(np.int64).min)
     np.maximum.at(last_begun, np.searchsorted(marks, mark), frame.start[work])
+    # By mark: when the last work of all marks before it began, when its own first did, and when that was launched.
     begun_before = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(last_begun)[:-1]]
+    first_work = work[first]
+    first_begun = frame.start[first_work]
     call_of_work = np.full(len(frame), -1, np.int64)
     call_of_work[links.work] = links.call
-    first_call = frame.start[call_of_work[work[first]]]
-    has_unknown = np.searchsorted(unknown, frame.start[work[first]]) > np.searchsorted(unknown, begun_before, "right")
+    first_call = frame.start[call_of_work[first_work]]
+    has_unknown = np.searchsorted(unknown, first_begun) > np.searchsorted(unknown, begun_before, "right")
     has_empty = np.searchsorted(empty_launch, first_call) > np.searchsorted(empty_launch, start[marks])
     return bool((has_unknown & has_empty).any())
 

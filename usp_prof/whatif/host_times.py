@@ -250,7 +250,8 @@ def _is_longest(own_ns: Ints, piece: Ints) -> Flags:
     """Mark the longest node of each piece; of equal ones the last."""
     order = np.lexsort((own_ns, piece))
     is_longest = np.zeros(len(piece), bool)
-    is_longest[order[last_of_run(piece[order])]] = True
+    longest = order[last_of_run(piece[order])]
+    is_longest[longest] = True
     return is_longest
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import distinct, first_rows, group_codes, per_code, rows_by_code
+from usp_prof.columns.rows import distinct, first_rows, group_codes, latest_of_each, per_code, rows_by_code
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
@@ -138,9 +138,7 @@ def _first_begin(tables: TableSet, ranks: Ints) -> int:
 
 def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Ints]:
     """Give for each call by how much the last arrival is later, and its own way longer, than all others'."""
-    order = np.lexsort((arrival, row))
-    # By call: its member that arrives last.
-    last = order[np.searchsorted(row[order], np.arange(calls), side="right") - 1]
+    last = latest_of_each(row, arrival, calls)
     others = np.ones(len(row), bool)
     others[last] = False
     second_last = per_code(row[others], arrival[others], np.maximum, calls)

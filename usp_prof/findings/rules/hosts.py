@@ -151,8 +151,12 @@ def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
     rows = np.flatnonzero(of_host & (covered >= HELD * length))
     codes, names = events.codes("name")
     # The step holds every pause, and says nothing of it.
-    rows = rows[[not names[code].startswith("ProfilerStep#") for code in codes[rows].tolist()]]
-    return names[codes[rows[np.argmin(duration[rows])]]] if len(rows) else ""
+    is_step = lookup([name.startswith("ProfilerStep#") for name in names], codes, missing=False)
+    rows = rows[~is_step[rows]]
+    if not len(rows):
+        return ""
+    shortest = int(rows[np.argmin(duration[rows])])
+    return names[int(codes[shortest])]
 
 
 class LateInput:

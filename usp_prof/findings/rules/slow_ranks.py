@@ -114,7 +114,8 @@ class SlowRank:
 def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
     """Say whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
     paused_nodes = pauses(graph, tables)
-    paused_ns = think_times(graph)[paused_nodes[graph.nodes.rank[paused_nodes] == slow.rank]].sum()
+    of_rank = paused_nodes[graph.nodes.rank[paused_nodes] == slow.rank]
+    paused_ns = think_times(graph)[of_rank].sum()
     steps = len(compute_by_step(graph, slow.rank))
     return bool(paused_ns > (slow.compute_ns - slow.peers_ns) * steps)
 

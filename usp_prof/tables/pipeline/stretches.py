@@ -132,7 +132,8 @@ def messages(source: Source) -> Messages:
     activities, collectives = Columns(source.view("activities")), Columns(source.view("collectives"))
     part = activities["collective"]
     rows = np.flatnonzero(activities.matches("axis", str(Axis.PP)) & (part >= 0) & (part < len(collectives)))
-    rows = rows[collectives.matches("op", *P2P)[part[rows]]]
+    is_p2p = collectives.matches("op", *P2P)
+    rows = rows[is_p2p[part[rows]]]
     posted = _posted(source, activities)[rows]
     rows = rows[np.lexsort((activities["start_ns"][rows], posted))]
     part = part[rows]

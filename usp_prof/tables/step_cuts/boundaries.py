@@ -76,7 +76,8 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
     whole = np.flatnonzero(_whole(work, at, first_open=low[0] < 0, last_open=high[-1] == _EVER))
     if not len(whole):
         return None
-    return Cut(cut.number[begin:end][whole], at[whole[0] : whole[-1] + 2], CALLS)
+    first, last = int(whole[0]), int(whole[-1])
+    return Cut(cut.number[begin:end][whole], at[first : last + 2], CALLS)  # a step has a boundary on either side
 
 
 def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, high: Ints) -> Ints:
@@ -129,7 +130,8 @@ def _fitting(fits: Flags, candidates: list[range]) -> list[Ints]:
 
 def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
     """Mark activities that have the surroundings which most of the other rank's boundaries have."""
-    around_theirs = _surroundings(their_work, before, behind)[their_openings[their_openings < len(their_work)]]
+    openings = their_openings[their_openings < len(their_work)]
+    around_theirs = _surroundings(their_work, before, behind)[openings]
     if not len(around_theirs):
         return np.zeros(len(work), bool)
     kinds, count = np.unique(around_theirs, return_counts=True)

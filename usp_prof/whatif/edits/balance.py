@@ -142,7 +142,8 @@ def _first_connected(graph: Graph, parts: Ints) -> Ints:
 def _of_step(graph: Graph, ranks: tuple[int, ...], calls: Ints, step: int) -> list[Shares]:
     nodes = graph.nodes
     in_step = calls[nodes.step[calls] == step]
-    borders = [np.sort(nodes.start[in_step[nodes.rank[in_step] == rank]]) for rank in ranks]
+    start, rank_of_call = nodes.start[in_step], nodes.rank[in_step]
+    borders = [np.sort(start[rank_of_call == rank]) for rank in ranks]
     if len({len(border) for border in borders}) > 1:
         return []
     computes = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step == step))
@@ -264,7 +265,7 @@ def _median_transfer(graph: Graph, request: Request) -> Ints:
     # Of an even number, the mean of the two in the middle.
     lower, upper = by_length[begin + (count - 1) // 2], by_length[begin + count // 2]
     median = np.zeros(int(kind.max()) + 1, np.int64)
-    median[kind[by_length[begin]]] = (graph.transfer[lower] + graph.transfer[upper]) // 2
+    median[kind[lower]] = (graph.transfer[lower] + graph.transfer[upper]) // 2
     return np.where(graph.tied, median[kind], graph.transfer)
 
 

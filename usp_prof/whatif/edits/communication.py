@@ -214,7 +214,8 @@ def _awaited(graph: Graph, gathers: Flags) -> Graph:
     nodes, edges = graph.nodes, graph.edges
     compute = nodes.kind == NodeKind.COMPUTE
     seen = np.zeros(len(nodes), dtype=bool)
-    seen[edges.source[(edges.kind == EdgeKind.WAIT) & compute[edges.target]]] = True
+    is_waited_for = (edges.kind == EdgeKind.WAIT) & compute[edges.target]
+    seen[edges.source[is_waited_for]] = True
     hidden = rows_by_code(np.where(gathers & ~seen, nodes.rank, -1))
     work = rows_by_code(np.where(compute, nodes.rank, -1))
     for rank in hidden.keys() & work.keys() - {-1}:

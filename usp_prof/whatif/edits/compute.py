@@ -241,7 +241,8 @@ def updates(graph: Graph, tables: TableSet) -> tuple[Flags, Flags]:
         update[rows] = (
             named[rows] & (nodes.kind[rows] == NodeKind.COMPUTE) & np.isin(events[rows], work["event"][inside])
         )
-        updating = np.isin(work["event"], events[rows[update[rows]]])
+        updating_nodes = rows[update[rows]]
+        updating = np.isin(work["event"], events[updating_nodes])
         launch[rows] = (nodes.kind[rows] == NodeKind.HOST) & np.isin(events[rows], work["launch_event"][updating])
     return update, launch
 
