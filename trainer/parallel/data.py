@@ -53,8 +53,8 @@ class Buckets:
         """`buckets` are by model chunk, in the order in which they start; without `overlap`, after backward."""
         self.buckets, self.tp, self.overlap = buckets, mesh["tp"], overlap
         self.armed: set[int] = set()
-        for chunk, several in buckets.items():
-            for bucket in several:
+        for chunk, of_chunk in buckets.items():
+            for bucket in of_chunk:
                 for parameter in bucket.places:
                     parameter.register_post_accumulate_grad_hook(partial(self._arrived, chunk, bucket))
 
@@ -66,11 +66,13 @@ class Buckets:
         return (bucket for buckets in self.buckets.values() for bucket in buckets)
 
     def _arrived(self, chunk: int, bucket: Bucket, parameter: nn.Parameter) -> None:
+        """Take up a gradient. Buckets start in their order: those that are full, up to the first that is not."""
         bucket.take(parameter)
-        if chunk in self.armed:
-            for full in takewhile(lambda bucket: not bucket.missing, self.buckets[chunk]):
-                if not full.launched:
-                    self.launch(full)
+        if chunk not in self.armed:
+            return
+        for full in takewhile(lambda bucket: not bucket.missing, self.buckets[chunk]):
+            if not full.launched:
+                self.launch(full)
 
     def slices(self) -> list[Slice]:
         """Give what this rank updates of each bucket."""
