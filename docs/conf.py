@@ -17,6 +17,7 @@ myst_enable_extensions = ["dollarmath", "html_admonition"]
 myst_heading_anchors = 3
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
+smartquotes = False  # else `--help` in a sentence becomes a dash and help
 nitpicky = True  # a reference that leads nowhere is an error; scripts/docs makes warnings errors
 
 html_theme = "furo"

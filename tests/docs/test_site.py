@@ -22,5 +22,8 @@ def test_the_site_builds_and_asks_no_other_machine(tmp_path: Path) -> None:
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert "straggler" in index
     for page in site.rglob("*.html"):
+        assert not re.search(r"\u2013[a-z]", page.read_text(encoding="utf-8")), (
+            f"{page.name}: an option lost its dashes"
+        )
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text(encoding="utf-8"))
         assert loaded == [], page.name
