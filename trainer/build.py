@@ -40,16 +40,16 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
     """Make one stage of the decoder; its weights are on paper until data parallelism creates what the rank keeps."""
     options, shape, layout = settled.options, settled.shape, settled.layout
     drag = faults.drag(stage)
-    here = settled.micro_batch / (layout.cp * layout.tp)
+    sequences = settled.micro_batch / (layout.cp * layout.tp)
     postponed = Postponed() if settled.traits.splits_backward else None
     pace = brake = None
     if options.pace:
         played = load_shape(options.pace_model)
         packed = any(fault.kind == "unequal-lengths" for fault in settled.faults)
-        pace = Pace.of(options.pace, played, int(here * played.sequence), attention_apart=packed)
+        pace = Pace.of(options.pace, played, int(sequences * played.sequence), attention_apart=packed)
         pace.drag, pace.postponed = drag, postponed
     elif drag is not None:
-        flop = 2.0 * here * shape.sequence * shape.layer_parameters(shape.top_k)
+        flop = 2.0 * sequences * shape.sequence * shape.layer_parameters(shape.top_k)
         brake = Brake(drag, flop, device, settled.compute)
     plan = Plan(
         settled=settled,

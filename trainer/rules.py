@@ -64,15 +64,15 @@ def settle(options: Options, world: int) -> Settled:
 
 
 def _layout(options: Options, world: int) -> Layout:
-    asked = {axis: getattr(options, axis) for axis in ("dp", "tp", "cp", "pp", "ep")}
-    if not any(asked.values()) and options.dp_replicate == 1:
-        asked.update(DEFAULT_MESHES.get(world, {}))
-    pp, cp, tp, ep = (asked[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
+    degrees = {axis: getattr(options, axis) for axis in ("dp", "tp", "cp", "pp", "ep")}
+    if not any(degrees.values()) and options.dp_replicate == 1:
+        degrees.update(DEFAULT_MESHES.get(world, {}))
+    pp, cp, tp, ep = (degrees[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
     others, replicas = pp * cp * tp, options.dp_replicate
-    if not asked["dp"]:
+    if not degrees["dp"]:
         fitting = f"torchrun --nproc-per-node {_nearest_multiple(world, others)}, or smaller axes"
         refuse(world % others, f"pp x cp x tp = {others} must divide the {world} processes", fitting)
-    dp = asked["dp"] or world // others
+    dp = degrees["dp"] or world // others
     hint = f"torchrun --nproc-per-node {others * dp}" + ("" if world % others else f", or --dp {world // others}")
     refuse(others * dp != world, f"pp x dp x cp x tp = {others * dp}, but there are {world} processes", hint)
     _divides("--dp-replicate", replicas, "dp", dp)

@@ -129,13 +129,13 @@ def _looped(rank: int, shape: Shape, *, split: bool) -> Iterator[Action]:
     for step in range(total):
         if ahead + step < total:
             yield counter.next(stage(ahead + step, backward=False), F)
-        here = stage(step, backward=True)
-        yield counter.next(here, I if split else B)
+        stage_of_step = stage(step, backward=True)
+        yield counter.next(stage_of_step, I if split else B)
         if split:
-            owed.append(here)
+            owed.append(stage_of_step)
             if step >= rank:
                 yield counter.next(owed.pop(0), W)
-    yield from (counter.next(here, W) for here in owed)
+    yield from (counter.next(stage_of_step, W) for stage_of_step in owed)
 
 
 def _zbv(rank: int, shape: Shape) -> Iterator[Action]:
@@ -155,8 +155,8 @@ def _zbv(rank: int, shape: Shape) -> Iterator[Action]:
         second += 1
     plan += [(down, I), (up, I)] * rank + [(down, I), (down, W)] * (shape.ranks - rank)
     plan += [(up, W)] * rank + [(down, W)] * rank
-    made = (counter.next(*step) for step in plan)
-    return (action for action in made if action.micro_batch < shape.micro_batches)
+    actions = (counter.next(*step) for step in plan)
+    return (action for action in actions if action.micro_batch < shape.micro_batches)
 
 
 def _dualpipe_v(rank: int, shape: Shape) -> Iterator[Action]:
@@ -190,8 +190,8 @@ def _with_owed_weights(plan: list[tuple[int, Kind]]) -> Iterator[Action]:
     for stage, kind in plan:
         if kind is W:
             if owed:
-                here = owed.pop(0)
-                yield Action(here.stage, W, here.micro_batch)
+                oldest = owed.pop(0)
+                yield Action(oldest.stage, W, oldest.micro_batch)
         elif kind is F:
             yield counter.next(stage, F)
         else:

@@ -30,22 +30,22 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Make the command line from `Options`."""
-    made = _Parser(
+    options_parser = _Parser(
         usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
         description="Train a small decoder on a five-axis mesh, and record where each step goes.",
         epilog="docs/trainer.md: what each technique does, what to look for in its trace, and the faults.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    made.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
+    options_parser.add_argument("--config", metavar="FILE", help="a TOML file of options; the command line wins")
     types = get_type_hints(Options)
-    section: argparse._ActionsContainer = made
+    section: argparse._ActionsContainer = options_parser
     for item in fields(Options):
         if title := item.metadata["section"]:
-            section = made.add_argument_group(title)
+            section = options_parser.add_argument_group(title)
         reading = _reading(item, types[item.name])
         section.add_argument(*flags_of(item), help=described(item), **reading)
-    return made
+    return options_parser
 
 
 def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Read the command line, over a TOML file if one is given, over the defaults."""
-    given = vars(parser().parse_args(arguments))
-    path = given.pop("config", None)
+    typed = vars(parser().parse_args(arguments))
+    path = typed.pop("config", None)
     if not path:
-        return Options(**given)
+        return Options(**typed)
     typed_in_file = list(_typed(Path(path)))
     from_file = vars(parser().parse_args(typed_in_file))
-    return Options(**{**from_file, **given})  # what was typed comes last and wins
+    return Options(**{**from_file, **typed})  # what was typed comes last and wins
 
 
 def _typed(path: Path) -> Iterator[str]:

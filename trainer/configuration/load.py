@@ -135,50 +135,50 @@ def _window(data: dict[str, Any], family: str, usual: int, title: str) -> int:
 
 def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
     """Read base and scaling of rotary positions, from where files of transformers 4 and 5 keep them."""
-    given = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     values: dict[str, Any] = {}
-    theta = given.get("rope_theta", data.get("rope_theta"))
+    theta = rope.get("rope_theta", data.get("rope_theta"))
     if theta is not None:
         values["rope_theta"] = float(theta)
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = rope.get("rope_type", rope.get("type", "default"))
     rule = f"{title}: this file asks for rope scaling {kind!r}, which the trainer has not (linear, llama3, yarn)"
-    refuse(kind not in {"default", "linear", "llama3", "yarn"} or not _flat(given), rule, HINT)
-    part = given.get("partial_rotary_factor", 1)
+    refuse(kind not in {"default", "linear", "llama3", "yarn"} or not _flat(rope), rule, HINT)
+    part = rope.get("partial_rotary_factor", 1)
     refuse(part != 1, f"{title}: this file asks for rotary positions on a part ({part}) of each head", HINT)
     if kind == "default":
         return values
-    original = int(given.get("original_max_position_embeddings") or longest)
-    factor = float(given.get("factor") or longest / original)
+    original = int(rope.get("original_max_position_embeddings") or longest)
+    factor = float(rope.get("factor") or longest / original)
     scaling = RopeScaling(kind, factor, original)
     if kind == "llama3":
-        lacking = [name for name in ("low_freq_factor", "high_freq_factor") if name not in given]
+        lacking = [name for name in ("low_freq_factor", "high_freq_factor") if name not in rope]
         refuse(lacking, f"{title}: rope scaling llama3 without {' and '.join(lacking)}", HINT)
-        scaling = replace(scaling, low=float(given["low_freq_factor"]), high=float(given["high_freq_factor"]))
+        scaling = replace(scaling, low=float(rope["low_freq_factor"]), high=float(rope["high_freq_factor"]))
     if kind == "yarn":
         scaling = replace(
             scaling,
-            low=float(given.get("beta_slow") or 1),
-            high=float(given.get("beta_fast") or 32),
-            attention_factor=_sharpening(given, factor),
-            truncate=bool(given.get("truncate", True)),
+            low=float(rope.get("beta_slow") or 1),
+            high=float(rope.get("beta_fast") or 32),
+            attention_factor=_sharpening(rope, factor),
+            truncate=bool(rope.get("truncate", True)),
         )
     return values | {"rope_scaling": scaling}
 
 
-def _sharpening(given: dict[str, Any], factor: float) -> float:
+def _sharpening(rope: dict[str, Any], factor: float) -> float:
     """Give what yarn multiplies cosines and sines by."""
-    if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
 
     def of(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    scales = given.get("mscale"), given.get("mscale_all_dim")
+    scales = rope.get("mscale"), rope.get("mscale_all_dim")
     return of(scales[0]) / of(scales[1]) if all(scales) else of(1.0)
 
 
-def _flat(given: dict[str, Any]) -> bool:
-    return not any(isinstance(value, dict) for value in given.values())
+def _flat(rope: dict[str, Any]) -> bool:
+    return not any(isinstance(value, dict) for value in rope.values())
 
 
 def _short(value: object) -> str:

@@ -123,9 +123,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
         is_marked = is_marked or bool(len(host_marks(tables, rank, selection, "cp").name))
         marks = marked(tables, rank, selection, "cp")
         for kind in _EXCHANGES:
-            some = marks.of(kind)
-            if len(some.name):
-                times[kind, rank] = int(some.dur_ns.sum()) / step_count(tables, rank, selection)
+            of_kind = marks.of(kind)
+            if len(of_kind.name):
+                times[kind, rank] = int(of_kind.dur_ns.sum()) / step_count(tables, rank, selection)
         ring = marks.of("ring_wait")
         for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
             waits.setdefault((place, rank), []).append(length)

@@ -215,8 +215,8 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
     if not len(functions):
         return functions  # no column of all events is read for none
     steps = tables.columns("steps", rank)
-    taken = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
-    inside = union(steps["host_start_ns"][taken], steps["host_end_ns"][taken])
+    is_selected = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
+    inside = union(steps["host_start_ns"][is_selected], steps["host_end_ns"][is_selected])
     return functions.take(inside.holds(functions["start_ns"]))
 
 

@@ -98,13 +98,13 @@ class KernelsResult:
         values = [Value(FORMULA_FRACTION, self.covered_ns / real)] if real else []
         values += [Value(KERNEL_EFFICIENCY, share, {"step": step}) for step, share in self.efficiency_by_step.items()]
         for family in ("", *families):
-            some = [op for op in self.ops if op.family and family in {"", op.family}]
+            of_family = [op for op in self.ops if op.family and family in {"", op.family}]
             dims: dict[str, int | str] = {"family": family} if family else {}
-            bounded = [op for op in some if op.is_bounded]
+            bounded = [op for op in of_family if op.is_bounded]
             if bounded:
                 ideal = sum(op.ideal_ns for op in bounded)
                 values.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
-            counted = [op for op in some if op.flop and (op.is_bounded or not op.ideal_ns)]
+            counted = [op for op in of_family if op.flop and (op.is_bounded or not op.ideal_ns)]
             # Ops whose kernels take no time have work and no rate.
             if counted_ns := sum(op.time_ns for op in counted):
                 values.append(Value(ACHIEVED_FLOP_RATE, sum(op.flop for op in counted) / counted_ns * 1e9, dims))

@@ -145,13 +145,13 @@ class MemoryResult:
         phases = sorted({phase for peak in self.peaks for phase in peak.live})
         rows = self.peaks
         since = [peak.since_recording for peak in rows]
-        taken = {"taken_bytes": [peak.allocated if peak.since_recording else -1 for peak in rows]}
+        since_start = {"taken_bytes": [peak.allocated if peak.since_recording else -1 for peak in rows]}
         whole = {"peak_bytes": [-1 if peak.since_recording else peak.allocated for peak in rows]}
         return {
             "rank": [peak.rank for peak in rows],
             "step": [peak.step for peak in rows],
             **({} if rows and all(since) else whole),
-            **(taken if any(since) else {}),
+            **(since_start if any(since) else {}),
             "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
             "headroom_fraction": [HEADROOM.known(self.headroom(peak)) for peak in rows],
             **{f"{phase.replace(' ', '_')}_bytes": [peak.live.get(phase, 0) for peak in rows] for phase in phases},
@@ -218,8 +218,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     notes += [_SINCE_RECORDING] if any(peak.since_recording for peak in peaks) else []
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
-    made = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
-    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, made, tuple(notes), snapshots)
+    all_copies = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
+    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, all_copies, tuple(notes), snapshots)
 
 
 def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:

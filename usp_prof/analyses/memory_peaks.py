@@ -80,9 +80,9 @@ def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | No
 
 def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, int]:
     """Sum what was taken up to this event and not given back, by phase."""
-    taken = lifetimes(rows["address"], rows["bytes"])
+    given_back = lifetimes(rows["address"], rows["bytes"])
     order = np.arange(len(rows))
-    alive = (rows["bytes"] > 0) & (order <= place) & (taken > place)
+    alive = (rows["bytes"] > 0) & (order <= place) & (given_back > place)
     bytes_of_phase = {}
     left = alive
     for phase, when in _phases(tables, rank).items():
@@ -103,8 +103,8 @@ def lifetimes(address: Ints, size: Ints) -> Ints:
     count = len(address)
     order = np.lexsort((np.arange(count), address))
     following = np.full(count, count, np.int64)
-    same = (address[order[1:]] == address[order[:-1]]) & (size[order[1:]] < 0)
-    following[order[:-1][same]] = order[1:][same]
+    is_given_back = (address[order[1:]] == address[order[:-1]]) & (size[order[1:]] < 0)
+    following[order[:-1][is_given_back]] = order[1:][is_given_back]
     return following
 
 

@@ -329,9 +329,9 @@ def _wrong_model(
     why = flop_check.contradiction(needs, traced, flop_check.tolerance(model, is_whole=is_whole))
     if not why:
         return []
-    given = " given by hand" if tables.assumptions.model is not None else " of the manifest"
+    origin = " given by hand" if tables.assumptions.model is not None else " of the manifest"
     detail = (
-        f"the trace's ops run {traced.least:.3g} FLOP a step, {why} (the model{given}, {tokens:,.0f} tokens a step);"
+        f"the trace's ops run {traced.least:.3g} FLOP a step, {why} (the model{origin}, {tokens:,.0f} tokens a step);"
         " give the model and the sequence that were trained (--model, --sequence), and the tokens of one step over all"
         " ranks (--tokens-per-step)"
     )

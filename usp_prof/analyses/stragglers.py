@@ -153,17 +153,17 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     steps_only = Selection(None, selection.first_step, selection.last_step)
     parts = partition.of_run(tables, steps_only)
     seen = arrivals.arrivals(tables)
-    taken = np.isin(seen.step, parts.step)
+    is_selected = np.isin(seen.step, parts.step)
     own, peers = lateness.own_time(tables, parts), lateness.peers_of(tables)
     slow = _slowdown(parts, peers)
-    cost, weightiest = _cost(parts, seen, taken, lateness.excess_by_row(own, peers))
+    cost, weightiest = _cost(parts, seen, is_selected, lateness.excess_by_row(own, peers))
     shown = np.isin(parts.rank, tables.ranks if selection.ranks is None else selection.ranks)
     culprits = [
         culprit
         for rank in np.unique(parts.rank[shown]).tolist()
         if (culprit := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
     ]
-    late = [row for row in _lateness(seen, taken) if selection.ranks is None or row.rank in selection.ranks]
+    late = [row for row in _lateness(seen, is_selected) if selection.ranks is None or row.rank in selection.ranks]
     return StragglersResult(
         tuple(late),
         tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank))),
@@ -172,7 +172,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
         slow[shown],
         cost[shown],
         _own_time_slowdown(own, peers),
-        tuple(sorted(_notes(tables, seen, taken, peers))),
+        tuple(sorted(_notes(tables, seen, is_selected, peers))),
     )
 
 
@@ -182,14 +182,14 @@ def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> Floats:
     return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
 
 
-def _cost(parts: Partition, seen: Arrivals, taken: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
+def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
     """Give for each (rank, step) the own lateness on the axis where it is largest, and that axis.
 
     Lateness under a call that is hidden can be made up later: what the rank's own time exceeds its peers' bounds it.
     """
     cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
     place = {key: row for row, key in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True))}
-    rows = np.flatnonzero(taken & ~seen.is_from_one_rank & (seen.late_rank >= 0))
+    rows = np.flatnonzero(is_selected & ~seen.is_from_one_rank & (seen.late_rank >= 0))
     keys = zip(seen.late_rank[rows].tolist(), seen.step[rows].tolist(), strict=True)
     cell = np.array([place.get(key, -1) for key in keys], np.int64)
     for axis in sorted(set(seen.axis[rows].tolist())):
@@ -237,13 +237,13 @@ def _culprit(
     )
 
 
-def _lateness(seen: Arrivals, taken: Flags) -> list[Lateness]:
+def _lateness(seen: Arrivals, is_selected: Flags) -> list[Lateness]:
     row, rank_of_member = seen.members
-    taken = taken & ~seen.is_from_one_rank
+    is_selected = is_selected & ~seen.is_from_one_rank
     ranks, place = numbered(rank_of_member)
     rows_of_axes = []
-    for axis in sorted(set(seen.axis[taken].tolist())):
-        calls = taken & (seen.axis == axis)
+    for axis in sorted(set(seen.axis[is_selected].tolist())):
+        calls = is_selected & (seen.axis == axis)
         # By place among `ranks`: calls that it is a member of, those that it is the last in, and sums over these.
         member_of = np.bincount(place[calls[row]], minlength=len(ranks))
         blamed = np.flatnonzero(calls & (seen.late_rank >= 0))
@@ -276,18 +276,20 @@ def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...
     return slowdown_of_step
 
 
-def _notes(tables: TableSet, seen: Arrivals, taken: Flags, peers: Mapping[int, tuple[int, ...]]) -> list[HealthRow]:
+def _notes(
+    tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Mapping[int, tuple[int, ...]]
+) -> list[HealthRow]:
     notes = []
     if len(tables.ranks) < 2:
         notes.append(HealthRow("one_rank", Severity.INFO, detail="one rank alone cannot be late for anybody"))
-    elif not taken.any():
+    elif not is_selected.any():
         detail = "no call has all its members: who arrives last cannot be told"
         notes.append(HealthRow("arrivals_unknown", Severity.INFO, detail=detail))
-    depends = int((taken & seen.is_from_one_rank & (seen.late_rank >= 0)).sum())
+    depends = int((is_selected & seen.is_from_one_rank & (seen.late_rank >= 0)).sum())
     if depends:
         detail = "broadcasts and scatters carry what one rank alone has: nobody is blamed for arriving last in them"
         notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
-    tied = int((taken & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
+    tied = int((is_selected & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
     if tied:
         detail = "calls whose last arrivals lie within what the clocks leave open: nobody is blamed"
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))

@@ -164,13 +164,13 @@ def picture(name: str, section: Section | None, result: Result, figures: Figures
         return waiting
     if charts:
         return charts[0]
-    made: dict[str, Callable[[], ChartInput | None]] = {
+    pictures: dict[str, Callable[[], ChartInput | None]] = {
         "stragglers": lambda: _lateness(figures),
         "kernels": lambda: _kernels(cast("KernelsResult", result)),
         "host": lambda: _host(cast("HostResult", result)),
         "mfu": lambda: _utilisation(figures),
     }
-    return made[name]() if name in made else stack_of(blocks)
+    return pictures[name]() if name in pictures else stack_of(blocks)
 
 
 def stack_of(blocks: Iterable[object]) -> BreakdownRows | None:

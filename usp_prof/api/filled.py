@@ -131,16 +131,16 @@ def fill_of_model(
         raise UsageError(
             "the model's description gives no sequence length", hint="such as sequence=4096, or --sequence 4096"
         )
-    given = dict(degrees)
-    if "recompute" in given:
-        if given["recompute"] not in list(Recompute):
-            raise unknown_name("recomputation", str(given["recompute"]), list(Recompute))
-        given["recompute"] = Recompute(given["recompute"])
-    if "offload" in given:
-        if given["offload"] not in list(Offload):
-            raise unknown_name("offload", str(given["offload"]), list(Offload))
-        given["offload"] = Offload(given["offload"])
-    return _filled(model, Configuration(**given), profile_named(habits), {}, device)
+    knobs = dict(degrees)
+    if "recompute" in knobs:
+        if knobs["recompute"] not in list(Recompute):
+            raise unknown_name("recomputation", str(knobs["recompute"]), list(Recompute))
+        knobs["recompute"] = Recompute(knobs["recompute"])
+    if "offload" in knobs:
+        if knobs["offload"] not in list(Offload):
+            raise unknown_name("offload", str(knobs["offload"]), list(Offload))
+        knobs["offload"] = Offload(knobs["offload"])
+    return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
 
 
 def _filled(

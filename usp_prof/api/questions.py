@@ -154,8 +154,8 @@ class Questions:
         from usp_prof.whatif.predict import predict_on  # noqa: PLC0415
         from usp_prof.whatif.replayed_ranks import replayed_ranks  # noqa: PLC0415
 
-        made = [parse_edit(text) for text in edits]
-        return Predicted(self.name, predict_on(replayed_ranks(self.tables, made), made))
+        parsed = [parse_edit(text) for text in edits]
+        return Predicted(self.name, predict_on(replayed_ranks(self.tables, parsed), parsed))
 
     def assume(
         self,
@@ -256,16 +256,16 @@ def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
     """Give the first and the last step, both included; None: from the beginning, to the end."""
     if steps is None:
         return None, None
-    taken = numbers("steps", steps)
+    step_numbers = numbers("steps", steps)
     match steps:
         case tuple((first, last)) if last < first:
             raise UsageError(f"steps {steps} end before they begin", hint=f"({last}, {first}) are the steps between")
         case tuple((first, last)):
             return first, last
-    if not taken:
+    if not step_numbers:
         raise UsageError(f"{steps} selects no steps", hint="range(3, 8) are the steps 3 to 7")
-    first, last = taken[0], taken[-1]
-    if last - first >= len(taken):
+    first, last = step_numbers[0], step_numbers[-1]
+    if last - first >= len(step_numbers):
         hint = f"({first}, {last}) are all from the first to the last; others are asked for one by one"
         raise UsageError(f"steps {steps} are not in a row", hint=hint)
     return first, last

@@ -68,10 +68,10 @@ def renumbered(item: Any, known: dict[str, str], prefix: str) -> Any:  # noqa: A
         return [renumbered(entry, known, prefix) for entry in item]
     if not isinstance(item, dict):
         return item
-    made = {}
+    entries = {}
     for key, entry in item.items():
         if key in _ID_KEYS and isinstance(entry, str) and _MODEL_ID.match(entry):
-            made[key] = known.setdefault(entry, f"{prefix}{len(known)}")
+            entries[key] = known.setdefault(entry, f"{prefix}{len(known)}")
         else:
-            made[key] = renumbered(entry, known, prefix)
-    return made
+            entries[key] = renumbered(entry, known, prefix)
+    return entries

@@ -200,7 +200,7 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         dtype=args.dtype,
         profile=PROFILES[habits],
     )
-    given: dict[str, Any] = {
+    overrides: dict[str, Any] = {
         "devices_per_node": args.node,
         "network_rate": args.network * 1e9,
         "efficiency": args.efficiency,
@@ -208,7 +208,7 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
     }
     return replace(
         question,
-        cluster=replace(question.cluster, **{name: value for name, value in given.items() if value}),
+        cluster=replace(question.cluster, **{name: value for name, value in overrides.items() if value}),
         convention=check_convention(args.convention),
         gradient_bytes=args.gradient_bytes,
         pinned=_pins(args),
@@ -217,7 +217,7 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
 
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(args, name) for name in PINNABLE if getattr(args, name) is not None}
-    if "sequence_parallel" in given:
-        given["sequence_parallel"] = int(given["sequence_parallel"] == "on")
-    return given
+    pins = {name: getattr(args, name) for name in PINNABLE if getattr(args, name) is not None}
+    if "sequence_parallel" in pins:
+        pins["sequence_parallel"] = int(pins["sequence_parallel"] == "on")
+    return pins

@@ -125,8 +125,8 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
     trainer = args.trainer or runner.trainer_of_clone()
     if not trainer or not Path(trainer).is_file():
         raise InputError("there is no trainer to run", hint="--trainer FILE, such as trainer/run.py of a clone")
-    asked = runner.Sweep(trainer, of_fixed(args.fixed), tuple(cells))
-    sweep = runner.opened(folder, asked)
+    requested = runner.Sweep(trainer, of_fixed(args.fixed), tuple(cells))
+    sweep = runner.opened(folder, requested)
     with _stopped_by_termination():
         outcomes = runner.run(
             folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_told(args)

@@ -159,9 +159,9 @@ def _spans(
     spans = None
     if selection.first_step is not None or selection.last_step is not None:
         steps = tables.columns("steps", rank)
-        taken = np.array([selection.takes_step(step) for step in steps["step"].tolist()], bool)
-        low = np.minimum(steps["start_ns"], steps["host_start_ns"])[taken]
-        high = np.maximum(steps["end_ns"], steps["host_end_ns"])[taken]
+        is_selected = np.array([selection.takes_step(step) for step in steps["step"].tolist()], bool)
+        low = np.minimum(steps["start_ns"], steps["host_start_ns"])[is_selected]
+        high = np.maximum(steps["end_ns"], steps["host_end_ns"])[is_selected]
         spans = np.stack([clocks.align(rank, low), clocks.align(rank, high)], axis=1)
     if window is not None:
         low, high = zero + window[0], zero + window[1]

@@ -66,8 +66,8 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     noise = noise_of((first, other), PRIORS)
     judgements = []
     for key in sorted({*old, *new}):
-        some = new[key] if key in new else old[key]
-        judgements.append(_judgement(some, old.get(key), new.get(key), barred(some.unit, differing, across), noise))
+        series = new[key] if key in new else old[key]
+        judgements.append(_judgement(series, old.get(key), new.get(key), barred(series.unit, differing, across), noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
@@ -79,15 +79,15 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
 
 
 def _judgement(
-    some: Series, before: Series | None, after: Series | None, bar: Difference | None, noise: Noise
+    series: Series, before: Series | None, after: Series | None, bar: Difference | None, noise: Noise
 ) -> Judgement:
-    blank = Judgement(some.key, some.title, some.unit, some.better, Verdict.NOT_COMPARED)
+    blank = Judgement(series.key, series.title, series.unit, series.better, Verdict.NOT_COMPARED)
     if before is None or after is None:
-        mean = sum(some.samples) / len(some.samples)
+        mean = sum(series.samples) / len(series.samples)
         if after is None:
             return replace(blank, reason="only in the first run", before=mean)
         return replace(blank, reason="not in the first run", after=mean)
-    judgement = judge((before,), after, rule_for(some), _DOUBT, noise)
+    judgement = judge((before,), after, rule_for(series), _DOUBT, noise)
     if bar is not None:
         return replace(blank, reason=f"not comparable: {bar}", before=judgement.before, after=judgement.after)
     return judgement

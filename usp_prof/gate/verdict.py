@@ -41,11 +41,11 @@ def unusable_input(
     """
     reasons = _ranks(before, after, differing)
     order = list(Severity)
-    for which, run in [*(("baseline", run) for run in before), ("run", after)]:
+    for side, run in [*(("baseline", run) for run in before), ("run", after)]:
         for damage in run.damage:
             if order.index(damage.severity) >= order.index(least):
                 rank = f" of rank {damage.rank}" if damage.rank >= 0 else ""
-                reasons.append(f"{which} {run.label}: {damage.code}{rank}: {damage.detail}".rstrip(": "))
+                reasons.append(f"{side} {run.label}: {damage.code}{rank}: {damage.detail}".rstrip(": "))
     return tuple(dict.fromkeys(reasons))
 
 
@@ -66,12 +66,12 @@ def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Diff
     return reasons
 
 
-def _lost(which: str, ranks: Collection[int]) -> list[str]:
+def _lost(side: str, ranks: Collection[int]) -> list[str]:
     if not ranks:
         return []
     listed = ", ".join(str(rank) for rank in sorted(ranks)[:_LISTED])
     more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
-    return [f"{which}: rank{'s' if len(ranks) > 1 else ''} {listed}{more} missing"]
+    return [f"{side}: rank{'s' if len(ranks) > 1 else ''} {listed}{more} missing"]
 
 
 class Inconclusive(StrEnum):
@@ -163,32 +163,32 @@ def _compared(
     judged: dict[str, tuple[list[Series], Series]] = {}
     done: dict[str, Judgement] = {}
     for key in keys:
-        some = news.get(key) or next(old[key] for old in olds if key in old)
-        rule = policy.rule(some)
+        series = news.get(key) or next(old[key] for old in olds if key in old)
+        rule = policy.rule(series)
         if rule is None:
             continue
         before = [old[key] for old in olds if key in old]
-        bar = barred(some.unit, differing, policy.across)
+        bar = barred(series.unit, differing, policy.across)
         if bar is not None:
-            done[key] = _aside(some, Verdict.NOT_COMPARED, f"not comparable: {bar}")
-        elif no_steps and some.metric in PER_STEP:
-            done[key] = _aside(some, Verdict.NOT_COMPARED, no_steps)
+            done[key] = _aside(series, Verdict.NOT_COMPARED, f"not comparable: {bar}")
+        elif no_steps and series.metric in PER_STEP:
+            done[key] = _aside(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:
-            done[key] = _aside(some, Verdict.NOT_COMPARED, "the baseline does not have it")
+            done[key] = _aside(series, Verdict.NOT_COMPARED, "the baseline does not have it")
         elif key not in news:
             layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
             what = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
-            done[key] = _aside(some, what, "measured in the baseline, but not in this run")
+            done[key] = _aside(series, what, "measured in the baseline, but not in this run")
         else:
-            judged[key] = (before, some)
+            judged[key] = (before, series)
             families[key] = rule.family or key
     if no_steps and STEP_TIME not in done and judged:
         done[STEP_TIME] = Judgement(STEP_TIME, "A step", Unit.NS, Better.LOWER, Verdict.NOT_COMPARED, no_steps)
     tails = _tails(families, policy.false_alarm)
-    for key, (before, some) in judged.items():
-        rule = policy.rule(some)
+    for key, (before, series) in judged.items():
+        rule = policy.rule(series)
         if rule is not None:
-            done[key] = judge(before, some, rule, tails[families[key]], noise)
+            done[key] = judge(before, series, rule, tails[families[key]], noise)
     return tuple(done[key] for key in sorted(done))
 
 

@@ -193,6 +193,6 @@ def _unpacker(first: bytes) -> _Unpacker | None:
     if first.startswith(_GZIP):
         return zlib.decompressobj(_GZIP_WINDOW)
     if is_packed(first):
-        made: _Unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        return made
+        unpacker: _Unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        return unpacker
     return None

@@ -159,8 +159,8 @@ class Columns:
 
     def recomputed(self, layers: Column, stages: Column) -> NDArray[Any]:
         """How many of `layers` that so many stages hold together are wholly computed again."""
-        some = np.minimum(self.recompute_layers * stages, layers)
-        return np.where(self.recompute == FULL, np.where(self.recompute_layers > 0, some, layers), 0.0)
+        in_part = np.minimum(self.recompute_layers * stages, layers)
+        return np.where(self.recompute == FULL, np.where(self.recompute_layers > 0, in_part, layers), 0.0)
 
     @property
     def spread(self) -> NDArray[Any]:
@@ -275,9 +275,12 @@ def _rules_of_stages(model: ModelEntry, c: Columns, say: Configuration) -> Itera
 
 
 def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:
-    some, together = c.recompute_layers > 0, c.recompute_group > 1
-    yield (some | together) & (c.recompute != FULL), "recompute-layers and recompute-group are of full recomputation"
-    yield some & together, "recompute-layers and recompute-group are two methods: give one"
+    in_part, in_groups = c.recompute_layers > 0, c.recompute_group > 1
+    yield (
+        (in_part | in_groups) & (c.recompute != FULL),
+        "recompute-layers and recompute-group are of full recomputation",
+    )
+    yield in_part & in_groups, "recompute-layers and recompute-group are two methods: give one"
     most = -(-model.layers // (c.pp * c.stages_of_rank))
     sentence = f"a stage has fewer layers than recompute-layers={say.recompute_layers}"
     yield c.recompute_layers > most, sentence

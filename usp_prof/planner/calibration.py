@@ -137,8 +137,8 @@ def calibrate(tables: TableSet) -> Calibration:
 
 def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
     """Say what the trace contradicts, and what to give in its place."""
-    found, _, hint = rows[0].detail.rpartition("; ")
-    return InputError(f"nothing can be planned from the run: {found}", hint=hint)
+    contradiction, _, hint = rows[0].detail.rpartition("; ")
+    return InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:

@@ -217,9 +217,9 @@ def refined(c: Cases, stages: Stages, need: Bytes, room: float) -> tuple[Columns
     """Give further rows that fit, and what they need: partly recomputed, or in groups; none where these are pinned."""
     is_full = (c.recompute == FULL) & (c.recompute_layers == 0) & (c.recompute_group == 1)
     fits = need <= room
-    some, their_need = _least_layers(*_rows(c, stages, np.flatnonzero(is_full & fits)), room)
+    in_part, their_need = _least_layers(*_rows(c, stages, np.flatnonzero(is_full & fits)), room)
     grouped, grouped_need = _least_group(*_rows(c, stages, np.flatnonzero(is_full & ~fits)), room)
-    return joined(some, grouped), np.concatenate([their_need, grouped_need])
+    return joined(in_part, grouped), np.concatenate([their_need, grouped_need])
 
 
 def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:

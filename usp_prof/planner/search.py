@@ -153,8 +153,8 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         picked = chosen[_shown(seconds, need[chosen], columns, chosen)]
         configurations = [_configuration(columns, row, question.dtype) for row in picked.tolist()]
         subset = cases_of(cases.shape, cases.machine, cases.profile, configurations)
-        made = records(subset, configurations, [question.model] * len(configurations), question.convention)
-        best = sorted(made, key=_rank)
+        predictions = records(subset, configurations, [question.model] * len(configurations), question.convention)
+        best = sorted(predictions, key=_rank)
     if progress is not None:
         progress(len(best), len(best))
     return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out, refused)

@@ -45,13 +45,13 @@ def find_place() -> Place:
     ready = dist.is_available() and dist.is_initialized()
     rank = dist.get_rank() if ready else int(os.environ.get("RANK", "0"))
     world = dist.get_world_size() if ready else int(os.environ.get("WORLD_SIZE", "1"))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if uses_cuda():
         index = torch.cuda.current_device()
         uuid = getattr(torch.cuda.get_device_properties(index), "uuid", index)
         name = torch.cuda.get_device_name(index)
-        return Place(rank, world, socket.gethostname(), name, str(uuid), torch.cuda.device_count(), here)
-    return Place(rank, world, socket.gethostname(), CPU, CPU, 1, here)
+        return Place(rank, world, socket.gethostname(), name, str(uuid), torch.cuda.device_count(), local_world)
+    return Place(rank, world, socket.gethostname(), CPU, CPU, 1, local_world)
 
 
 def uses_cuda() -> bool:

@@ -134,18 +134,18 @@ def waited_for_room(launches: Columns, work: Columns) -> Flags:
         begun = np.sort(work["start_ns"][of_stream[first]])
         before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
         rows = sorted_by(launches["start_ns"], rows)
-        called, taken = launches["start_ns"][rows], launches["dur_ns"][rows]
+        called, call_ns = launches["start_ns"][rows], launches["dur_ns"][rows]
         # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
         pending = np.arange(len(rows)) - np.searchsorted(begun, called)
         pending += len(before) - np.searchsorted(work["start_ns"][before], called)
         if pending.max() < LEAST_DEPTH:
             continue
         ended = np.sort(work["start_ns"][of_stream] + work["dur_ns"][of_stream])
-        place = np.searchsorted(ended, called + taken, side="right") - 1
+        place = np.searchsorted(ended, called + call_ns, side="right") - 1
         last_end = lookup(ended, place, missing=-1)
-        is_soon = (last_end > called) & (called + taken - last_end <= ADMITTED_NS)
+        is_soon = (last_end > called) & (called + call_ns - last_end <= ADMITTED_NS)
         is_deep = pending >= DEEP_SHARE * pending.max()
-        waited = is_soon & is_deep & (taken > LONG_NS)
+        waited = is_soon & is_deep & (call_ns > LONG_NS)
         if waited.sum() >= FEWEST:
             marked[rows[waited]] = True
     return marked

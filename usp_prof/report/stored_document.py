@@ -72,13 +72,13 @@ def write(made: Document, folder: Path) -> None:
 def read(folder: Path) -> Document:
     """Read a document back."""
     try:
-        metrics, document = msgspec.msgpack.decode((folder / FILE).read_bytes())
-        made = _made(document, [_made(metric, []) for metric in metrics])
+        metrics, encoded = msgspec.msgpack.decode((folder / FILE).read_bytes())
+        document = _made(encoded, [_made(metric, []) for metric in metrics])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _no_report(folder, error) from None
-    if not isinstance(made, Document):
-        raise _no_report(folder, type(made).__name__)
-    return made
+    if not isinstance(document, Document):
+        raise _no_report(folder, type(document).__name__)
+    return document
 
 
 def _no_report(folder: Path, what: object) -> UspProfError:

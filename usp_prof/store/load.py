@@ -226,11 +226,11 @@ class _Loading:
         return source, [_damaged(job.rank, why), *rows]
 
     def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
-        made = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
-        size = sum(table.nbytes for table in made.values())
+        whole = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
+        size = sum(table.nbytes for table in whole.values())
         if size <= self._room:
             self._room -= size
-            for name, table in made.items():
+            for name, table in whole.items():
                 stored.view(name).hold(table)
 
     def _opened(self, key: str) -> StoredTables | None:

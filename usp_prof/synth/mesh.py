@@ -112,5 +112,5 @@ def clocks(run: Declaration) -> tuple[HostClock, ...]:
     offsets[0], drifts[0] = 0, 0.0
     offsets[: len(declared.offset_ns)] = declared.offset_ns[:hosts]
     drifts[: len(declared.drift_ppm)] = declared.drift_ppm[:hosts]
-    made = [HostClock(host, int(offsets[host]), float(drifts[host])) for host in range(hosts)]
-    return tuple(made[rank // declared.ranks_per_host] for rank in range(run.mesh.world))
+    of_hosts = [HostClock(host, int(offsets[host]), float(drifts[host])) for host in range(hosts)]
+    return tuple(of_hosts[rank // declared.ranks_per_host] for rank in range(run.mesh.world))

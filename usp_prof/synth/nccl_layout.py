@@ -90,14 +90,14 @@ def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int
         kinds.setdefault((*_stream_key(part), part.call.op, part.call.bytes), []).append(number)
     parts, rank = sheet.log.parts, sheet.log.rank
     for numbers in kinds.values():
-        some = [parts[number] for number in numbers]
-        host = np.array([part.host_ns for part in some])
-        start = np.array([part.call.start[rank] for part in some])
-        duration = np.array([part.call.end[rank] for part in some]) - start
-        thread = np.array([sheet.thread(part.thread) for part in some])
+        alike = [parts[number] for number in numbers]
+        host = np.array([part.host_ns for part in alike])
+        start = np.array([part.call.start[rank] for part in alike])
+        duration = np.array([part.call.end[rank] for part in alike]) - start
+        thread = np.array([sheet.thread(part.thread) for part in alike])
         identity = np.array(numbers) + first + 1
-        sequence = np.array([part.sequence for part in some])
-        head = some[0]
+        sequence = np.array([part.sequence for part in alike])
+        head = alike[0]
         _, op, kernel = _NCCL[head.direction or head.call.op]
         meta = _metadata(sheet, head)
         template = (

@@ -94,8 +94,8 @@ def _step_times(steps: tuple[StepTruth, ...]) -> dict[int, int]:
     """Give the job's step times: first begin to last end over ranks."""
     times = {}
     for number in sorted({part.step for part in steps}):
-        same = [part for part in steps if part.step == number]
-        times[number] = max(part.end_ns for part in same) - min(part.start_ns for part in same)
+        of_step = [part for part in steps if part.step == number]
+        times[number] = max(part.end_ns for part in of_step) - min(part.start_ns for part in of_step)
     return times
 
 

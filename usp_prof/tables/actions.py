@@ -107,9 +107,9 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
 
 def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], steps: Steps) -> np.ndarray:
     """Count micro-batches within a step, by kind and stage, where the annotation leaves them out."""
-    given = np.array([action.micro_batch for action in actions], np.int64)
-    if (given >= 0).all():
-        return given
+    marked = np.array([action.micro_batch for action in actions], np.int64)
+    if (marked >= 0).all():
+        return marked
     step = steps.of_host(frame.start[rows]).tolist()
     seen: Counter[tuple[int, str, int]] = Counter()
     counted = []
@@ -117,7 +117,7 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
         key = (number, action.kind, action.stage)
         counted.append(seen[key])
         seen[key] += 1
-    return np.where(given >= 0, given, np.array(counted, np.int64))
+    return np.where(marked >= 0, marked, np.array(counted, np.int64))
 
 
 def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

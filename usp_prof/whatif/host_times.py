@@ -62,11 +62,9 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
             pieces = _pieces(peers)
             count = 1 + max(int(piece[-1]) for piece in pieces)
             # What each took: one row a peer, one column a piece.
-            taken = np.array(
-                [np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)]
-            )
+            took = np.array([np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)])
             places = np.flatnonzero([rank in wanted for rank in host_step_of_rank])
-            for place, should_take in zip(places.tolist(), usual(taken, places), strict=True):
+            for place, should_take in zip(places.tolist(), usual(took, places), strict=True):
                 target[peers[place].rows] = _shared_out(peers[place].own_ns, pieces[place], should_take)
     return _with_own_times(graph, own, target)
 

@@ -56,13 +56,13 @@ class Edited:
         kept = tuple(before for before in self.edits if not overrules(edit, before))
         if len(kept) < len(self.edits) or any(turn(before) > turn(edit) for before in kept):
             return edited(tables, (*kept, edit))
-        made, recorded = self, layout_of(tables)
+        changed, recorded = self, layout_of(tables)
         for part in lowered(edit, recorded):
             if is_of_pipeline(part, recorded):
-                made = replace(made, reordered=(*made.reordered, part))
+                changed = replace(changed, reordered=(*changed.reordered, part))
             else:
-                made = _on_the_graph(made, tables, part)
-        return replace(made, edits=(*self.edits, edit))
+                changed = _on_the_graph(changed, tables, part)
+        return replace(changed, edits=(*self.edits, edit))
 
 
 def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
@@ -87,10 +87,10 @@ def as_recorded(tables: TableSet) -> Edited:
 
 def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
     """Make edits one after the other: those whose turn is the same as they are given."""
-    made = as_recorded(tables)
+    edited_run = as_recorded(tables)
     for edit in sorted(edits, key=turn):
-        made = made.then(tables, edit)
-    return made
+        edited_run = edited_run.then(tables, edit)
+    return edited_run
 
 
 FLOOR_ERROR = 0.02

@@ -63,11 +63,11 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
     health = [*moved.health, *_health_of(tables, prediction)]
     topology = _topology(tables.topology, before, after)
     predicted = TableSet(sources, manifest=manifest, health=health, topology=topology)
-    given = tables.assumptions
+    assumptions = tables.assumptions
     predicted.assumptions = replace(
-        given,
-        device=after.device if after.device != before.device else given.device,
-        tokens_per_step=after.tokens_per_step if given.tokens_per_step else 0,
+        assumptions,
+        device=after.device if after.device != before.device else assumptions.device,
+        tokens_per_step=after.tokens_per_step if assumptions.tokens_per_step else 0,
     )
     clocks = clock.of(moved)
     predicted.memo("clock", lambda: clocks)
@@ -168,9 +168,9 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
         rank_events = table_from_rows(events.SCHEMA, rows)
         raw = RawTrace(rank_events, Inputs.none(len(rows)), table_from_rows(events.THREADS, []), {}, (), "", 0)
-        made = build_rank(raw, rank, tables.manifest)
+        built = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
-        sources[rank] = MemorySource({**made, "ranks": ranks})
+        sources[rank] = MemorySource({**built, "ranks": ranks})
     detail = (
         "inside the pipeline each action is one piece of compute, and time between two of them is bubble (here "
         "`idle: other`): another order does not separate kernels from collectives; what ran outside is only time"

@@ -278,9 +278,9 @@ def _with_times(pipeline: Pipeline, duration: dict[tuple[int, Kind], int]) -> Pi
     the pause of a small action is no longer in a larger stage.
     """
     own = {}
-    for (stage, kind, number), taken in pipeline.own.items():
+    for (stage, kind, number), took in pipeline.own.items():
         before, now = pipeline.duration.get((stage, kind), 0), duration[stage, kind]
-        own[stage, kind, number] = round(taken * now / before) if now < before else taken + now - before
+        own[stage, kind, number] = round(took * now / before) if now < before else took + now - before
     return replace(pipeline, duration=duration, own=own)
 
 

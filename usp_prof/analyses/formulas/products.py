@@ -128,9 +128,9 @@ def _convolution_backward(shapes: Shapes) -> Cost:
     """Count one convolution for each of the two gradients that were asked for."""
     output, image, weight = (shapes.tensor(place) for place in range(3))
     mask = shapes.values[10].lower()
-    asked = sum(part.strip() == "true" for part in mask.strip("[]").split(",")[:2])
-    flop = 2.0 * prod(output) * prod(weight[1:]) * asked
-    moved = shapes.element(0) * (1 + asked) * (prod(output) + prod(image) + prod(weight)) / 2
+    gradients = sum(part.strip() == "true" for part in mask.strip("[]").split(",")[:2])
+    flop = 2.0 * prod(output) * prod(weight[1:]) * gradients
+    moved = shapes.element(0) * (1 + gradients) * (prod(output) + prod(image) + prod(weight)) / 2
     return Cost(Family.CONVOLUTION, flop, moved, shapes.precision(0))
 
 

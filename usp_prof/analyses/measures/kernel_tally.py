@@ -177,8 +177,8 @@ class Tally:
         rows = np.flatnonzero(is_bounded & first_of_each_op(work))
         steps, place = numbered(work.step)
         allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
-        taken = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
-        for step, allowed_ns, taken_ns in zip(steps.tolist(), allowed.tolist(), taken.tolist(), strict=True):
+        took = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
+        for step, allowed_ns, taken_ns in zip(steps.tolist(), allowed.tolist(), took.tolist(), strict=True):
             allowed_before, taken_before = self._steps.get(step, (0.0, 0))
             self._steps[step] = (allowed_before + allowed_ns, taken_before + taken_ns)
 

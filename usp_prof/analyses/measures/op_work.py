@@ -78,8 +78,8 @@ def _tied(tables: TableSet, rank: int, selection: Selection) -> RankWork:
 
 def _inside(step: Ints, selection: Selection) -> Flags:
     numbers, place = numbered(step)
-    taken = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
-    return taken[place] if len(numbers) else np.zeros(len(step), dtype=bool)
+    is_selected = np.array([number >= 0 and selection.takes_step(number) for number in numbers.tolist()], dtype=bool)
+    return is_selected[place] if len(numbers) else np.zeros(len(step), dtype=bool)
 
 
 def _one_type(tables: TableSet) -> str:

@@ -213,8 +213,8 @@ def guess(observed: Order, declared: str) -> Guess:
 
 
 def _likeness(observed: Order, candidate: Order) -> float:
-    same = sum(a == b for one, two in zip(observed, candidate, strict=True) for a, b in zip(one, two, strict=False))
-    return same / max(1, *(sum(map(len, actions_of_ranks)) for actions_of_ranks in (observed, candidate)))
+    equal = sum(a == b for one, two in zip(observed, candidate, strict=True) for a, b in zip(one, two, strict=False))
+    return equal / max(1, *(sum(map(len, actions_of_ranks)) for actions_of_ranks in (observed, candidate)))
 
 
 def ideal(observed: Order, actions: Actions, guessed: Guess) -> Ideal:

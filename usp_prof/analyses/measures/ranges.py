@@ -57,8 +57,8 @@ def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Co
 
 def _chosen(table: Columns, selection: Selection) -> Columns:
     numbers, place = numbered(table["step"])
-    taken = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
-    return table if all(taken) else table.take(np.array(taken, dtype=bool)[place])
+    is_selected = [number >= 0 and selection.takes_step(number) for number in numbers.tolist()]
+    return table if all(is_selected) else table.take(np.array(is_selected, dtype=bool)[place])
 
 
 def call_stats(rank: int, launches: Columns) -> list[CallStat]:

@@ -184,14 +184,14 @@ def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> In
     # For each row the first one with its key.
     lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
     row, lead = rows[~leads], lead[~leads]
-    same = np.ones(len(row), bool)
+    is_repeat = np.ones(len(row), bool)
     for name in _CODED:
         codes = numbers_of(columns[name].indices)
-        same &= codes[row] == codes[lead]
+        is_repeat &= codes[row] == codes[lead]
     for name in _TIMES:
-        same &= columns[name][row] == columns[name][lead]
-    same[same] = alike(columns["args"], row[same], lead[same])
-    return np.sort(np.r_[row[same], _one_by_one(columns, row[~same])])
+        is_repeat &= columns[name][row] == columns[name][lead]
+    is_repeat[is_repeat] = alike(columns["args"], row[is_repeat], lead[is_repeat])
+    return np.sort(np.r_[row[is_repeat], _one_by_one(columns, row[~is_repeat])])
 
 
 def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:

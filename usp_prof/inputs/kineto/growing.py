@@ -274,10 +274,10 @@ def taken(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:
     if texts.num_chunks == 1:
         return texts.chunk(0).take(index_of(rows))
     ends = np.cumsum([len(chunk) for chunk in texts.chunks])
-    which = np.searchsorted(ends, rows, side="right")
+    chunk_of_row = np.searchsorted(ends, rows, side="right")
     parts, places = [], []
     for number, chunk in enumerate(texts.chunks):
-        place = np.flatnonzero(which == number)
+        place = np.flatnonzero(chunk_of_row == number)
         parts.append(chunk.take(index_of(rows[place] - (ends[number] - len(chunk)))).cast(pa.large_string()))
         places.append(place)
     return pa.concat_arrays(parts).take(index_of(np.argsort(np.concatenate(places))))

@@ -117,14 +117,14 @@ def _option(name: str) -> str:
 
 
 def _cell(options: Mapping[str, str], processes: int) -> Cell:
-    given = {option: value for option, value in options.items() if value}
-    taken = OURS & given.keys()
-    if taken:
-        raise UsageError(f"{min(taken)} is not an option that cells may set", hint="leave it out")
-    number = given.pop("processes", str(processes))
+    settings = {option: value for option, value in options.items() if value}
+    not_settable = OURS & settings.keys()
+    if not_settable:
+        raise UsageError(f"{min(not_settable)} is not an option that cells may set", hint="leave it out")
+    number = settings.pop("processes", str(processes))
     if not number.isdigit() or not 1 <= int(number) <= MOST_PROCESSES:
         raise UsageError(f"processes is a whole number from 1 to {MOST_PROCESSES}, not {number!r}")
-    return Cell(int(number), tuple(sorted(given.items())))
+    return Cell(int(number), tuple(sorted(settings.items())))
 
 
 def _different(cells: Iterable[Cell]) -> list[Cell]:
@@ -137,10 +137,10 @@ def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | No
     What is left out is chosen as the trainer's `settle` chooses it: dp takes the ranks that the other axes leave, a
     pipeline has twice as many micro-batches as ranks, a micro-batch has two sequences.
     """
-    given = {**fixed, **dict(cell.options)}
+    settings = {**fixed, **dict(cell.options)}
 
     def number(option: str) -> int:
-        return int(given.get(option, "0") or 0)
+        return int(settings.get(option, "0") or 0)
 
     try:
         tp, cp, pp, ep = (number(axis) or 1 for axis in ("tp", "cp", "pp", "ep"))
@@ -153,17 +153,17 @@ def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | No
         batch = batch or (size or 2) * dp * passes * accumulate
         if batch % (dp * passes * accumulate):
             return None
-        schedule = named(given.get("schedule", "1f1b"))
+        schedule = named(settings.get("schedule", "1f1b"))
         looped = schedule is not None and schedule.traits.is_looped
         fixed_chunks = schedule.traits.stages_per_rank if schedule is not None else None
         return Configuration(
             dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=number("zero"), micro_batch=batch // (dp * passes * accumulate),
             micro_batches=passes * accumulate, schedule=str(schedule or "1f1b"),
             chunks=(number("stages-per-rank") or 2) if looped and pp > 1 else (fixed_chunks or 1) if pp > 1 else 1,
-            recompute=Recompute(given.get("recompute", "none")), dtype=given.get("dtype", "fp32"),
+            recompute=Recompute(settings.get("recompute", "none")), dtype=settings.get("dtype", "fp32"),
             replicas=number("dp-replicate") or 1,
-            offload=Offload(given.get("offload", "none")),
-            sequence_parallel=given.get("sequence-parallel", "on") not in ("off", "false"),
+            offload=Offload(settings.get("offload", "none")),
+            sequence_parallel=settings.get("sequence-parallel", "on") not in ("off", "false"),
         )  # fmt: skip
     except ValueError:  # a value that is no number or no choice: the trainer says so itself
         return None

@@ -56,17 +56,17 @@ def table_columns(row: Mapping[str, object]) -> dict[str, object]:
 
 def playbook(path: Path) -> Published:
     """Read the playbook's table; rows that are none of its sweep are left out, and counted."""
-    given = list(_records(path))
-    if not given or not set(NEEDED) <= given[0].keys():
-        lacking = ", ".join(sorted(set(NEEDED) - set(given[0] if given else ())))
+    records = list(_records(path))
+    if not records or not set(NEEDED) <= records[0].keys():
+        lacking = ", ".join(sorted(set(NEEDED) - set(records[0] if records else ())))
         raise InputError(f"{path} is not the table of the playbook's sweep: it lacks {lacking}")
-    kept = [row for row in given if row["model"] in SHAPES and _batch(row) == SEQUENCES]
+    kept = [row for row in records if row["model"] in SHAPES and _batch(row) == SEQUENCES]
     if not kept:
         raise InputError(f"{path} has no row of the playbook's sweep (256 sequences a step; {', '.join(SHAPES)})")
     columns = [{name: str(value) for name, value in table_columns(row).items()} for row in kept]
     predictions = predict_table(columns)
     rows = []
-    for row, asked, predicted in zip(kept, columns, predictions, strict=True):
+    for row, row_columns, predicted in zip(kept, columns, predictions, strict=True):
         ok = row["status"] == "success"
         known = not isinstance(predicted, str)
         rows.append(
@@ -74,7 +74,7 @@ def playbook(path: Path) -> Published:
                 model=row["model"],
                 devices=int(row["n_gpus"]),
                 nodes=int(row["nodes"]),
-                configuration=understood(asked).configuration if known else None,
+                configuration=understood(row_columns).configuration if known else None,
                 status=Status.OK if ok else Status.FAILED,
                 reason="" if ok else "the table does not tell why",
                 step_ns=SEQUENCES * TOKENS / _number(row, "tok_s") * 1e9 if ok else NAN,
@@ -86,7 +86,7 @@ def playbook(path: Path) -> Published:
                 predicted_memory_bytes=NAN if isinstance(predicted, str) else float(predicted.footprint.total_bytes),
             )
         )
-    return Published("the Ultra-Scale Playbook's sweep", tuple(rows), tuple(_notes(len(given) - len(kept))))
+    return Published("the Ultra-Scale Playbook's sweep", tuple(rows), tuple(_notes(len(records) - len(kept))))
 
 
 def _notes(dropped: int) -> Iterator[str]:

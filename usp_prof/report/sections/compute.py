@@ -194,8 +194,8 @@ def build_memory(context: Context, title: str) -> Section | None:
         return None
     result = cast("MemoryResult", context.results["memory"])
     blocks: list[Block] = [*key_figures(result)]
-    taken = any(peak.since_recording for peak in result.peaks)
-    since = "taken after the profiler began" if taken else "in use"
+    is_since_start = any(peak.since_recording for peak in result.peaks)
+    since = "taken after the profiler began" if is_since_start else "in use"
     tables = ((f"Most memory {since}, by rank", result.listing()), ("Copies", result.copy_listing()))
     drawn = memory_lines(context.tables, result)
     if drawn.lines:

@@ -61,19 +61,19 @@ def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
     """
     whole = int(slices.end_ns.max(initial=0) - slices.start_ns.min(initial=0))
     width = max(1, whole // _FIRST_BUCKETS)
-    made: list[Slices] = []
+    coarse_first: list[Slices] = []
     used = 0
     while True:
         level = coarsen(slices, width) if width > 1 else slices
-        if made and used + len(level) > budget:
+        if coarse_first and used + len(level) > budget:
             break
-        made.append(_sorted(level))
+        coarse_first.append(_sorted(level))
         used += len(level)
         if len(level) == len(slices):
             break
         width = max(1, width // _FACTOR)
-    starts = np.concatenate([[0], np.cumsum([len(level) for level in made])])
-    return _joined(made), tuple(int(start) for start in starts)
+    starts = np.concatenate([[0], np.cumsum([len(level) for level in coarse_first])])
+    return _joined(coarse_first), tuple(int(start) for start in starts)
 
 
 def coarsen(slices: Slices, width_ns: int) -> Slices:

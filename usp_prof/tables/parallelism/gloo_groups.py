@@ -155,8 +155,8 @@ def _score(worker: _Worker, group: Group) -> float:
     score = sum(count * _FITS.get(op, {}).get(axis, 0.0) for op, count in worker.operations.items()) / total
     score += 0.1 if worker.sizes else 0.0
     for mark, count in worker.marks.items():
-        same = mark == axis or {mark, axis} <= _SAME
-        score += (2.0 if same else 0.5 if axis is Axis.UNKNOWN else -1.0) * count / total
+        is_same_axis = mark == axis or {mark, axis} <= _SAME
+        score += (2.0 if is_same_axis else 0.5 if axis is Axis.UNKNOWN else -1.0) * count / total
     return score
 
 
@@ -263,8 +263,8 @@ def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Grou
         if rank in group.ranks and group.size > 1 and group.ranks != wrong.ranks
         if all(member in ran for member in group.ranks) and _agree(ran, group.ranks)
     ]
-    made = sorted(fitting, key=lambda group: (not group.name.isdigit(), len(group.name), group.name))
-    return made[0] if len({group.ranks for group in fitting}) == 1 else None
+    in_order_made = sorted(fitting, key=lambda group: (not group.name.isdigit(), len(group.name), group.name))
+    return in_order_made[0] if len({group.ranks for group in fitting}) == 1 else None
 
 
 def _with_groups(collectives: View, instead: Mapping[str, Group]) -> View:

@@ -120,11 +120,11 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
     """Find the manifest's entry of a group: the same ranks, and the same name where both have one."""
     if manifest is None:
         return None
-    same = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
-    named = [entry for entry in same if entry.name == group.name]
+    of_same_ranks = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
+    named = [entry for entry in of_same_ranks if entry.name == group.name]
     if named:
         return named[0]
-    return same[0] if len(same) == 1 and (not group.name or not same[0].name) else None
+    return of_same_ranks[0] if len(of_same_ranks) == 1 and (not group.name or not of_same_ranks[0].name) else None
 
 
 def _divided(groups: Iterable[Group], world: int) -> bool:
@@ -269,7 +269,7 @@ def _collectives(view: View, layout: AxisLayout) -> View:
         keys.append(key)
         axes.append(str(axis))
         sources.append(str(source))
-    made: dict[str, Callable[[], pa.Array]] = {
+    replaced: dict[str, Callable[[], pa.Array]] = {
         "group": lambda: _coded(keys, kind_of_row),
         "axis": lambda: _coded(axes, kind_of_row),
         "axis_source": lambda: _coded(sources, kind_of_row),
@@ -278,8 +278,8 @@ def _collectives(view: View, layout: AxisLayout) -> View:
     if whole is not None:
         size = columns["group_size"]
         filled = np.where((columns["group"] == "") & (size < 0), whole.size, size)
-        made["group_size"] = lambda: index_of(filled)
-    return Replaced(view, made)
+        replaced["group_size"] = lambda: index_of(filled)
+    return Replaced(view, replaced)
 
 
 def _part_axis(

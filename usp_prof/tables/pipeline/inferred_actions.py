@@ -78,24 +78,26 @@ def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
     return actions_of_rank
 
 
-def _lacks_stages(made: pa.Table) -> bool:
-    return bool((Columns(made)["stage"] < 0).any())
+def _lacks_stages(actions_table: pa.Table) -> bool:
+    return bool((Columns(actions_table)["stage"] < 0).any())
 
 
-def _with_stage(made: pa.Table, stage: int) -> pa.Table:
+def _with_stage(actions_table: pa.Table, stage: int) -> pa.Table:
     """Fill in the stage where marks leave it out; a rank that does a micro-batch twice in a step has several stages."""
-    columns = Columns(made)
+    columns = Columns(actions_table)
     without = columns["stage"] < 0
     if not without.any():
-        return made
+        return actions_table
     kinds = columns.codes("kind")[0]
     in_step = without & (columns["step"] >= 0)
     # Step, kind and micro-batch of each action without a stage, one column each: no two are alike on a single stage.
     keys = np.stack([columns["step"], kinds, columns["micro_batch"]])[:, in_step]
     if np.unique(keys, axis=1).shape[1] < keys.shape[1]:
-        return made
-    place = made.column_names.index("stage")
-    return made.set_column(place, made.schema.field(place), [np.where(without, stage, columns["stage"])])
+        return actions_table
+    place = actions_table.column_names.index("stage")
+    return actions_table.set_column(
+        place, actions_table.schema.field(place), [np.where(without, stage, columns["stage"])]
+    )
 
 
 def _inferred(

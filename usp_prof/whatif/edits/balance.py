@@ -99,13 +99,13 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
     # Actions that should take the same time: one kind of one stage and step, whatever replica and micro-batch.
     alike = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
     action = group_codes(alike, nodes.rank[rows], work.micro_batch[rows])
-    taken = np.bincount(action, graph.duration[rows])
+    compute_ns = np.bincount(action, graph.duration[rows])
     alike_of_action = alike[first_rows(action)]
-    mean = np.bincount(alike_of_action, taken) / np.bincount(alike_of_action)
+    mean = np.bincount(alike_of_action, compute_ns) / np.bincount(alike_of_action)
     longest = np.zeros(len(mean))
-    np.maximum.at(longest, alike_of_action, taken)
+    np.maximum.at(longest, alike_of_action, compute_ns)
     is_uneven = (longest > UNEVEN_NOW * mean)[alike_of_action]
-    factor = np.where(is_uneven, mean[alike_of_action] / np.maximum(taken, 1), 1.0)
+    factor = np.where(is_uneven, mean[alike_of_action] / np.maximum(compute_ns, 1), 1.0)
     if request.cautious:
         factor = (1 + 9 * factor) / 10
     duration = graph.duration.copy()

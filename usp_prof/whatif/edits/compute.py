@@ -172,8 +172,8 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
         start, end = nodes.start[compute], nodes.end[compute]
         shared = beside.within(start, end) / np.maximum(end - start, 1)
         for code in distinct(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
-            same = kind == code
-            with_it, alone = same & (shared > 1 / 2), same & (shared == 0)
+            of_kind = kind == code
+            with_it, alone = of_kind & (shared > 1 / 2), of_kind & (shared == 0)
             if min(int(with_it.sum()), int(alone.sum())) < FEWEST:
                 continue
             usual = float(np.median(nodes.duration[compute[alone]]))

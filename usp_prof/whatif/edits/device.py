@@ -129,13 +129,13 @@ def _ratios(request: Request) -> tuple[float, float, float]:
     """Give how much faster products, other kernels and the links inside a node are."""
     edit = request.edit
     if edit.value == OTHER:
-        given = tuple(edit.number(key, default=1.0) for key in ("peak", "memory", "link"))
+        ratios = tuple(edit.number(key, default=1.0) for key in ("peak", "memory", "link"))
     else:
         now, wanted = device_of(request), find(edit.value)
         if wanted is None:
             raise unknown_name("device", edit.value, [known_device.name for known_device in DEVICES])
         kind = precision(request.layout.dtype) or Precision.BF16
-        given = tuple(
+        ratios = tuple(
             _ratio(request, name, one, other)
             for name, one, other in (
                 (f"{kind} peak", now.peak(kind), wanted.peak(kind)),
@@ -143,11 +143,11 @@ def _ratios(request: Request) -> tuple[float, float, float]:
                 ("link", now.link_rate, wanted.link_rate),
             )
         )
-    if min(given) <= 0:
+    if min(ratios) <= 0:
         raise UsageError(f"edit {edit}: ratios are more than 0", hint="device=other,peak=1.3,memory=1.4,link=1")
     if request.cautious:
-        given = tuple(1 + (ratio - 1) * (1 - DOUBT) for ratio in given)
-    peak, memory, link = given
+        ratios = tuple(1 + (ratio - 1) * (1 - DOUBT) for ratio in ratios)
+    peak, memory, link = ratios
     return peak, memory, link
 
 

@@ -102,15 +102,15 @@ def _with_backward(graph: Graph, work: NodeWork, again: np.ndarray) -> Graph:
     is_backward = (graph.spread(work.phase, missing=0) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
     # Where backward is split, the gradient of the input waits for it.
     is_backward &= graph.spread(work.kind, missing=-1) != WEIGHT_GRADIENT
-    taken = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
+    own_ns = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
     # A group: one rank's stage, and 0 for its compute or 1 + the axis of its communication.
     talks = graph.nodes.kind == NodeKind.COMMUNICATION
     axis = np.where(talks, graph.nodes.axis + 1, 0)
     group = group_codes(graph.nodes.rank, graph.spread(work.stage, missing=-1), axis)
-    now = np.bincount(group, np.where(is_backward, taken, 0.0))
+    now = np.bincount(group, np.where(is_backward, own_ns, 0.0))
     if not now.any():
         raise UsageError("no work of the run is known to be backward", hint="mark train::forward and train::backward")
-    more = np.bincount(group, again * taken)
+    more = np.bincount(group, again * own_ns)
     factor_of_group = np.maximum(1 + more / np.maximum(now, 1.0), 0.0)
     factor = np.where(is_backward, factor_of_group[group], 1.0)
     return graph.with_changes(
