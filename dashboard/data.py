@@ -144,12 +144,12 @@ def open_numbered(index: int) -> Run:
 
 
 def _open(index: int) -> Run:
-    def told(done: int, of: int, _file: str) -> None:
+    def show_progress(done: int, of: int, _file: str) -> None:
         worker.tell(f"reading {name(index)} (only the first time)", done, of)
 
     wanted = runs()[index]
     ranks = json.loads(os.environ.get(RANKS_VARIABLE, "null"))
-    return open_run(wanted.path, run=wanted.run, ranks=ranks, progress=told)
+    return open_run(wanted.path, run=wanted.run, ranks=ranks, progress=show_progress)
 
 
 def ask_document(index: int, selection: Selection) -> Future[Document]:
@@ -189,12 +189,12 @@ def ask_drawings(index: int) -> Future[None]:
 def _analysed(run: Run, selection: Selection) -> Document:
     done = 0
 
-    def told(name: str) -> None:
+    def show_progress(name: str) -> None:
         nonlocal done
         worker.tell(f"analysing: {name.replace('_', ' ')}", done, 20)
         done += 1
 
-    results = analyse(run.tables, selection, progress=told)
+    results = analyse(run.tables, selection, progress=show_progress)
     worker.tell("looking for what could be better", 18, 20)
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
@@ -222,11 +222,11 @@ def timeline_store(index: int) -> TimelineStore:
 def _timeline(index: int) -> TimelineStore:
     run = open_numbered(index)
 
-    def told(done: int, of: int) -> None:
+    def show_progress(done: int, of: int) -> None:
         worker.tell("preparing the timeline (once for each run): ranks", done, of)
 
-    folder = run.derived(store.FORM, lambda target: store.prepare(run.tables, target, told))
-    above = run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target, told))
+    folder = run.derived(store.FORM, lambda target: store.prepare(run.tables, target, show_progress))
+    above = run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target, show_progress))
     return store.load(folder, run.tables.ranks, above)
 
 

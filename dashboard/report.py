@@ -60,10 +60,10 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> F
 
 def chosen(index: int, answers: tuple[Answer, ...]) -> Iterator[Section]:
     """Give the sections of the pages with choices, in order."""
-    said = {answer.page: answer.sections for answer in answers}
+    sections_of_page = {answer.page: answer.sections for answer in answers}
     for page in ORDER:
-        if page in said:
-            yield from said[page]()
+        if page in sections_of_page:
+            yield from sections_of_page[page]()
         elif page in _FIRST:
             yield from _first(page, index)
 

@@ -247,8 +247,8 @@ def trace(request: Request) -> Response:
     start, end = _range(request, -store.span_ns, 2 * store.span_ns)
     ranks = _ranks(request, tables.ranks)
     packed = packed_trace(tables, store, ranks, start, end)
-    said = {"Content-Disposition": f'attachment; filename="{TRACE_NAME}"'}
-    return Response(packed, media_type="application/gzip", headers=said)
+    headers = {"Content-Disposition": f'attachment; filename="{TRACE_NAME}"'}
+    return Response(packed, media_type="application/gzip", headers=headers)
 
 
 def head(request: Request) -> Response:

@@ -57,7 +57,7 @@ _ROLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownCause:
     """What a story is told of: the cause, the selection that *Show me* opens, commands and a link to follow it."""
 
     cause: Cause
@@ -66,17 +66,17 @@ class Told:
     link: str
 
 
-def sections(document: Document, store: TimelineStore, told: Told) -> tuple[Section, ...]:
+def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) -> tuple[Section, ...]:
     """Tell the story."""
-    finding = told.cause.finding
+    finding = shown_cause.cause.finding
     frame = frame_of(store, finding)
     room = int(ROOM * (frame[1] - frame[0]))
     shown = max(frame[0] - room, 0), min(frame[1] + room, store.span_ns)
-    culprit = _culprit(store, told)
+    culprit = _culprit(store, shown_cause)
     crops = {
         "culprit": _crop(store, _rows_of_rank(store, culprit), shown, frame),
-        "victims": _crop(store, _victims(store, told, culprit, frame), shown, frame),
-        "cause": _crop(store, _rows_of_cause(store, culprit, told.shown.get("show", "")), shown, frame),
+        "victims": _crop(store, _victims(store, shown_cause, culprit, frame), shown, frame),
+        "cause": _crop(store, _rows_of_cause(store, culprit, shown_cause.shown.get("show", "")), shown, frame),
     }
     when = f"{quantity(frame[1] - frame[0], Unit.NS)} from {quantity(frame[0], Unit.NS)} after the first event"
     heading = "The culprit" if _PLACES & finding.where.keys() else "Where it shows"
@@ -90,8 +90,8 @@ def sections(document: Document, store: TimelineStore, told: Told) -> tuple[Sect
         for name, data in crops.items()
         if data is not None
     )
-    verdict = Section("verdict", "What is wrong", (Text(overview(document)), Findings((told.cause,), title="")))
-    return (verdict, *pictures, Section("change", "What to change", tuple(_change(finding, told))))
+    verdict = Section("verdict", "What is wrong", (Text(overview(document)), Findings((shown_cause.cause,), title="")))
+    return (verdict, *pictures, Section("change", "What to change", tuple(_change(finding, shown_cause))))
 
 
 def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
@@ -105,9 +105,9 @@ def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
     return (steps[0].start_ns, steps[0].end_ns) if steps else (0, store.span_ns)
 
 
-def _culprit(store: TimelineStore, told: Told) -> int:
+def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
     """Give the rank that the finding is seen on; where it names none, the first that is shown."""
-    named = [told.shown.get("focus", ""), *told.shown.get("only", "").split(",")]
+    named = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
     found = [int(rank) for rank in named if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
     return found[0] if found else min(store.ranks)
 
@@ -116,9 +116,11 @@ def _rows_of_rank(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
     return rows_of(store, rank, ("exposed", "device"))
 
 
-def _victims(store: TimelineStore, told: Told, culprit: int, frame: tuple[int, int]) -> list[tuple[int, int]]:
+def _victims(
+    store: TimelineStore, shown_cause: ShownCause, culprit: int, frame: tuple[int, int]
+) -> list[tuple[int, int]]:
     """Give the rows of those that wait longest in the frame: of the finding's group where it names one, else of all."""
-    members = re.findall(r"\d+", str(told.cause.finding.where.get("group") or "").partition("@")[2])
+    members = re.findall(r"\d+", str(shown_cause.cause.finding.where.get("group") or "").partition("@")[2])
     group = {int(member) for member in members} & set(store.ranks) or set(store.ranks)
     waited = {rank: _waited(store, rank, frame) for rank in sorted(group - {culprit})}
     longest = sorted(waited, key=lambda rank: (-waited[rank], rank))[:MOST_VICTIMS]
@@ -161,14 +163,14 @@ def _crop(
     return crop(store, rows, shown, frame) if rows and shown[0] < shown[1] else None
 
 
-def _change(finding: Finding, told: Told) -> list[Text | DataTable]:
+def _change(finding: Finding, shown_cause: ShownCause) -> list[Text | DataTable]:
     blocks: list[Text | DataTable] = []
     if finding.advice:
         blocks.append(Text(f"{finding.advice[:1].upper()}{finding.advice[1:]}."))
     if finding.settings:
         rows = tuple((name, str(value)) for name, value in finding.settings.items())
         blocks.append(DataTable("", (TableColumn("where"), TableColumn("setting", prose=True)), rows))
-    return [*blocks, *(Text(command) for command in told.commands), Text(told.link)]
+    return [*blocks, *(Text(command) for command in shown_cause.commands), Text(shown_cause.link)]
 
 
 # Crops: some rows of the timeline in a range of time as a chart, with the part that matters framed.

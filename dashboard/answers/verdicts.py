@@ -75,18 +75,18 @@ def ranks(document: Document) -> str:
             else (sentences.stragglers(figures))
         )
     rank, _ = sentences.largest(cost)
-    said = [sentences.stragglers(figures)]
+    clauses = [sentences.stragglers(figures)]
     culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
     if culprit is None:
-        return said[0]
+        return clauses[0]
     axis, worth = str(culprit["axis"]), culprit["worth, replayed"]
     if isinstance(worth, int | float):
-        said.append(f"Without that the step would be {quantity(worth, Unit.FRACTION)} shorter (replayed).")
+        clauses.append(f"Without that the step would be {quantity(worth, Unit.FRACTION)} shorter (replayed).")
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
-        said.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
-    said.append(_why_late(document, rank, str(culprit["cause"])))
-    return " ".join(said)
+        clauses.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
+    clauses.append(_why_late(document, rank, str(culprit["cause"])))
+    return " ".join(clauses)
 
 
 def _why_late(document: Document, rank: Key, cause: str) -> str:
@@ -166,12 +166,12 @@ def pipeline(document: Document) -> str:
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:
     """Say which op takes most of the device's time, of the time of each op, and how near they come to the device."""
     figures = Figures(document.values)
-    said = [
+    clauses = [
         _largest_op(times),
         sentences.kernels(figures, paced=document.run.paced) if figures.whole("kernel_efficiency") is not None else "",
         sentences.mfu(figures) if figures.whole("mfu") is not None else "",
     ]
-    return " ".join(sentence for sentence in said if sentence)
+    return " ".join(sentence for sentence in clauses if sentence)
 
 
 def _largest_op(times: Mapping[str, int]) -> str:
@@ -194,16 +194,16 @@ def host(document: Document) -> str:
     span, _ = _span(figures)
     share = sum(idle.values()) / whole
     if share < NOTABLE:
-        said = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of a {span}"]
+        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of a {span}"]
     else:
         leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / whole, Unit.FRACTION)
         why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
-        said = [f"The host leaves the device idle for {leaves} of a {span} ({why})"]
-    said += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
+        clauses = [f"The host leaves the device idle for {leaves} of a {span} ({why})"]
+    clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
-        said.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
-    return _sentence(said)
+        clauses.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
+    return _sentence(clauses)
 
 
 def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
@@ -306,8 +306,8 @@ def _span(figures: Figures) -> tuple[str, float | None]:
     return ("step", step) if step is not None else ("window", figures.whole("window_time"))
 
 
-def _sentence(said: list[str]) -> str:
-    text = "; ".join(said)
+def _sentence(clauses: list[str]) -> str:
+    text = "; ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 

@@ -85,7 +85,7 @@ def figure(drawing: Drawing, *, key: str) -> None:
 def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str], None]) -> None:
     """Show a chart whose marks a click picks; `on_pick` is told the label of the mark."""
 
-    def told() -> None:
+    def pick() -> None:
         label = st.session_state.get(key, {}).get("picked")
         if label:
             on_pick(str(label))
@@ -93,7 +93,7 @@ def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str
     if block.title:
         st.markdown(f"**{state.plain(block.title)}**")
     drawing = data.drawings.of(block.data, theme(dark=dark))
-    _renderer()(data=_as_data(drawing) | {"picks": True}, key=key, default={"picked": None}, on_picked_change=told)
+    _renderer()(data=_as_data(drawing) | {"picks": True}, key=key, default={"picked": None}, on_picked_change=pick)
 
 
 def _as_data(drawing: Drawing) -> dict[str, object]:
@@ -178,8 +178,8 @@ def unbroken(text: str) -> str:
 def verdict(text: str) -> None:
     """Open a page with the sentence that answers its question."""
     if text:
-        said = _CODE.sub(r"<code>\1</code>", html.escape(unbroken(text)))
-        st.html(f"<h1 class='usp-verdict'>{said}</h1>")
+        marked_up = _CODE.sub(r"<code>\1</code>", html.escape(unbroken(text)))
+        st.html(f"<h1 class='usp-verdict'>{marked_up}</h1>")
 
 
 def now_and_predicted(together: Prediction | None, changes: str) -> None:

@@ -24,8 +24,8 @@ def table(frame: pd.DataFrame, name: str) -> None:
     """Show raw values (the first rows where there are many) and offer all of them as CSV."""
     _grid(frame, {})
     rows = len(frame)
-    said = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
-    _csv(frame, name, said)
+    count_text = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
+    _csv(frame, name, count_text)
 
 
 def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) -> None:
@@ -33,8 +33,8 @@ def data_table(block: DataTable, name: str, *, raw: pd.DataFrame | None = None) 
     shown, columns = scaled(block)
     _grid(shown, columns)
     rows = len(block.rows)
-    said = f"the first {rows:,} of {rows + block.more:,} rows" if block.more else _counted(rows)
-    _csv(plain(block) if raw is None else raw, name, said)
+    count_text = f"the first {rows:,} of {rows + block.more:,} rows" if block.more else _counted(rows)
+    _csv(plain(block) if raw is None else raw, name, count_text)
 
 
 def numbers(shown: pd.DataFrame, raw: pd.DataFrame, name: str) -> None:
@@ -108,9 +108,9 @@ def _counted(rows: int) -> str:
     return f"{rows:,} {'row' if rows == 1 else 'rows'}"
 
 
-def _csv(frame: pd.DataFrame, name: str, said: str) -> None:
+def _csv(frame: pd.DataFrame, name: str, count_text: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.caption(said, width="content")
+        st.caption(count_text, width="content")
         st.download_button(
             "CSV", lambda: frame.to_csv(index=False).encode(), f"{name}.csv", "text/csv", key=f"csv-{name}",
             on_click="ignore",

@@ -29,16 +29,16 @@ _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 def listed(block: Findings, view: View, *, brief: bool = False) -> None:
     """List findings, worst first."""
-    said = left_out(block.more, block.noise)
+    remark = left_out(block.more, block.noise)
     if not block.causes:
-        st.success("No rule found anything to act on." if said else "No rule found anything to complain of.")
+        st.success("No rule found anything to act on." if remark else "No rule found anything to complain of.")
     for number, cause in enumerate(block.causes):
         with st.container(border=True):
             one(cause.finding, view, number, brief=brief)
             if cause.parts:
                 st.caption(state.plain(f"Of the same cause: {', '.join(part.title for part in cause.parts)}"))
-    if said:
-        st.caption(f"{said}, under Suggestions")
+    if remark:
+        st.caption(f"{remark}, under Suggestions")
     if block.unasked:
         st.caption(state.plain(block.unasked))
 
@@ -79,12 +79,12 @@ def _evidence(finding: Finding, number: int) -> None:
     rows = figures_of(finding)
     if rows:
         st.dataframe(rows, hide_index=True, key=f"evidence-{number}")
-    said = [f"{_head(name)}: {value}" for name, value in finding.evidence.items() if isinstance(value, str)]
+    sentences = [f"{_head(name)}: {value}" for name, value in finding.evidence.items() if isinstance(value, str)]
     if "at_rank" in finding.evidence and "at_step" in finding.evidence:
-        said.append(f"seen best on rank {finding.evidence['at_rank']} in step {finding.evidence['at_step']}")
+        sentences.append(f"seen best on rank {finding.evidence['at_rank']} in step {finding.evidence['at_step']}")
     if finding.edit:
-        said.append(f"the change that was replayed: {finding.edit}")
-    for sentence in said:
+        sentences.append(f"the change that was replayed: {finding.edit}")
+    for sentence in sentences:
         st.caption(state.plain(sentence))
 
 

@@ -56,8 +56,8 @@ def show(index: int, rank: int, event: int) -> None:
         facts |= {"launched in": op[0]} | ({"shapes": _short(op[1])} if op[1] else {})
     facts |= {name: _short(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
     left, right = st.columns(2)
-    told = [{"what": name, "value": str(value)} for name, value in facts.items()]
-    left.dataframe(told, hide_index=True, height="content")
+    fact_rows = [{"what": name, "value": str(value)} for name, value in facts.items()]
+    left.dataframe(fact_rows, hide_index=True, height="content")
     with right.expander("All arguments in the trace", expanded=call is None):
         st.json(arguments) if arguments else st.caption("The trace says nothing more.")
     if call is not None:

@@ -54,12 +54,12 @@ def chips(named: Mapping[str, str], title: str = "") -> str:
     """Write a legend in HTML: each category's colour and what it is called."""
     colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
     box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
-    said = "".join(
+    boxes = "".join(
         f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
         for key, name in named.items()
     )
     head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
-    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{said}</span> " if named else ""
+    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{boxes}</span> " if named else ""
 
 
 def legend(chips_: str) -> None:

@@ -138,14 +138,15 @@ def _folds(document: Document, view: View, *, dark: bool) -> None:
 def _head(document: Document) -> None:
     facts = document.run
     axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes not known"
-    said = [
+    facts_in_words = [
         facts.name,
         f"{len(facts.ranks)} of {facts.world_size or '?'} ranks",
         axes,
         ", ".join(facts.devices) or "CPU",
     ]
     st.caption(
-        state.plain(" · ".join(said)) + (" · **paced: compute is synthetic**" if facts.paced else ""), width="stretch"
+        state.plain(" · ".join(facts_in_words)) + (" · **paced: compute is synthetic**" if facts.paced else ""),
+        width="stretch",
     )
 
 
@@ -215,13 +216,13 @@ def offer_incident(document: Document, view: View) -> None:
     cause = first_notable(document)
     if cause is None:
         return
-    told = _told(cause, view)
+    shown_cause = _cause_to_show(cause, view)
     name = data.name(view.run)
     tables = data.open_numbered(view.run).tables
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-") or "run"
 
     def story() -> tuple[Section, ...]:
-        return incident.sections(document, data.timeline_store(view.run), told)
+        return incident.sections(document, data.timeline_store(view.run), shown_cause)
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("**Incident story**", width="content", help="of the first cause, which the sentence above names")
@@ -235,11 +236,11 @@ def offer_incident(document: Document, view: View) -> None:
         )  # fmt: skip
 
 
-def _told(cause: Cause, view: View) -> incident.Told:
+def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
     ranks = data.open_numbered(view.run).tables.ranks
     shown = shown_at(cause.finding, view, ranks)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
-    return incident.Told(cause, shown, commands(cause, view.run), f"{origin}/timeline?{urlencode(shown)}")
+    return incident.ShownCause(cause, shown, commands(cause, view.run), f"{origin}/timeline?{urlencode(shown)}")
 
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:

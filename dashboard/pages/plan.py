@@ -248,8 +248,8 @@ def _ran() -> None:
     place = st.selectbox("Sweep", range(len(names)), wanted, names.__getitem__) if len(names) > 1 else 0
     state.keep("folder", place or None)
     rows, cells = _ended(folders[place])
-    said = (f"{len(rows)} of {cells} cells have ended.",)
-    _draw_sections(sweep_answer.sections(rows, None, said, drawn=True))
+    remarks = (f"{len(rows)} of {cells} cells have ended.",)
+    _draw_sections(sweep_answer.sections(rows, None, remarks, drawn=True))
 
 
 def _draw_sections(parts: Sequence[Section]) -> None:

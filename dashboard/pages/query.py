@@ -72,7 +72,7 @@ def draw() -> None:
             _wrong(text, error)
         else:
             with heading:
-                verdict(told(name, frame))
+                verdict(sentence_of_answer(name, frame))
             if len(frame) == MOST_ROWS:
                 st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
             _chart(frame, BARS if name in QUESTIONS else NO_CHART)
@@ -81,7 +81,7 @@ def draw() -> None:
     folded("tables", "Tables and columns", _tables)
 
 
-def told(question: str, frame: pd.DataFrame) -> str:
+def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
     """Say how many rows answer a question, and what stands in the first, by which most questions sort."""
     asked = "Your question" if question == OWN else question
     if not len(frame):

@@ -123,8 +123,10 @@ def _calls(view: View, document: Document) -> None:
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**The calls of {groups} over time**, the most exposed axis first, then those that wait longest")
-    said = "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
-    st.caption(f"{said} Shift and the wheel scroll to the other groups." if count > 1 else said)
+    how_to_read = (
+        "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
+    )
+    st.caption(f"{how_to_read} Shift and the wheel scroll to the other groups." if count > 1 else how_to_read)
     timeline(
         f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
         ranks=most_exposed_first(store.labels, document),

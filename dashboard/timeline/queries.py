@@ -65,13 +65,13 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
 
 def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
     """Find the call that an event is a part of."""
-    mine = tables.columns("collectives", rank)
-    rows = np.flatnonzero(mine["event"] == event)
+    collectives = tables.columns("collectives", rank)
+    rows = np.flatnonzero(collectives["event"] == event)
     if not len(rows):
         return None
     matched = calls_of(tables)
     parts, table = matched.part_columns(), matched.columns()
-    hit = np.flatnonzero((parts["rank"] == rank) & (parts["part"] == mine["part"][rows[0]]))
+    hit = np.flatnonzero((parts["rank"] == rank) & (parts["part"] == collectives["part"][rows[0]]))
     if not len(hit):
         return None
     number = int(parts["call"][hit[0]])

@@ -123,8 +123,8 @@ def _device(columns: Columns) -> _Half:
 def direction_of(names: list[str]) -> str:
     """Say whether a lane of pipeline communication sends, receives, or does both."""
     sends, receives = (any(word in name.lower() for name in names) for word in ("send", "recv"))
-    both = sends == receives or any("sendrecv" in name.lower() for name in names)
-    return "pp" if both else "pp send" if sends else "pp recv"
+    is_two_way = sends == receives or any("sendrecv" in name.lower() for name in names)
+    return "pp" if is_two_way else "pp send" if sends else "pp recv"
 
 
 def _host(events: Columns) -> _Half:

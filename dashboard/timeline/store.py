@@ -173,13 +173,13 @@ def load(folder: Path, ranks: Sequence[int], over: Path | None = None) -> Timeli
     origin = min((start for start, _ in bounds), default=0)
     end = max((end for _, end in bounds), default=1)
     above = _load(over, ranks)[0] if over is not None else {}
-    said = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+    run_head = json.loads((folder / _RUN).read_text(encoding="utf-8"))
     return TimelineStore(
         {rank: replace(line, shift_ns=line.shift_ns - origin) for rank, line in lines.items()},
         over={rank: replace(line, shift_ns=line.shift_ns - origin) for rank, line in above.items()},
         origin_ns=origin,
         end_ns=end,
-        steps=[JobStep(number, first - origin, last - origin) for number, first, last in said["steps"]],
+        steps=[JobStep(number, first - origin, last - origin) for number, first, last in run_head["steps"]],
     )
 
 

@@ -54,7 +54,7 @@ def story(cause: Cause) -> tuple[Section, ...]:
 
 def told_of(cause: Cause) -> tuple[Section, ...]:
     shown = shown_at(cause.finding, View(0, None, None, None), data.open_numbered(0).tables.ranks)
-    told = incident.Told(cause, shown, commands(cause, 0), LINK)
+    told = incident.ShownCause(cause, shown, commands(cause, 0), LINK)
     return incident.sections(data.document(0, EVERYTHING), data.timeline_store(0), told)
 
 
