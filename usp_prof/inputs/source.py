@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16
 """Packed bytes that are unpacked at once: some ten times as many come out."""
+_FIRST_PACKED = 1 << 15
+"""The same for the first: whoever only looks into a file needs no more, and there may be thousands of files."""
 _ZSTD_BLOCK = 1 << 12
 """The same for Zstandard, of which four bytes may unpack to 128 KB: no more than 128 MB come out at once."""
 _PHASE = re.compile(rb'"ph"\s*:')
@@ -78,6 +80,8 @@ class Source:
                 size = _BLOCK if packed is None else _PACKED_BLOCK if isinstance(packed, _Copying) else _ZSTD_BLOCK
                 most = max(limits.MAX_UNPACKED_FREELY, limits.MAX_UNPACKING * self.path.stat().st_size)
                 raw = iter(lambda: stream.read(size) or b"", b"")
+                if packed is not None:
+                    raw = chain([stream.read(min(size, _FIRST_PACKED))], raw)
                 plain = raw if packed is None else self._unpack(raw, packed)
                 for block in _as_list(_as_utf8(plain)):
                     self.size += len(block)
