@@ -21,6 +21,7 @@ REFERENCE = Path(__file__).parents[2] / "../shared/reference/hardware.csv"
         ("A100", "A100 SXM 80GB"), ("a100_40gb", "A100 SXM 40GB"), ("h100_80gb", "H100 SXM"),
         ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"), ("NVIDIA A100-PG509-200", "A100 SXM 40GB"),
         ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"), ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"), ("Tesla V100-PCIE-16GB", "V100 PCIe 16GB"),
         ("Tesla V100-SXM2-32GB", "V100 SXM2"), ("Tesla V100-PCIE-32GB", "V100 PCIe"), ("NVIDIA L40S", "L40S"),
         ("NVIDIA L4", "L4"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("AMD Instinct MI300X", "MI300X"),
         ("AMD Instinct MI250X", "MI250X (one die)"), ("TPU v5 lite", "TPU v5e"), ("TPU v5p", "TPU v5p"),
@@ -45,6 +46,7 @@ def test_devices_are_found_by_the_drivers_name(driver: str, name: str) -> None:
     "driver",
     [
         "", "cpu", "AMD Radeon Graphics", "NVIDIA A10G", "Quadro P1000", "AMD Instinct MI308X", "NVIDIA RTX A4000",
+        "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM-64GB",
         "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA RTX PRO 6000 Blackwell Server Edition",
     ],
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Does a recorded run teach the planner what it can, and is the error told?"""
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +62,20 @@ def test_a_run_without_prefetch_teaches_that_compute_hides_no_gather(of_sharding
 def test_all_axes_are_read_off_the_manifest(tmp_path: Path) -> None:
     found = calibrate(open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables)
     assert found.configuration.degrees() == {"dp": 2, "cp": 2, "tp": 2, "pp": 2, "ep": 2}
+
+
+def test_devices_hold_what_their_driver_says(tmp_path: Path) -> None:
+    """A board of 16 GB was planned with the 32 GB of the table's: the smallest that a rank recorded counts."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in sorted((TRACES / "recorded-1f1b").glob("r*.json*")):
+        content = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+        if path.suffix == ".gz":
+            size = 16_945_709_056 if path.name.startswith("rank2") else 34_089_730_048
+            content["deviceProperties"] = [{"id": 0, "name": "a board", "totalGlobalMem": size}]
+        (folder / path.name.removesuffix(".gz")).write_text(json.dumps(content))
+    found = calibrate(open_run(folder, cache_dir=tmp_path / "cache").tables)
+    assert found.cluster.memory_bytes == 16_945_709_056
 
 
 def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None:

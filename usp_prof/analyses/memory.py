@@ -23,6 +23,8 @@ from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from usp_prof.analyses.result import Listing
@@ -219,7 +221,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
     all_copies = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
-    return MemoryResult(tuple(peaks), _capacity(tables, ranks), calls, all_copies, tuple(notes), snapshots)
+    return MemoryResult(tuple(peaks), capacity_of_ranks(tables, ranks), calls, all_copies, tuple(notes), snapshots)
 
 
 def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:
@@ -257,7 +259,7 @@ _NOT_RECORDED = HealthRow(
 )
 
 
-def _capacity(tables: TableSet, ranks: list[int]) -> dict[int, int]:
+def capacity_of_ranks(tables: TableSet, ranks: Sequence[int]) -> dict[int, int]:
     """Give each rank's device memory: as the driver says, else as the table of devices does."""
     capacity = {}
     for rank in ranks:

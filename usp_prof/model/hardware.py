@@ -106,6 +106,10 @@ def _device(
 # The first pattern that fits counts, so that special models stand before plain ones.
 # Peaks in TFLOP/s (none: no source gives one), memory in TB/s and GB, the link in GB/s of one direction.
 DEVICES: tuple[Device, ...] = (
+    _device("V100 SXM2 16GB", r"v100-sxm[23]-16gb",
+            fp32=15.7, fp16=125, memory=(0.9, 16), link=("NVLink2", 150), source="NVIDIA V100 datasheet"),
+    _device("V100 PCIe 16GB", r"v100-pcie-16gb",
+            fp32=14.0, fp16=112, memory=(0.9, 16), link=("PCIe3", 16), source="NVIDIA V100 datasheet"),
     _device("V100 SXM2", r"v100-sxm[23]|^v100$",
             fp32=15.7, fp16=125, memory=(0.9, 32), link=("NVLink2", 150), source="NVIDIA V100 datasheet"),
     _device("V100 PCIe", r"v100-pcie|v100 pcie",
@@ -254,8 +258,21 @@ DEVICES: tuple[Device, ...] = (
 )  # fmt: skip
 
 
+_PART_OF_A_DEVICE = re.compile(r"\bmig\b")
+_NAMED_MEMORY = re.compile(r"(?<!\d)(\d+) ?gb\b")
+
+
 def find(name: str) -> Device | None:
-    """Give the device that a driver calls by this name; `None` when the table does not know it."""
+    """Give the device that a driver calls by this name; `None` when the table does not know it.
+
+    Neither a part of a device ("NVIDIA A100-SXM4-80GB MIG 3g.40gb") nor a board with less memory than the table's
+    ("NVIDIA A100-SXM-64GB") is known: its peaks are others.
+    """
     lowered = name.lower()
     exact = next((device for device in DEVICES if device.name.lower() == lowered), None)
-    return exact or next((device for device in DEVICES if re.search(device.pattern, lowered)), None)
+    if exact is not None or _PART_OF_A_DEVICE.search(lowered):
+        return exact
+    device = next((device for device in DEVICES if re.search(device.pattern, lowered)), None)
+    named = _NAMED_MEMORY.search(lowered)
+    has_less = device is not None and named is not None and float(named[1]) * _G < 0.95 * device.memory_bytes
+    return None if has_less else device

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses import breakdown, mfu, step_time
+from usp_prof.analyses import breakdown, memory, mfu, step_time
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.configuration import Configuration, Recompute
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags
     from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest, ModelEntry
+    from usp_prof.model.hardware import Device
     from usp_prof.model.health import HealthRow
     from usp_prof.model.metric import Value
     from usp_prof.tables.table_set import TableSet
@@ -121,7 +122,7 @@ def calibrate(tables: TableSet) -> Calibration:
     cluster = Cluster(
         device=manifest.device or "cpu",
         peak_flops=work.peak,
-        memory_bytes=device.memory_bytes if device is not None else float("inf"),
+        memory_bytes=_memory_bytes(tables, device),
         memory_rate=device.memory_rate if device is not None else float("inf"),
         link_rate=(device.link_rate if device is not None else 0.0) or NETWORK_RATE,
         devices_per_node=manifest.devices_per_node or max(DEVICES_PER_NODE, configuration.devices),
@@ -133,6 +134,12 @@ def calibrate(tables: TableSet) -> Calibration:
     profile = _with_parts(profile, model, configuration, cluster, parts)
     prediction = predict(model, configuration, cluster, profile=profile)
     return Calibration(model, configuration, cluster, profile, prediction, step_ns)
+
+
+def _memory_bytes(tables: TableSet, device: Device | None) -> float:
+    """Give the smallest memory of the run's devices: as their driver says, else as the table of devices does."""
+    known = memory.capacity_of_ranks(tables, tables.ranks).values()
+    return float(min(known, default=device.memory_bytes if device is not None else float("inf")))
 
 
 def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
