@@ -278,6 +278,7 @@ def test_a_model_is_assumed_by_its_name() -> None:
     assert (run.tables.assumptions.model or ModelEntry()).layers == 32
     with pytest.raises(UspProfError, match="no model is named 'Lama-3'"):
         run.assume(model="Lama-3")
+    run.assume()  # other tests share the run
 
 
 def test_the_ops_that_take_the_time_are_named() -> None:

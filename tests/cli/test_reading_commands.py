@@ -59,7 +59,7 @@ def test_info_as_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
-        ("SELECT * FROM kernel", "no table is named 'kernel'\nhint: did you mean kernels?"),
+        ("SELECT * FROM kernel", "no table is named 'kernel'\nhint: did you mean kernels? (`usp-prof tables`"),
         ("SELECT * FROM kernels WHERE", 'the SQL cannot be read: Parser Error: syntax error at or near "WHERE"\nhint'),
     ],
 )

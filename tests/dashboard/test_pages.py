@@ -397,8 +397,10 @@ def test_a_question_opens_with_its_first_row_and_a_chart() -> None:
 
 def test_the_sentence_of_an_answer_names_the_first_row() -> None:
     frame = pd.DataFrame({"name": ["k" * 90, "b"], "ms": [1234.567, 2.0]})
-    assert query.told(query.OWN, frame) == f"Your question: 2 rows; the first is name {'k' * 59}…, ms 1,235."
-    assert query.told("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
+    assert (
+        query.sentence_of_answer(query.OWN, frame) == f"Your question: 2 rows; the first is name {'k' * 59}…, ms 1,235."
+    )
+    assert query.sentence_of_answer("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
 
 
 def test_a_link_to_a_slice_opens_at_its_row_and_a_later_pick_moves_nothing() -> None:

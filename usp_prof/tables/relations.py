@@ -52,7 +52,8 @@ def _refused(error: Exception) -> UsageError:
     """Say in one line why DuckDB refuses a SELECT; a table that there is not gets the nearest name of ours."""
     missing = _MISSING_TABLE.search(str(error))
     if missing is not None:
-        return unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
+        unknown = unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
+        return UsageError(unknown.message, hint=f"{unknown.hint} ({_HINT})")
     return UsageError(f"the SQL cannot be answered: {_in_a_line(error)}", hint=_HINT)
 
 
