@@ -23,3 +23,10 @@ def test_an_error_comes_whole_from_another_process(hint: str) -> None:
     assert isinstance(error, UspProfError)
     assert (error.message, error.hint) == ("no trace here", hint)
     assert getattr(error, "__notes__", []) == ([f"hint: {hint}"] if hint else [])
+
+
+def test_a_hint_is_noted_once() -> None:
+    """Where a pickler of Dask's restores notes before the state, it stood twice."""
+    error = InputError("no trace here", hint="look elsewhere")
+    error.__setstate__({"hint": "look elsewhere"})
+    assert error.__notes__ == ["hint: look elsewhere"]

@@ -38,8 +38,9 @@ class UspProfError(Exception):
 
     def _set_hint(self, hint: str) -> None:
         self.hint = hint
-        if hint:
-            self.add_note(f"hint: {hint}")
+        note = f"hint: {hint}"
+        if hint and note not in getattr(self, "__notes__", ()):  # what pickles errors for Dask carries notes by itself
+            self.add_note(note)
 
 
 class InputError(UspProfError):
