@@ -45,28 +45,31 @@ class Worker:
         self._most_kept = most_kept
         self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(1, "usp-prof", initializer=self._mark)
+        self._pool = ThreadPoolExecutor(1, "usp-prof", initializer=self._mark_worker)
         self._here = threading.local()
 
     def ask(self, key: Hashable, build: Callable[[], T]) -> Future[T]:
-        """Give the answer to `key`, to be computed by `build` unless it is known; errors are not kept."""
+        """Give the answer to `key`, to be computed by `build` unless it is known; errors are not kept.
+
+        The worker itself may ask, for what it computes. It never waits in its own line: an answer that nobody has begun
+        is computed at once, and passed over when its turn comes.
+        """
         with self._lock:
-            known = self._kept.get(key)
-            if known is not None and not (known.done() and known.exception() is not None):
-                self._kept.move_to_end(key)
-                return known
-            here = getattr(self._here, "is_worker", False)
-            answer: Future[T] = Future() if here else self._pool.submit(build)
-            self._kept[key] = answer
-            self._let_go()
-        if here:  # asked by what is being computed: no second worker would come
-            self._compute(answer, build)
+            answer = self._kept.get(key)
+            if answer is None or (answer.done() and answer.exception() is not None):
+                answer = self._kept[key] = Future()
+                if not self._is_worker():
+                    self._pool.submit(_compute, answer, build)
+                self._let_go()
+            self._kept.move_to_end(key)
+        if self._is_worker():
+            _compute(answer, build)
         return answer
 
     def known(self, key: Hashable) -> bool:
         """Say whether an answer is there."""
-        found = self._kept.get(key)
-        return found is not None and found.done() and found.exception() is None
+        answer = self._kept.get(key)
+        return answer is not None and answer.done() and answer.exception() is None
 
     def tell(self, text: str, done: int = 0, of: int = 0) -> None:
         """Say what is being done; called by what is being computed."""
@@ -84,19 +87,27 @@ class Worker:
         with self._lock:
             self._kept.clear()
 
-    def _mark(self) -> None:
+    def _mark_worker(self) -> None:
         self._here.is_worker = True
 
+    def _is_worker(self) -> bool:
+        return getattr(self._here, "is_worker", False)
+
     def _let_go(self) -> None:
-        for key in [key for key, future in self._kept.items() if future.done()][: len(self._kept) - self._most_kept]:
+        done = [key for key, future in self._kept.items() if future.done()]
+        for key in done[: max(0, len(self._kept) - self._most_kept)]:
             del self._kept[key]
 
-    @staticmethod
-    def _compute(answer: Future[T], build: Callable[[], T]) -> None:
-        try:
-            answer.set_result(build())
-        except Exception as error:  # noqa: BLE001 - handed on to whoever asks
-            answer.set_exception(error)
+
+def _compute(answer: Future[T], build: Callable[[], T]) -> None:
+    """Compute an answer, unless it is computed already or being computed; only the worker's thread calls this."""
+    if answer.running() or answer.done():
+        return
+    answer.set_running_or_notify_cancel()
+    try:
+        answer.set_result(build())
+    except BaseException as error:  # noqa: BLE001 - handed on to whoever asks: without an answer they would wait forever
+        answer.set_exception(error)
 
 
 def _kind(key: Hashable) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -39,6 +40,35 @@ def test_what_is_computed_may_ask_for_more() -> None:
     assert worker.ask("inner", lambda: 0).result(10) == 20
 
 
+def test_what_is_computed_gets_an_answer_that_stands_in_line_behind_it() -> None:
+    worker, in_line, computed = Worker(), threading.Event(), []
+
+    def build_inner() -> int:
+        computed.append("inner")
+        return 20
+
+    def build_outer() -> int:
+        in_line.wait(10)
+        # With a time limit, so that a worker that waits for itself fails the test, and does not hold it up.
+        return worker.ask("inner", build_inner).result(5) + 1
+
+    outer = worker.ask("outer", build_outer)
+    inner = worker.ask("inner", build_inner)
+    in_line.set()
+    assert outer.result(10) == 21
+    assert inner.result(10) == 20
+    assert worker.ask("after", lambda: 1).result(10) == 1  # the turn of `inner` has passed
+    assert computed == ["inner"]
+
+
+def test_even_an_exit_is_handed_on() -> None:
+    worker = Worker()
+    outer = worker.ask("outer", lambda: worker.ask("inner", sys.exit).result())
+    with pytest.raises(SystemExit):
+        outer.result(10)
+    assert worker.ask("after", lambda: 1).result(10) == 1
+
+
 def test_an_error_of_what_was_asked_within_is_handed_on() -> None:
     worker = Worker()
     outer = worker.ask("outer", lambda: worker.ask("inner", lambda: 1 // 0).result())
@@ -55,6 +85,13 @@ def test_the_least_recently_asked_answers_are_let_go() -> None:
     assert worker.known("d")
     worker.forget()
     assert not worker.known("d")
+
+
+def test_as_many_answers_are_kept_as_there_is_room_for() -> None:
+    worker = Worker(most_kept=4)
+    for key in "abcd":
+        worker.ask(key, lambda: 1).result(10)
+    assert all(worker.known(key) for key in "abcd")
 
 
 def test_progress_is_seen_while_it_works() -> None:
