@@ -45,21 +45,17 @@ def block_sums(level: Level) -> NDArray[np.void]:
     rest = level.rest[block >= 0]
     block = block[block >= 0]
     key = _keys(rest["name"], rest["category"])
-    keys = np.flatnonzero(np.bincount(key))  # those there are, sorted
-    place_of_key = np.zeros(int(keys[-1]) + 1 if len(keys) else 1, np.int64)
-    place_of_key[keys] = np.arange(len(keys))
-    cell = block * len(keys) + place_of_key[key]
-    size = int(first_block[-1]) * len(keys)
-    calls = np.bincount(cell, minlength=size)
-    total = np.bincount(cell, rest["dur"], minlength=size)
-    longest = np.zeros(size, np.float32)
-    np.maximum.at(longest, cell, rest["dur"])
-    there = np.flatnonzero(calls)
-    sums = np.empty(len(there), SUMS)
-    sums["block"] = there // max(len(keys), 1)
-    key = keys[there % max(len(keys), 1)]
-    sums["name"], sums["category"] = key // len(CATEGORIES), key % len(CATEGORIES)
-    sums["calls"], sums["total"], sums["longest"] = calls[there], total[there], longest[there]
+    # One number for each pair of block and key. A table of all blocks and keys would be nearly empty: a block holds few
+    # of the names, so that only the pairs there are get a sum.
+    key_count = int(key.max(initial=0)) + 1
+    pairs, pair_of_slice = np.unique(block * key_count + key, return_inverse=True)
+    sums = np.zeros(len(pairs), SUMS)
+    sums["block"] = pairs // key_count
+    sums["name"] = pairs % key_count // len(CATEGORIES)
+    sums["category"] = pairs % key_count % len(CATEGORIES)
+    sums["calls"] = np.bincount(pair_of_slice, minlength=len(pairs))
+    sums["total"] = np.bincount(pair_of_slice, rest["dur"], len(pairs))
+    np.maximum.at(sums["longest"], pair_of_slice, rest["dur"])
     return sums
 
 

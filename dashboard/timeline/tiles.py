@@ -36,7 +36,10 @@ FEW = 64
 REST = np.dtype(
     [("dur", "<f4"), ("event", "<i4"), ("name", "<i4"), ("category", "u1"), ("coverage", "u1"), ("count", "<u2")]
 )
-"""What an entry holds beside its start (kept apart, so that a search reads nothing else)."""
+"""What an entry holds beside its start (kept apart, so that a search reads nothing else).
+
+Lengths are kept to seven digits (float32): exact up to 16.7 ms, and to a microsecond up to 8 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,6 +85,21 @@ def test_an_area_holds_what_a_loop_over_its_slices_finds(
     chosen = sorted(rows)
     found = {(row[0], row[1]): [row[2], row[4], row[5]] for row in area.contents(blocks, {0: chosen}, start, end).rows}
     assert found == counted(BLOCKS, chosen, start, end)
+
+
+def test_sums_take_memory_by_what_is_there_and_not_by_blocks_times_names() -> None:
+    block_count = 64
+    slices = made([block_count * area.BLOCK], 4)
+    level = tiles.build(slices, ORIGIN)[0]
+    level.rest["name"] = np.arange(len(level.rest))  # each name lies in one block
+    tracemalloc.start()
+    sums = area.block_sums(level)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sums["block"].tolist() == np.repeat(np.arange(block_count), area.BLOCK).tolist()
+    assert sums["name"].tolist() == list(range(len(level.rest)))
+    assert sums["longest"].tolist() == level.rest["dur"].tolist()
+    assert peak_bytes < 200 * len(level.rest)
 
 
 def test_sums_are_kept_beside_the_slices_of_long_rows_alone(tmp_path: Path) -> None:
