@@ -54,6 +54,8 @@ class Faulty:
                 status = self.expired["status"]
                 answer(f"{status} Refused", [("Content-Type", "application/xml")])
                 return [_BODY.format(code="ExpiredToken" if status == 400 else "AccessDenied").encode()]
+        if self.faults.get("whole"):
+            request.pop("HTTP_RANGE", None)
         every = self.faults["every"]
         if not every or next(self.asked) % every:
             return self.inner(request, answer)
@@ -80,6 +82,15 @@ class Server:
     @contextmanager
     def faults(self, every: int, status: int = 0, seconds: float = 0) -> Iterator[None]:
         self.put("_faults", json.dumps({"every": every, "status": status, "seconds": seconds}).encode())
+        try:
+            yield
+        finally:
+            self.put("_faults", json.dumps({"every": 0}).encode())
+
+    @contextmanager
+    def whole_objects(self) -> Iterator[None]:
+        """Answer with the whole object whatever range is asked for, as `rclone serve s3` may."""
+        self.put("_faults", json.dumps({"every": 0, "whole": True}).encode())
         try:
             yield
         finally:

@@ -96,6 +96,13 @@ def test_a_run_on_s3_gives_the_report_of_the_one_on_the_disk_whatever_the_server
     assert remote == from_disk
 
 
+def test_a_server_that_answers_a_range_with_the_whole_object(
+    server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server.whole_objects():
+        assert report(REMOTE, tmp_path, capsys) == from_disk
+
+
 def test_what_one_machine_read_into_the_store_another_opens_without_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,12 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
     ),
     # A web server is asked for a folder of that name (PROPFIND) once it has said that there is no such file.
     (FileNotFoundError, ("404 Not Found", "PROPFIND"), "nothing lies here", "check the URL"),
-    (_RangeError, ("Range request not supported",), "the server gives whole files only", "download it first"),
+    (
+        _RangeError,
+        ("Range request not supported", "non-partial response when range requested"),
+        "the server gives whole files only",
+        "download it first",
+    ),
     (_NeverError, ("Account must be specified",), "no storage account was named", ""),
     (
         _ExpiryError,

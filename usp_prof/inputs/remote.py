@@ -273,4 +273,5 @@ class RemoteStream(io.RawIOBase):
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    return str(info.get("e_tag") or info.get("ETag") or info.get("last_modified") or "")
+    # Some servers quote the tag of a file and not that of its line in a list.
+    return str(info.get("e_tag") or info.get("ETag") or info.get("last_modified") or "").strip('"')
