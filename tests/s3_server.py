@@ -1,6 +1,7 @@
 """An S3 server in a process of its own: moto behind a layer that fails, denies or delays as it is told.
 
 `PUT /_faults {"every": 3, "status": 500, "seconds": 0.1}`: every third request is answered so, and none reaches S3.
+`PUT /_faults {"every": 0, "whole": true}`: no range is looked at.
 `PUT /_expired {"key": "old", "after": 5, "status": 403}`: the sixth request signed with that key is refused, and so on.
 """
 
@@ -89,7 +90,7 @@ class Server:
 
     @contextmanager
     def whole_objects(self) -> Iterator[None]:
-        """Answer with the whole object whatever range is asked for, as `rclone serve s3` may."""
+        """Answer with 200 and the whole object, whatever range is asked for."""
         self.put("_faults", json.dumps({"every": 0, "whole": True}).encode())
         try:
             yield

@@ -103,6 +103,15 @@ def test_a_server_that_answers_a_range_with_the_whole_object(
         assert report(REMOTE, tmp_path, capsys) == from_disk
 
 
+def test_a_tag_in_quotes_is_the_tag_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = []
+    for tag in ('"c9f3"', "c9f3"):
+        info = {"type": "file", "size": 1, "e_tag": tag}
+        monkeypatch.setattr("usp_prof.inputs.remote.ask", lambda _url, _question, info=info: info)
+        stamps.append(RemotePath("s3://bucket/rank0.json").listed().stamp)
+    assert stamps == ["c9f3", "c9f3"]
+
+
 def test_what_one_machine_read_into_the_store_another_opens_without_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
