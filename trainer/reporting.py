@@ -117,7 +117,7 @@ def open_session(settled: Settled, mesh: Mesh, faults: Faults) -> record.Session
         tokens_per_step=settled.tokens,
         micro_batch_tokens=settled.micro_batch * settled.shape.sequence,
         recompute=options.recompute,
-        dtype=settled.compute,
+        dtype=options.dtype,
         zero_stage=options.zero,
         paced=bool(options.pace),
         faults=faults.truth(),

@@ -172,18 +172,19 @@ def _check_device(settled: Settled) -> None:
     options = settled.options
     lacking = options.device == "cuda" and settled.device == "cpu"
     refuse(lacking, "--device cuda: torch finds no GPU here", "--device cpu")
+    apart = options.backend == "nccl" and settled.device == "cpu"
+    refuse(apart, "--backend nccl carries messages between GPUs alone", "--backend gloo")
     if options.dtype == "fp8":
         able = settled.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
 
 
-def check_sharing(settled: Settled) -> None:
-    """Refuse what processes that share a GPU cannot do; how many GPUs there are shows when all are there."""
+def check_gloo(settled: Settled) -> None:
+    """Refuse what processes on GPUs cannot do through gloo; whether they share one shows when all are there."""
     options, layout = settled.options, settled.layout
-    rule = "processes that share a GPU talk through gloo, which sends nothing of a GPU to one rank alone"
+    rule = "gloo, which carries what processes on one GPU say, sends nothing of a GPU to one rank alone"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
-    refuse(passed_on, rule, "--device cpu, or --pp 1 and --cp-method allgather")
-    refuse(options.tp_async, rule, "--device cpu, or leave --tp-async out")
+    refuse(passed_on or options.tp_async, rule, "--backend nccl")
 
 
 def check_links(settled: Settled) -> None:

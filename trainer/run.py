@@ -8,6 +8,7 @@ Reads from here downwards: options (`options`), whether they can be trained toge
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from contextlib import nullcontext
@@ -33,7 +34,7 @@ from trainer.configuration.settled import Settled
 from trainer.device import count_gpus, peak, take
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, open_session, tell_torchrun
-from trainer.rules import check_links, check_sharing, settle
+from trainer.rules import check_gloo, check_links, settle
 from trainer.step import Update
 from trainer.synthetic.injection import Faults
 from trainer.watchdog import was_interrupted, watched
@@ -78,18 +79,21 @@ def leave(status: int) -> int:
 
 
 def connect(settled: Settled, rank: int, world: int, device: torch.device) -> int:
-    """Join the other processes; gives how many GPUs all have: those that share one talk through gloo."""
+    """Join the other processes; gives how many GPUs all have. Those that share one talk through gloo unless told."""
     if settled.options.profile:
         record.prepare()
     timeout = timedelta(seconds=settled.options.timeout)
     store = next(dist.rendezvous("env://", timeout=timeout))[0] if "RANK" in os.environ else dist.HashStore()
     store.set_timeout(timeout)
     gpus = count_gpus(store, rank, world, device)
-    if 0 < gpus < world:
-        check_sharing(settled)
-    backend = "nccl" if gpus == world else "gloo"  # NCCL wants a GPU each
+    backend = settled.options.backend or ("nccl" if gpus == world else "gloo")
     if backend == "nccl":
         check_links(settled)
+        if gpus < world:
+            # NCCL refuses two processes of one host on one GPU; those that differ in this are hosts apart to it.
+            os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{rank}"
+    elif gpus:
+        check_gloo(settled)
     bound = device if backend == "nccl" else None  # NCCL then connects the groups as they are opened
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store, device_id=bound)
     return gpus

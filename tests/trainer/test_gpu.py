@@ -1,7 +1,7 @@
 """Does what a GPU does agree with the CPU, and does its trace say what it should? All of it, in one command:
 
-``pytest tests/trainer/test_gpu.py`` where there is a GPU. One process has NCCL; two share a GPU through gloo,
-which carries what goes to all ranks of a group; what goes to one rank alone (pipelines, rings) asks for a second GPU.
+``pytest tests/trainer/test_gpu.py`` where there is a GPU. Two processes share a GPU through gloo, which carries
+what goes to all ranks of a group, and through NCCL, which carries all; where there are several GPUs each has its own.
 `test_paper_gpu.py` holds the rest, as far as it shows without a device.
 """
 
@@ -71,6 +71,13 @@ APART = (
     "--cp 2 --cp-layout contiguous --dtype bf16",
     *(f"--pp 2 --schedule {name}" for name in ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev")),
     "--pp 2 --schedule zbv --dtype bf16 --experts 4",
+    "--tp 2 --tp-async",
+)
+FOUR = (
+    "--dp 2 --tp 2 --zero 3",
+    "--pp 2 --cp 2 --dtype bf16",
+    "--dp 2 --pp 2 --zero 1 --schedule interleaved-zb",
+    "--dp 2 --cp 2 --ep 4 --experts 4 --cp-method ulysses",
 )
 
 
@@ -105,14 +112,19 @@ def test_one_process_on_a_gpu(options: str, within: float) -> None:
 def test_two_processes_on_one_gpu(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
     losses.cache_clear()
-    check(2, options, EXACT)
+    check(2, f"{options} --backend gloo", EXACT)
 
 
-@pytest.mark.skipif(GPUS < 2, reason="NCCL wants a GPU for each process")
-@pytest.mark.parametrize("options", APART)
-def test_two_gpus(options: str) -> None:
-    losses.cache_clear()
-    check(2, options, COARSE if "bf16" in options else EXACT)
+def over_nccl(processes: int) -> str:
+    """Give the option that NCCL asks for where it would refuse to share a GPU."""
+    return "" if processes <= GPUS else "--backend nccl"
+
+
+@pytest.mark.parametrize(
+    ("processes", "options"), [*((2, options) for options in APART), *((4, options) for options in FOUR)]
+)
+def test_processes_over_nccl(processes: int, options: str) -> None:
+    check(processes, f"{options} {over_nccl(processes)}", COARSE if "bf16" in options else EXACT)
 
 
 def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
@@ -150,7 +162,7 @@ def test_a_trace_of_two_processes_on_one_gpu(tmp_path: Path, monkeypatch: pytest
     """Gloo carries their gradients; the device is one, and the manifest says how many share it."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
     losses.cache_clear()
-    run = recorded(2, "--model small --dp 2 --dtype bf16", tmp_path)
+    run = recorded(2, "--model small --dp 2 --dtype bf16 --backend gloo", tmp_path)
     assert run.tables.manifest is not None
     assert run.tables.manifest.processes_per_device == 2
     for rank in (0, 1):
@@ -167,10 +179,9 @@ def recorded(processes: int, options: str, folder: Path) -> Run:
     return open_run(folder / "run", cache_dir=folder / "cache")
 
 
-@pytest.mark.skipif(GPUS < 2, reason="NCCL wants a GPU for each process")
-def test_a_trace_of_two_gpus_tells_axes_and_actions(tmp_path: Path) -> None:
+def test_a_trace_over_nccl_tells_axes_and_actions(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    losses(2, f"--device cuda --pp 2 --profile --profile-steps 2 --output {folder}")
+    losses(2, f"--device cuda --pp 2 {over_nccl(2)} --profile --profile-steps 2 --output {folder}")
     run = open_run(folder, cache_dir=tmp_path / "cache")
     for rank in (0, 1):
         actions = run.tables.columns("actions", rank)
@@ -181,9 +192,8 @@ def test_a_trace_of_two_gpus_tells_axes_and_actions(tmp_path: Path) -> None:
         assert run.tables.columns("collectives", rank).matches("axis", "pp").any()
 
 
-@pytest.mark.skipif(GPUS < 2, reason="NCCL wants a GPU for each process")
 def test_a_lost_rank_is_named_on_gpus() -> None:
-    options = "--device cuda --dp 2 --steps 100000 --timeout 30 --metrics json"
+    options = f"--device cuda --dp 2 {over_nccl(2)} --steps 100000 --timeout 30 --metrics json"
     process = start([*torchrun(2), "trainer/run.py", *options.split()])
     next(line for line in process.stdout if line.startswith("{"))
     os.kill(process_of(process, 1), signal.SIGKILL)

@@ -14,7 +14,7 @@ from trainer.configuration.command_line import parse
 from trainer.configuration.layout import ORDER, Layout
 from trainer.configuration.options import OptionError
 from trainer.parallel.mesh import SERVED
-from trainer.rules import check_sharing, settle
+from trainer.rules import check_gloo, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,12 +192,18 @@ def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) 
     assert settle(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
 
 
-def test_processes_that_share_a_gpu_cannot_pass_on_what_is_on_it() -> None:
+def test_gloo_passes_on_nothing_of_a_gpu() -> None:
     for options in (["--pp", "2"], ["--cp", "2"], ["--tp", "2", "--tp-async"]):
-        with pytest.raises(OptionError, match="share a GPU") as refused:
-            check_sharing(settle(parse(options), 2))
-        assert "--device cpu" in refused.value.hint
-    check_sharing(settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
+        with pytest.raises(OptionError, match="gloo") as refused:
+            check_gloo(settle(parse(options), 2))
+        assert refused.value.hint == "--backend nccl"
+    check_gloo(settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
+
+
+def test_nccl_is_for_gpus() -> None:
+    with pytest.raises(OptionError, match="GPUs alone"):
+        settle(parse(["--device", "cpu", "--backend", "nccl"]), 2)
+    assert settle(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
 
 
 def test_a_gpu_is_taken_where_there_is_one_and_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,9 @@ class Options:
     device: str = option(
         "", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"), section="recording"
     )
+    backend: str = option(
+        "", "what carries messages (default: nccl where each process has a GPU, else gloo)", choices=("nccl", "gloo")
+    )
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")

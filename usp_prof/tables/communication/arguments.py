@@ -45,7 +45,7 @@ _FIELDS = (
     # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
     Field("old_sequence", "Concrete Inputs", item=1),
     Field("old_group", "Concrete Inputs", item=2),
-    Field("old_size", "Concrete Inputs", item=7, within=limits.WORLD_SIZE),
+    Field("old_size", "Concrete Inputs", item=7),  # in newer forms something else stands there
     Field("newer", "Concrete Inputs", Kind.TEXT, item=8),
 )
 _KINDS = {field.name: field.kind for field in _FIELDS}
@@ -106,7 +106,8 @@ def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
 
 def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints, list[str]]]:
     """Move what the oldest form keeps by position to where newer forms have it."""
-    old = columns["old_size"][0] >= 1
+    size = columns["old_size"][0]
+    old = (size >= limits.WORLD_SIZE.low) & (size <= limits.WORLD_SIZE.high)
     for name in ("newer", "name"):
         codes, values = columns[name]
         old &= codes == values.index("")
