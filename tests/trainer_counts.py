@@ -48,11 +48,12 @@ def check_efficiency(run: Run) -> None:
             assert 0 < op.efficiency <= 1, op
 
 
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_scaled_mm_v2")
 """Products of a whole batch of tokens with a weight; attention has ops of its own."""
 
 
 def _flop_of(op: OpStat) -> int:
-    """Count 2 m n k; the factors are the first two matrices among the arguments."""
-    (rows, inner), (_, columns) = [dims for dims in literal_eval(op.dims) if len(dims) == 2][-2:]
+    """Count 2 m n k; the factors are the first two matrices among the arguments, behind what `addmm` adds to."""
+    matrices = [dims for dims in literal_eval(op.dims) if len(dims) == 2]
+    (rows, inner), (_, columns) = matrices[-2:] if op.name == "aten::addmm" else matrices[:2]
     return 2 * rows * inner * columns

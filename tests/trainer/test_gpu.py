@@ -174,7 +174,7 @@ def test_a_trace_of_two_processes_on_one_gpu(tmp_path: Path, monkeypatch: pytest
 
 def recorded(processes: int, options: str, folder: Path) -> Run:
     """Record two steps behind two of warm-up; the traces stay in the temporary folder of pytest."""
-    window = f"--profile --profile-skip 2 --profile-steps 2 --output {folder / 'run'}"
+    window = f"--steps 5 --profile --profile-skip 2 --profile-steps 2 --output {folder / 'run'}"
     losses(processes, f"--device cuda {options} {window}")
     return open_run(folder / "run", cache_dir=folder / "cache")
 

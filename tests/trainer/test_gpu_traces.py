@@ -1,0 +1,69 @@
+"""Do the traces recorded on a GPU give what was counted by hand and timed without a profiler?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from trainer_counts import check_efficiency, check_mfu, check_products
+
+from trainer.configuration.load import load_shape
+from usp_prof import open_run
+from usp_prof.analyses import kernels
+
+if TYPE_CHECKING:
+    from usp_prof.run import Run
+
+TRACES = Path(__file__).parents[2] / "traces"
+TOKENS = 4 * 2048
+UNRECORDED_MS = {"bf16": 43, "compile": 39, "light": 45.4, "plain": 44.8}
+"""A step of each, timed without a profiler."""
+COUNTED_TFLOP = 18.34
+"""FLOP of a step of the Llama loop by torch's FlopCounterMode, attention in full."""
+
+
+def read(name: str, folder: Path) -> Run:
+    return open_run(TRACES / f"gpu-{name}", cache_dir=folder)
+
+
+@pytest.mark.parametrize("name", ["bf16", "compile"])
+def test_flop_mfu_and_efficiency_are_those_counted_by_hand(name: str, tmp_path: Path) -> None:
+    run, shape = read(name, tmp_path), load_shape("1b", layers=4, sequence=2048)
+    check_mfu(run, shape, TOKENS, processes=1)
+    check_products(run, shape, TOKENS)
+    check_efficiency(run)
+
+
+@pytest.mark.parametrize("name", UNRECORDED_MS)
+def test_a_recorded_step_takes_as_long_as_one_unrecorded(name: str, tmp_path: Path) -> None:
+    steps = read(name, tmp_path).tables.columns("steps", 0)
+    assert np.mean(steps["end_ns"] - steps["start_ns"]) / 1e6 == pytest.approx(UNRECORDED_MS[name], rel=0.05)
+
+
+def test_products_of_another_loop_are_those_that_torch_counts(tmp_path: Path) -> None:
+    run = read("plain", tmp_path)
+    work = kernels.compute(run.tables)
+    products = sum(op.flop for op in work.ops if op.name in ("aten::mm", "aten::addmm", "aten::bmm")) / 2
+    assert products / 1e12 == pytest.approx(COUNTED_TFLOP - attention_tflop(), rel=0.01)
+
+
+def attention_tflop() -> float:
+    """Count two products forward, five in backward, over the whole square, of 4 layers and 16 heads of 128."""
+    return (2 + 5) * 2 * 4 * 4 * 16 * 2048**2 * 128 / 1e12
+
+
+NCCL = [("nccl-zero3", "dp", {"all_gather", "reduce_scatter"}), ("nccl-pp2", "pp", {"send", "recv"})]
+
+
+@pytest.mark.parametrize(("name", "axis", "ops"), NCCL)
+def test_nccl_tells_axes_and_operations(name: str, axis: str, ops: set[str], tmp_path: Path) -> None:
+    run = read(name, tmp_path)
+    for rank in (0, 1):
+        calls = run.tables.columns("collectives", rank)
+        mine = calls.matches("axis", axis)
+        assert all((mine & calls.matches("op", op)).any() for op in ops)
+    assert "odd_values" not in {row.code for row in run.health}
+    assert run.tables.manifest is not None
+    assert run.tables.manifest.processes_per_device == 2
