@@ -98,7 +98,8 @@ class LowBandwidth:
         Collectives of 16 MB and more inside a node whose bus bandwidth is less than a third of the device's link, where
         three quarters of it would shorten the step by 2 % or more. Healthy ones reach a half to nine tenths; less than
         a third is a fallback to PCIe or to sockets, a link that is down, or a poor algorithm. Of an axis with several
-        groups the best counts: one slow group is a `slow-link`.
+        groups the best counts: one slow group is a `slow-link`. Processes that share a device take turns on it: they
+        are held against no link.
 
     Why it costs time
         At these sizes a collective's time is its bytes over the bandwidth.
@@ -126,7 +127,8 @@ class LowBandwidth:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare each axis' large collectives with the link."""
         measures = collectives.compute(tables)
-        if not measures.link_peak > 0:
+        shares = tables.manifest is not None and tables.manifest.processes_per_device > 1
+        if shares or not measures.link_peak > 0:
             return
         points = measures.points
         large = (points.bytes >= LARGE_BYTES) & ~points.inter_node & (points.axis != "pp")
