@@ -113,6 +113,13 @@ def test_a_link_that_is_used_and_one_between_hosts_have_no_low_bandwidth() -> No
     assert list(LowBandwidth.look(on_hosts("one", "other"))) == []  # that is wide-tensor-parallel
 
 
+def test_processes_that_share_a_device_have_no_low_bandwidth() -> None:
+    tables = on_hosts("one", "one")
+    assert tables.manifest is not None
+    tables.manifest.processes_per_device = 2
+    assert list(LowBandwidth.look(tables)) == []
+
+
 def products(*sizes: int, wasted: float) -> TableSet:
     """Make matrix products of 4096 x 4096 x size; those of odd sizes take `wasted` times as long as they could."""
     trace, at = Trace(), 0
