@@ -23,7 +23,13 @@ def take(kind: str) -> torch.device:
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    _wake_backward(device)
     return device
+
+
+def _wake_backward(device: torch.device) -> None:
+    """Give autograd's own thread the device's context: a product that is the first to ask for it warns."""
+    torch.ones(1, device=device, requires_grad=True).sum().backward()
 
 
 def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -> int:

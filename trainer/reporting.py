@@ -1,7 +1,8 @@
 """Reporting: live metrics of each step on rank 0, and the recording session of a run.
 
 MFU is by a named convention, against the device's peak; on a CPU that is the peak measured for the machine, divided
-over the processes that share it. Reading a loss waits for the device, so it is done here, after the step, and once.
+over the processes that share it. Reading a loss waits for the device, so it is done here, after the step, and once; of
+several steps without a line the host may run ahead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Reporter:
     def __init__(self, settled: Settled, peak: float) -> None:
         """`peak` is in FLOP/s of all ranks together, zero where nobody knows."""
         self.settled, self.peak = settled, peak
+        self.steps, self.began, self.waited = 0, 0.0, 0.0
+        """Steps since the last line, when the first of them began, and how long they waited for input."""
         self.flop = settled.shape.entry().flop_per_token[settled.options.flop_convention]
         self.bar: Progress | None = None
         if settled.options.metrics == "text":
@@ -42,12 +45,21 @@ class Reporter:
             self.bar.start()
 
     def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
-        """Read a step's outcome and print it."""
+        """Count a step that began then; read and print its outcome where a line is due."""
+        if not self.steps:
+            self.began, self.waited = began, 0.0
+        self.steps, self.waited = self.steps + 1, self.waited + waited
+        options = self.settled.options
+        if (step + 1) % options.log_every == 0 or step + 1 == options.steps:
+            self._print(step, outcome)
+            self.steps = 0
+
+    def _print(self, step: int, outcome: Outcome) -> None:
         load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
         fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
         dropped = outcome.dropped / load.sum()
         loss, norm, most, lost = torch.stack([outcome.loss, outcome.norm, fullest, dropped]).tolist()
-        seconds, options = time.perf_counter() - began, self.settled.options
+        seconds, options = (time.perf_counter() - self.began) / self.steps, self.settled.options
         speed = self.settled.tokens / seconds
         line = {
             "step": step,
@@ -60,7 +72,7 @@ class Reporter:
             "mfu": speed * self.flop / self.peak if self.peak and not options.pace else None,
             "mfu_convention": options.flop_convention,
             "memory_bytes": memory(outcome.loss.device),
-            "input_fraction": waited / seconds,
+            "input_fraction": self.waited / self.steps / seconds,
             # The fullest expert of any layer over the mean.
             "expert_load_max": most if outcome.load.numel() else None,
             # Of all pairs of a token and an expert.
@@ -70,7 +82,7 @@ class Reporter:
             print(json.dumps(line), flush=True)
             return
         self.bar.console.print(text(line, paced=bool(options.pace)), highlight=False, soft_wrap=True)
-        self.bar.advance(self.bar.task_ids[0])
+        self.bar.advance(self.bar.task_ids[0], self.steps)
 
     def close(self) -> None:
         """Put the bar away."""

@@ -22,7 +22,7 @@ from trainer.configuration.options import OptionError, Options, default, flag_of
 from trainer.configuration.settled import Settled
 from trainer.synthetic.pacing import ACHIEVED
 
-AT_LEAST_ONE = ("steps", "timeout", "profile_steps")
+AT_LEAST_ONE = ("steps", "timeout", "profile_steps", "log_every")
 """Counts of which zero would leave nothing to do."""
 MOST = {"timeout": 10**6, "seed": 2**40}
 """What the clocks and the generators of random numbers can take."""
@@ -95,6 +95,8 @@ def conditions(settled: Settled) -> Iterator[Condition]:
         yield Condition(name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
     sooner = options.checkpoint_every < options.steps
     yield Condition("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
+    sooner = options.log_every <= options.steps
+    yield Condition("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     for name in ("output", "profile_skip", "profile_steps", "profile_memory"):
         yield Condition(name, options.profile, "is about traces, which --profile records")
 

@@ -205,6 +205,8 @@ class Manifest:
     paced: bool = False
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+    unrecorded_step_ns: dict[str, float] = field(default_factory=dict)
+    """Mean step before the recording began, from the third step on, by rank; empty where there were few."""
     join_rate: dict[str, float] = field(default_factory=dict)
     """Share of gloo collectives whose group was restored, by rank; 1.0 where nothing had to be joined."""
     notes: list[str] = field(default_factory=list)

@@ -31,6 +31,35 @@ def test_each_step_is_freed_of_its_own_wait() -> None:
     assert found.after_ns == pytest.approx(STEP - WAIT, abs=US)
 
 
+def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
+    """Make steps of one kernel each, with waits between them; the last kernel is the last work of all."""
+    trace = Trace()
+    at = 0
+    for number, wait in enumerate((*waits, 0)):
+        length = last if number == len(waits) else 600 * US
+        trace.step(number, at, length + wait).op("aten::mm", at, 20 * US)
+        trace.kernel("gemm", at + 10 * US, length, launch_at=at + 5 * US)
+        at += length + wait
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("waits", "last", "settled"),
+    [
+        ((300 * US, 300 * US), 600 * US, [1]),  # a long wait that the last step lacks
+        ((300 * US,), 600 * US, [0]),
+        ((30 * US, 30 * US), 600 * US, [1, 2]),
+        ((300 * US, 300 * US), 900 * US, [1, 2]),  # as long as the others: it holds something else
+        ((), 600 * US, [0]),
+    ],
+)
+def test_a_step_that_the_recording_cut_is_not_in_the_mean(
+    waits: tuple[int, ...], last: int, settled: list[int]
+) -> None:
+    times = unedited(table_set({0: _on_a_device(waits, last)}))
+    assert times.step[times.settled].tolist() == settled
+
+
 def test_bounds_of_a_run_as_it_was_are_where_they_were() -> None:
     times = unedited(table_set({rank: _trace(rank) for rank in range(2)}))
     assert times.replayed_ns.tolist() == times.measured_ns.tolist() == [STEP] * 6

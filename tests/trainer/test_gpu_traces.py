@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,10 @@ from trainer_counts import check_efficiency, check_mfu, check_products
 from trainer.configuration.load import load_shape
 from usp_prof import open_run
 from usp_prof.analyses import kernels
+from usp_prof.findings import find
+from usp_prof.findings.engine import found_in
+from usp_prof.replay.step_times import unedited
+from usp_prof.whatif.recording_cost import recording_cost
 
 if TYPE_CHECKING:
     from usp_prof.run import Run
@@ -52,6 +58,51 @@ def test_products_of_another_loop_are_those_that_torch_counts(tmp_path: Path) ->
 def attention_tflop() -> float:
     """Count two products forward, five in backward, over the whole square, of 4 layers and 16 heads of 128."""
     return (2 + 5) * 2 * 4 * 4 * 16 * 2048**2 * 128 / 1e12
+
+
+def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None:
+    """What a repair is worth was timed without a profiler, which makes these steps up to a fifth longer."""
+    unrecorded, gains, errors = {}, {}, {}
+    for name in ("logged-each-step", "logged-rarely", "late-input"):
+        run = read(name, tmp_path)
+        assert run.tables.manifest is not None
+        unrecorded[name] = run.tables.manifest.unrecorded_step_ns["0"]
+        found = find(run.tables)
+        gains[name] = {finding.code: finding.gain_fraction for finding in found}
+        errors[name] = {finding.code: finding.error_fraction for finding in found}
+    without_waits = 1 - unrecorded["logged-rarely"] / unrecorded["logged-each-step"]
+    assert gains["logged-each-step"]["blocking-sync"] == pytest.approx(
+        without_waits, abs=errors["logged-each-step"]["blocking-sync"]
+    )
+    in_time = 1 - unrecorded["logged-rarely"] / unrecorded["late-input"]
+    assert gains["late-input"]["late-input"] == pytest.approx(in_time, abs=errors["late-input"]["late-input"])
+    assert not gains["logged-rarely"]
+
+
+@pytest.mark.parametrize(("name", "bounds"), [("logged-each-step", (0.02, 0.06)), ("late-input", (0.15, 0.2))])
+def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
+    run = read(name, tmp_path)
+    cost = recording_cost(run.tables)
+    assert cost.is_known
+    assert bounds[0] < cost.ns / unedited(run.tables).mean_measured_ns < bounds[1]
+    assert "recording_cost" in {row.code for row in found_in(run.tables).skipped}
+
+
+def test_a_run_that_does_not_tell_has_the_cost_in_its_errors(tmp_path: Path) -> None:
+    """The same late input, without what the recorder timed: 14 % may be 33 %, and that is said."""
+    shutil.copytree(TRACES / "gpu-late-input", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    timed = manifest.pop("unrecorded_step_ns")["0"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(manifest))
+    run = open_run(tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert not recording_cost(run.tables).is_known
+    assert "recording_cost_unknown" in {row.code for row in found_in(run.tables).skipped}
+    (late,) = [finding for finding in find(run.tables) if finding.code == "late-input"]
+    without = read("logged-rarely", tmp_path).tables.manifest
+    assert without is not None
+    truth = 1 - without.unrecorded_step_ns["0"] / timed
+    assert late.gain_fraction == pytest.approx(truth, abs=late.error_fraction)
+    assert late.certain_gain_fraction > 0
 
 
 NCCL = [("nccl-zero3", "dp", {"all_gather", "reduce_scatter"}), ("nccl-pp2", "pp", {"send", "recv"})]

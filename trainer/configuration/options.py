@@ -106,6 +106,7 @@ class Options:
     profile_steps: int = option(2, "steps to record")
     profile_memory: bool = option(default=True, text="record allocations too")
     metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
+    log_every: int = option(1, "updates between two lines of live metrics, whose figures are means of these")
     flop_convention: str = option("palm", "what counts as FLOP in the MFU shown", choices=("palm", "matmul", "causal"))
 
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER", section="checkpoints")

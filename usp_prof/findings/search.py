@@ -16,9 +16,11 @@ from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.step_times import unedited
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, as_recorded, gain_of
+from usp_prof.whatif.recording_cost import recording_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,12 +95,31 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
         tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
     )
     findings = with_causes([_finding(judgement, gain) for judgement, gain in zip(judged, joined.gains, strict=True)])
-    notes = skipped_rules(skipped)
+    notes = skipped_rules(skipped) + _recording_notes(tables)
     notes += [_apart(judged[place].rule.CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
     return Found(tuple(findings), tuple(sorted(notes)), ideal)
+
+
+def _recording_notes(tables: TableSet) -> list[HealthRow]:
+    """Say what recording costs a step, or what it may cost."""
+    step_ns = unedited(tables).mean_measured_ns
+    cost = recording_cost(tables)
+    if not cost.matters(step_ns):
+        return []
+    cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{cost.ns / step_ns:.0%}"
+    if cost.is_known:
+        detail = (
+            f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms: gains are of a step without it"
+        )
+        return [HealthRow("recording_cost", Severity.INFO, detail=detail)]
+    detail = (
+        f"recording may add up to {cost_ms} ({share}) to a step, and gains may be off by as much: record with "
+        "usp_prof.record behind five steps or more (wait=5), which tells it, or at level light, which costs little"
+    )
+    return [HealthRow("recording_cost_unknown", Severity.INFO, detail=detail)]
 
 
 def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft]]:

@@ -167,6 +167,8 @@ HEALTH_CODES: dict[str, str] = {
     "rules_skipped": "Rules were skipped: their inputs are damaged or missing.",
     "findings_of_all_steps": "Only some steps were selected. Tables and figures cover these; findings cover all steps.",
     "ranks_represented": "The run is too large to be replayed whole. Findings are from replicas that stand for all.",
+    "recording_cost": "A recorded step is longer than the steps before the recording. Gains are shares of the latter.",
+    "recording_cost_unknown": "What recording costs is not known; it is in the error of gains. See how to record it.",
     "edits_apart": "A finding's change cannot be combined with those above it. It is not in the combined gain.",
     "predicted": "This is a predicted run, not a recorded one.",
     "predicted_ranks": "The predicted run has other ranks than the recorded one.",

@@ -64,6 +64,10 @@ class RankRecord:
         """Whether there is neither a window nor a note of why there is none."""
         return not self._windows and not self._part.notes
 
+    def time_unrecorded(self, step_ns: float) -> None:
+        """Keep the mean time of the steps before the recording, where it is known."""
+        self._part.unrecorded_step_ns = step_ns
+
     def save(self, profile: torch.profiler.profile, cut_steps: AbstractSet[int], notes: Notes | None = None) -> None:
         """Write the trace of a window; `cut_steps` are those that an error ended, `notes` those of light mode."""
         with self.surviving("writing the trace"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from usp_prof.record import export
 from usp_prof.record.options import Options, Phase, settle
 from usp_prof.record.rank_record import RankRecord
+from usp_prof.record.unrecorded import UnrecordedSteps
 from usp_prof.record.windows import (
     HOW_TO_HAVE_BOTH,
     NoDeviceError,
@@ -66,6 +67,7 @@ class Session:
         self._profiler: WindowProfiler | None = None
         self._phase = Phase.IDLE
         self._record = RankRecord(self.folder, settings)
+        self._unrecorded = UnrecordedSteps(settings.window)
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -146,12 +148,15 @@ class Session:
             yield
         except BaseException as error:
             self._failure = error
+            self._unrecorded.spoil()
             raise
         self.advance()
 
     def advance(self) -> None:
         """End the step that runs and begin the next; for loops that call back instead of nesting."""
         self._step += 1
+        if self._step in (self._unrecorded.first, self._unrecorded.last):
+            self._time_unrecorded()
         if self._phase is Phase.RECORD or self._step == self._next_turn:
             with self._record.surviving("recording a step"):
                 self._advance_window()
@@ -159,6 +164,16 @@ class Session:
             self._record.warn(
                 "nothing is recorded: the session was never entered; write `with session:` around the loop"
             )
+
+    def _time_unrecorded(self) -> None:
+        """Begin or end the time of the steps before the first window."""
+        if self._state is not _State.OPEN or self._process != os.getpid():
+            return
+        with self._record.surviving("timing the steps before the recording"):
+            if self._step == self._unrecorded.first:
+                self._unrecorded.begin()
+            else:
+                self._record.time_unrecorded(self._unrecorded.end())
 
     def _advance_window(self) -> None:
         """Let the profiler of the window take the step; an open window ends where anything fails."""

@@ -42,6 +42,7 @@ class Part:
     coordinates: dict[str, int] = field(default_factory=dict)
     stages: list[int] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
+    unrecorded_step_ns: float = 0.0
     join_rate: float | None = None
     notes: list[str] = field(default_factory=list)
     final: bool = False
@@ -151,6 +152,8 @@ def complete(base: Manifest, parts: Mapping[int, Part], world: int) -> Manifest:
             manifest.coordinates[str(rank)] = {**manifest.coordinates.get(str(rank), {}), **part.coordinates}
         if part.stages:
             manifest.stages[str(rank)] = part.stages
+        if part.unrecorded_step_ns > 0:
+            manifest.unrecorded_step_ns[str(rank)] = part.unrecorded_step_ns
         if part.join_rate is not None:
             manifest.join_rate[str(rank)] = part.join_rate
         for values in part.groups:

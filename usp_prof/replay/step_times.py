@@ -32,6 +32,8 @@ class StepTimes:
     step: Ints
     measured_ns: Ints
     replayed_ns: Ints
+    is_cut: Flags
+    """The step ended with the recording, while others end with a wait: what it waited for is not in it."""
 
     @property
     def error(self) -> Floats:
@@ -40,10 +42,13 @@ class StepTimes:
 
     @property
     def settled(self) -> Flags:
-        """Leave the first step out where there are more: what it waited for lies before the recording."""
-        if len(np.unique(self.step)) < 3:
-            return np.ones(len(self.step), dtype=bool)
-        return np.asarray(self.step != self.step.min())
+        """Leave out cut steps, and of three or more the first: what it waited for lies before the recording."""
+        is_whole = ~np.isin(self.step, self.step[self.is_cut])
+        is_late = self.step != self.step.min() if len(np.unique(self.step)) > 2 else np.ones_like(is_whole)
+        for chosen in (is_whole & is_late, is_whole, is_late):
+            if chosen.any():
+                return np.asarray(chosen)
+        return np.ones(len(self.step), dtype=bool)
 
     @property
     def mean_measured_ns(self) -> float:
@@ -64,12 +69,26 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
             step,
             end.when - begin.when,
             end.moved(graph, timeline) - begin.moved(graph, timeline),
+            _is_cut(begin, end),
         )
         for rank, step, begin, end in _bounds_of(tables, graph)
     ]
     if not of_ranks:
-        return StepTimes(*(np.zeros(0, np.int64) for _ in range(4)))
+        nothing = np.zeros(0, np.int64)
+        return StepTimes(nothing, nothing, nothing, nothing, nothing.astype(bool))
     return StepTimes(*(np.concatenate(column) for column in zip(*of_ranks, strict=True)))
+
+
+LEAST_WAIT = 0.1
+"""A last step that lacks a smaller share than this is as good as the others."""
+
+
+def _is_cut(begin: Anchored, end: Anchored) -> Flags:
+    """Mark steps that end with the last work of all and are shorter by the wait with which the rank's others end."""
+    wait, length, is_last = end.when - end.ended, end.when - begin.when, ~end.inside
+    if is_last.all() or wait[~is_last].sum() <= LEAST_WAIT * length[~is_last].sum():
+        return np.zeros(len(length), dtype=bool)
+    return np.asarray(is_last & (wait <= 0) & (length < (1 - LEAST_WAIT) * length[~is_last].mean()))
 
 
 def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:

@@ -16,6 +16,7 @@ from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predicted_tables import retimed
+from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_launches
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 if TYPE_CHECKING:
@@ -115,11 +116,25 @@ class Outcome:
     """How well gains are known at best."""
     layout: Layout
     rescheduled: Rescheduled | None
+    recording: RecordingCost
+    device_ns: Callable[[], float]
+    """Gives the step after the edits if the device waited for no launch; asked for where recording is in the step."""
+
+    @property
+    def unrecorded_ns(self) -> float | None:
+        """The mean step before the edits where nobody records it, if that is known to differ."""
+        known = self.recording.is_known and self.recording.matters(self.before_ns)
+        return self.before_ns - self.recording.ns if known else None
 
     @property
     def gain_fraction(self) -> float:
-        """The share of the step that the edits save."""
-        return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
+        """The share of the step that the edits save: of one that is not recorded, where that is known."""
+        if self.before_ns <= 0:
+            return 0.0
+        return self._unrecorded_gain() if self.unrecorded_ns else 1 - self.after_ns / self.before_ns
+
+    def _unrecorded_gain(self) -> float:
+        return self.recording.gain_fraction(self.before_ns, self.after_ns, self.device_ns())
 
     @property
     def basis(self) -> Basis:
@@ -135,6 +150,8 @@ class Outcome:
             error += self.rescheduled.error_ns / self.before_ns
         if self.basis is Basis.MODELLED:
             error = max(error, self.made.doubt * abs(1 - self.after_ns / self.before_ns))
+        if not self.recording.is_known and self.recording.matters(self.before_ns):
+            error = max(error, abs(self.gain_fraction - self._unrecorded_gain()))
         return max(self.floor_error, self.replay_error, error)
 
 
@@ -152,7 +169,19 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
     for edit in made.reordered:
         now = relaid(now, edit)
     error = float(before.error.max(initial=0.0))
-    return Outcome(made, before.mean_measured_ns, replayed_ns, after_ns, error, _floor(tables), now, other)
+    saved_ns = replayed_ns - after_ns
+    return Outcome(
+        made,
+        before.mean_measured_ns,
+        replayed_ns,
+        after_ns,
+        error,
+        _floor(tables),
+        now,
+        other,
+        recording_cost(tables),
+        cache(lambda: without_launches(tables, made.graph, made.layout) - saved_ns),
+    )
 
 
 def _floor(tables: TableSet) -> float:
@@ -193,11 +222,15 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The step before and after, in ns; `gain_fraction` of the measured step, less than 0 where it gets slower."""
+    """The recorded step before and after, in ns, and what is saved: below 0 where it gets slower."""
 
     edits: tuple[Edit, ...]
     before_ns: float
     after_ns: float
+    gain_fraction: float
+    """The share of the step that the edits save."""
+    unrecorded_ns: float | None
+    """The step before where nobody records it, if it is known to differ: the gain is a share of this one."""
     replay_error: float
     basis: Basis
     error_fraction: float
@@ -210,11 +243,6 @@ class Prediction:
     """The ranks that were replayed, of which all of this is."""
     rescheduled: Rescheduled | None = None
     """What the edits of the pipeline's order make of it."""
-
-    @property
-    def gain_fraction(self) -> float:
-        """The share of the step that the edits save."""
-        return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
 
 
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
@@ -237,6 +265,8 @@ def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
         tuple(edits),
         effect.before_ns,
         effect.after_ns,
+        effect.gain_fraction,
+        effect.unrecorded_ns,
         effect.replay_error,
         effect.basis,
         effect.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,

@@ -84,7 +84,10 @@ def _replayed(prediction: Prediction) -> list[Text]:
 
 def sure(prediction: Prediction) -> str:
     """Say how sure a prediction is, and what it rests on."""
-    return f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
+    known = f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
+    if prediction.unrecorded_ns is None:
+        return known
+    return f"{known}; of a step that is not recorded, {quantity(prediction.unrecorded_ns, Unit.NS)}"
 
 
 def _bars(together: Prediction) -> Waterfall:
@@ -120,7 +123,9 @@ def predicted_steps(prediction: Prediction) -> Selection:
     """Give the steps that a prediction is of: the settled ones."""
     measured = unedited(prediction.replayed.tables)
     settled = measured.step[measured.settled]
-    return Selection(first_step=int(settled.min())) if len(settled) else EVERYTHING
+    if not len(settled):
+        return EVERYTHING
+    return Selection(first_step=int(settled.min()), last_step=int(settled.max()))
 
 
 def before_after_section(together: Prediction) -> Section:

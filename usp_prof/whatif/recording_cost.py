@@ -1,0 +1,82 @@
+"""Recording cost: by how much a step is longer for being recorded, and what a change saves of one that is not.
+
+Recording slows the host, not the device. Where the device waits for launches a recorded step is longer, and a change
+that frees it of the host seems to save that as well. So the cost is taken for a part of what the device waits for
+launches: it shrinks as that does, and what is left of it is in no unrecorded step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.contract import Manifest
+from usp_prof.model.edit import Edit
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.step_times import step_times, timeline_of, unedited
+from usp_prof.whatif.edits import Request, apply
+from usp_prof.whatif.layout import layout_of
+
+if TYPE_CHECKING:
+    from usp_prof.replay.graph import Graph
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.whatif.layout import Layout
+
+
+OP_NS = 5_000
+"""What recording an op may cost the host, where nobody measured it: on an H200's host, of steps whose device waited for
+launches, 2.6 to 7.3 us with shapes and allocations."""
+LEAST = 0.005
+"""A cost below this share of the step changes no figure that anybody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingCost:
+    """What recording adds to the mean step: measured, or what it may be at most."""
+
+    ns: float = 0.0
+    is_known: bool = True
+    waited_ns: float = 0.0
+    """How much longer the recorded step is than if the device waited for no launch."""
+
+    def matters(self, before_ns: float) -> bool:
+        """Whether it can be seen in a recorded step."""
+        return self.ns > LEAST * before_ns
+
+    def gain_fraction(self, before_ns: float, after_ns: float, device_ns: float) -> float:
+        """Give the share of an unrecorded step that a change saves.
+
+        `before_ns` and `after_ns` are recorded steps; `device_ns` is the one after if it waited for no launch.
+        """
+        still_waits = min(1.0, max(0.0, after_ns - device_ns) / self.waited_ns) if self.waited_ns > 0 else 1.0
+        return 1 - (after_ns - still_waits * min(self.ns, self.waited_ns)) / (before_ns - self.ns)
+
+
+def recording_cost(tables: TableSet) -> RecordingCost:
+    """Tell what recording costs: from the steps that the recorder timed before it began, else from the ops."""
+    return tables.memo("whatif recording cost", lambda: _recording_cost(tables))
+
+
+def _recording_cost(tables: TableSet) -> RecordingCost:
+    before = unedited(tables)
+    of_device = [rank for rank in tables.ranks if len(tables.columns("kernels", rank))]
+    manifest = tables.manifest or Manifest()
+    if not of_device or not len(before.step) or manifest.options.get("synthetic"):  # a made-up run is not recorded
+        return RecordingCost()
+    recorded_ns = before.mean_measured_ns
+    times = [time for rank in tables.ranks if (time := manifest.unrecorded_step_ns.get(str(rank), 0.0)) > 0]
+    if times:
+        cost_ns = max(0.0, recorded_ns - sum(times) / len(times))
+    else:
+        ops = sum(len(tables.columns("ops", rank)) / max(1, len(tables.columns("steps", rank))) for rank in of_device)
+        cost_ns = OP_NS * ops / len(of_device)
+    if cost_ns <= LEAST * recorded_ns:
+        return RecordingCost()
+    waited_ns = max(0.0, recorded_ns - without_launches(tables, graph_of(tables), layout_of(tables)))
+    return RecordingCost(cost_ns if times else min(cost_ns, waited_ns), bool(times), waited_ns)
+
+
+def without_launches(tables: TableSet, graph: Graph, layout: Layout) -> float:
+    """Give the mean step of a graph whose device waits for no launch: what recording cannot make longer."""
+    free = apply(graph, Request(Edit("no_launch_gaps"), tables, layout))
+    return step_times(tables, free, timeline_of(tables, free)).mean_replayed_ns
