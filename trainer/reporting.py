@@ -50,16 +50,14 @@ class Reporter:
             self.began, self.waited = began, 0.0
         self.steps, self.waited = self.steps + 1, self.waited + waited
         options = self.settled.options
-        if (step + 1) % options.log_every == 0 or step + 1 == options.steps:
-            self._print(step, outcome)
-            self.steps = 0
-
-    def _print(self, step: int, outcome: Outcome) -> None:
+        if (step + 1) % options.log_every and step + 1 < options.steps:
+            return
         load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
         fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
         dropped = outcome.dropped / load.sum()
         loss, norm, most, lost = torch.stack([outcome.loss, outcome.norm, fullest, dropped]).tolist()
-        seconds, options = (time.perf_counter() - self.began) / self.steps, self.settled.options
+        steps, self.steps = self.steps, 0
+        seconds = (time.perf_counter() - self.began) / steps
         speed = self.settled.tokens / seconds
         line = {
             "step": step,
@@ -72,7 +70,7 @@ class Reporter:
             "mfu": speed * self.flop / self.peak if self.peak and not options.pace else None,
             "mfu_convention": options.flop_convention,
             "memory_bytes": memory(outcome.loss.device),
-            "input_fraction": self.waited / self.steps / seconds,
+            "input_fraction": self.waited / steps / seconds,
             # The fullest expert of any layer over the mean.
             "expert_load_max": most if outcome.load.numel() else None,
             # Of all pairs of a token and an expert.
@@ -82,7 +80,7 @@ class Reporter:
             print(json.dumps(line), flush=True)
             return
         self.bar.console.print(text(line, paced=bool(options.pace)), highlight=False, soft_wrap=True)
-        self.bar.advance(self.bar.task_ids[0], self.steps)
+        self.bar.advance(self.bar.task_ids[0], steps)
 
     def close(self) -> None:
         """Put the bar away."""
