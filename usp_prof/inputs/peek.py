@@ -17,7 +17,7 @@ from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
-from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam
+from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
 from usp_prof.inputs.source import Source, is_packed, wide_encoding
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ _OTHER_PACKINGS = (b"PK\3\4", b"BZh", b"\xfd7zXZ\0", b"\x04\x22\x4d\x18", b"7z\x
 """First bytes of ZIP, bzip2, xz, LZ4 and 7-Zip."""
 
 
+_OF_INTEREST = ("distributedInfo", "baseTimeNanoseconds", "host_name", "hostname", "deviceProperties")
+"""Fields of a trace that say its rank themselves; others are looked at where these do not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peek:
     """What a file says of itself; -1 and "" where it says nothing."""
@@ -141,7 +145,7 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
     """Look into a file; with `whole` read it to its end, for times and steps that only stand there."""
     source = Source(path)
     scan = _Scan(source.blocks())
-    feed = Feed(iter(scan))
+    feed = Feed(iter(scan), _OF_INTEREST)
     feed.fill(1 << 16)
     kind = _other_kind(path, feed.buffer)
     if kind is not None:
@@ -155,6 +159,7 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
         return Peek(FileKind.JSON)
     fields = salvage_fields(head)[0] if feed.fields is None else feed.fields
     if whole or not _says_rank(fields):
+        fields = fields if feed.fields is None else parse_head(head) or {}
         fields = {**_end_fields(path, source, scan, fields, whole=whole), **fields}
     return _peek(fields, first, scan.step)
 

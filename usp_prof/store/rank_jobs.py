@@ -141,13 +141,16 @@ def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[st
     """Read one file into tables, with the note that is stored beside them."""
     with no_collection():
         raw = read(path)
+        metadata = dict(raw.metadata)
+        if manifest is not None:  # it names all ranks, in each of their files, and the run's own stands above it
+            metadata.pop(TRACE_METADATA_KEY, None)
         if manifest is None and TRACE_METADATA_KEY in raw.metadata:
             manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], readable(path.name))
         health = tuple(replace(row, rank=rank, file=readable(path.name)) for row in raw.health)
         raw = replace(raw, health=health, file=readable(path.name))
         tables = build_rank(raw, rank, manifest_of_rank(manifest, rank))
     note = {
-        "metadata": dict(raw.metadata),
+        "metadata": metadata,
         "health": [*map(asdict, health), *_worse_than_info(tables["health"], {row.code for row in health})],
         "json_bytes": raw.json_bytes,
     }

@@ -15,7 +15,7 @@ import msgspec
 from usp_prof import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 
 PIECE = 1 << 18
@@ -33,9 +33,13 @@ _START = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*")
 
 
 class Feed:
-    """Text still to be read: a buffer in front of the blocks of a source."""
+    """Text still to be read: a buffer in front of the blocks of a source.
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    With `wanted`, of the fields before the events these alone are made: a manifest there may name thousands of ranks.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], wanted: Collection[str] | None = None) -> None:
+        self._wanted = wanted
         self._blocks = _cut_small(blocks)
         self._least = PIECE
         self.buffer = b""
@@ -78,7 +82,7 @@ class Feed:
         first = None
         for match in _OPENING.finditer(self.buffer):
             first = first or match
-            self.fields = _parse_head(self.buffer[: match.start()])
+            self.fields = parse_head(self.buffer[: match.start()], self._wanted)
             if self.fields is not None:
                 return match
         return first
@@ -169,9 +173,9 @@ def split_end(text: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
-def _parse_head(text: bytes) -> dict[str, object] | None:
-    """Read the fields before the events; `None` when they are no JSON."""
-    return _fields(text.rstrip().removesuffix(b",") + b"}") if text.strip() else {}
+def parse_head(text: bytes, wanted: Collection[str] | None = None) -> dict[str, object] | None:
+    """Read the fields before the events, all or those that are wanted; `None` when they are no JSON."""
+    return _fields(text.rstrip().removesuffix(b",") + b"}", wanted) if text.strip() else {}
 
 
 def parse_tail(text: bytes) -> dict[str, object] | None:
@@ -182,9 +186,13 @@ def parse_tail(text: bytes) -> dict[str, object] | None:
     return _fields(b"{" + rest.removeprefix(b","))
 
 
-def _fields(text: bytes) -> dict[str, object] | None:
+def _fields(text: bytes, wanted: Collection[str] | None = None) -> dict[str, object] | None:
+    text = text.removeprefix(b"\xef\xbb\xbf")
     try:
-        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=dict[str, object])
+        if wanted is None:
+            return msgspec.json.decode(text, type=dict[str, object])
+        unread = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        return {name: msgspec.json.decode(unread[name]) for name in wanted if name in unread}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
