@@ -47,6 +47,19 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [one.metadata["trace_id"] for one in again.values()] == ["tiny0", "tiny1", "tiny2"]
 
 
+@pytest.mark.parametrize("given", [None, Manifest(name="beside")])
+def test_a_manifest_inside_is_kept_where_the_run_has_none_beside(tmp_path: Path, given: Manifest | None) -> None:
+    """It names all ranks: kept with each of them, a run would take the square of their number."""
+    inside = Manifest(name="inside", hosts={str(rank): "host" for rank in range(2000)}).to_dict()
+    traces = {rank: tiny.Trace(rank, 2).op("aten::op", 10, 5).meta(usp_prof=inside) for rank in range(2)}
+    files, cache = list(discover(tiny.write(traces, tmp_path / "run")).runs[0].files), Cache(tmp_path / "cache")
+    for _ in range(2):
+        loaded, _ = load.load(files, given, cache)
+        assert {rank: "usp_prof" in one.metadata for rank, one in loaded.items()} == dict.fromkeys(
+            range(2), given is None
+        )
+
+
 @pytest.mark.parametrize("room", [0, 1 << 20])
 def test_what_was_just_made_is_not_read_back_and_says_what_was_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
