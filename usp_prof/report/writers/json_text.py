@@ -111,7 +111,7 @@ class ChangeJson(Struct, frozen=True):
     edits: list[str]
     before_ns: float
     after_ns: float
-    gain_fraction: Annotated[float, Meta(description="Share of the measured step; below 0 where it gets longer.")]
+    gain_fraction: Annotated[float, Meta(description="Share of a step (see definitions); below 0 where it is longer.")]
     error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the measured step.")]
     basis: Basis
 
