@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
-from usp_prof.whatif.recording_cost import RecordingCost
+import pytest
+from tiny import Trace, table_set
+
+from usp_prof.contract import Manifest
+from usp_prof.whatif.recording_cost import RecordingCost, recording_cost
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+US = 1_000
 
 WAITS = RecordingCost(20.0, waited_ns=40.0)
 """Of a recorded step of 100 ns the device waits 40 for launches; 20 of these are the recording's."""
@@ -24,8 +33,33 @@ def test_the_cost_shrinks_with_the_waits_for_launches(after: float, device: floa
     assert WAITS.gain_fraction(100, after, device) == pytest.approx(gain)
 
 
-def test_a_run_that_waits_for_no_launch_is_as_it_was_recorded() -> None:
-    assert RecordingCost(5.0, waited_ns=0.0).gain_fraction(100, 50, 50) == pytest.approx(1 - 50 / 95)
+def _tables(unrecorded_us: int) -> TableSet:
+    """Make three steps of 1,000 us, in each of which the device waits 100 us for a launch."""
+    trace = Trace()
+    for number in range(3):
+        at = number * 1000 * US
+        trace.step(number, at, 1000 * US).op("aten::mm", at, 20 * US).op("aten::mm", at + 580 * US, 20 * US)
+        trace.kernel("gemm", at + 10 * US, 490 * US, launch_at=at + 5 * US)
+        trace.kernel("gemm", at + 600 * US, 410 * US, launch_at=at + 590 * US)
+    return table_set({0: trace}, Manifest(unrecorded_step_ns={"0": unrecorded_us * US}))
+
+
+@pytest.mark.parametrize(("unrecorded_us", "cost_us"), [(1200, 0), (998, 0), (960, 40), (400, 99)])
+def test_the_cost_is_no_more_than_the_device_waits_for_launches(unrecorded_us: int, cost_us: int) -> None:
+    """Of steps that were 400 us before and are 1,000, most of the difference is something else."""
+    cost = recording_cost(_tables(unrecorded_us))
+    assert cost.is_known
+    assert cost.ns == pytest.approx(cost_us * US, abs=2 * US)
+
+
+@pytest.mark.parametrize(
+    ("after", "device", "hidden"), [(90, 60, 0), (100, 60, 0), (100, 50, 10), (100, 0, 30), (60, 70, 0)]
+)
+def test_waits_that_a_change_brings_to_light_may_be_of_the_recording(
+    after: float, device: float, hidden: float
+) -> None:
+    cost = RecordingCost(20.0, waited_ns=40.0, host_ns=50.0)
+    assert cost.hidden_ns(after, device) == hidden
 
 
 @pytest.mark.parametrize(("cost", "matters"), [(0.4, False), (0.6, True)])

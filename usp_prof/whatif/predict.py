@@ -152,6 +152,8 @@ class Outcome:
             error = max(error, self.made.doubt * abs(1 - self.after_ns / self.before_ns))
         if not self.recording.is_known and self.recording.matters(self.before_ns):
             error = max(error, abs(self.gain_fraction - self._unrecorded_gain()))
+        if self.recording.host_ns:
+            error = max(error, self.recording.hidden_ns(self.after_ns, self.device_ns()) / self.before_ns)
         return max(self.floor_error, self.replay_error, error)
 
 

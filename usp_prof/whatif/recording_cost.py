@@ -38,22 +38,32 @@ class RecordingCost:
     is_known: bool = True
     waited_ns: float = 0.0
     """How much longer the recorded step is than if the device waited for no launch."""
+    host_ns: float = 0.0
+    """What it may add to the host's time, of which the step shows only what the device waits for."""
 
     def matters(self, before_ns: float) -> bool:
         """Whether it can be seen in a recorded step."""
         return self.ns > LEAST * before_ns
+
+    def hidden_ns(self, after_ns: float, device_ns: float) -> float:
+        """Give what a change may bring to light: where the device waits for launches more than before, by what cost."""
+        return min(max(0.0, after_ns - device_ns - self.waited_ns), max(0.0, self.host_ns - self.ns))
 
     def gain_fraction(self, before_ns: float, after_ns: float, device_ns: float) -> float:
         """Give the share of an unrecorded step that a change saves.
 
         `before_ns` and `after_ns` are recorded steps; `device_ns` is the one after if it waited for no launch.
         """
-        still_waits = min(1.0, max(0.0, after_ns - device_ns) / self.waited_ns) if self.waited_ns > 0 else 1.0
-        return 1 - (after_ns - still_waits * min(self.ns, self.waited_ns)) / (before_ns - self.ns)
+        still_waits = min(1.0, max(0.0, after_ns - device_ns) / self.waited_ns)
+        return 1 - (after_ns - still_waits * self.ns) / (before_ns - self.ns)
 
 
 def recording_cost(tables: TableSet) -> RecordingCost:
-    """Tell what recording costs: from the steps that the recorder timed before it began, else from the ops."""
+    """Tell what recording costs: from the steps that the recorder timed before it began, else from the ops.
+
+    It is no more than what the device waits for launches: recorded steps that are longer still hold something else, as
+    a pause that those before had not.
+    """
     return tables.memo("whatif recording cost", lambda: _recording_cost(tables))
 
 
@@ -64,16 +74,12 @@ def _recording_cost(tables: TableSet) -> RecordingCost:
     if not of_device or not len(before.step) or manifest.options.get("synthetic"):  # a made-up run is not recorded
         return RecordingCost()
     recorded_ns = before.mean_measured_ns
+    ops = sum(len(tables.columns("ops", rank)) / max(1, len(tables.columns("steps", rank))) for rank in of_device)
+    host_ns = OP_NS * ops / len(of_device)
     times = [time for rank in tables.ranks if (time := manifest.unrecorded_step_ns.get(str(rank), 0.0)) > 0]
-    if times:
-        cost_ns = max(0.0, recorded_ns - sum(times) / len(times))
-    else:
-        ops = sum(len(tables.columns("ops", rank)) / max(1, len(tables.columns("steps", rank))) for rank in of_device)
-        cost_ns = OP_NS * ops / len(of_device)
-    if cost_ns <= LEAST * recorded_ns:
-        return RecordingCost()
+    cost_ns = max(0.0, recorded_ns - sum(times) / len(times)) if times else host_ns
     waited_ns = max(0.0, recorded_ns - without_launches(tables, graph_of(tables), layout_of(tables)))
-    return RecordingCost(cost_ns if times else min(cost_ns, waited_ns), bool(times), waited_ns)
+    return RecordingCost(min(cost_ns, waited_ns), bool(times), waited_ns, host_ns)
 
 
 def without_launches(tables: TableSet, graph: Graph, layout: Layout) -> float:
