@@ -84,6 +84,7 @@ def test_a_rank_with_more_work_is_late_for_it(run: str, code: str) -> None:
     assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [LateRank.CODE])]
 
 
+@pytest.mark.skipif(not SLEEPING.exists(), reason="the corpus is not here")
 def test_a_rank_that_sleeps_is_one_cause() -> None:
     found = find(open_run(SLEEPING).tables)
     causes = causes_of(found).causes

@@ -125,7 +125,8 @@ def predicted_steps(prediction: Prediction) -> Selection:
     settled = measured.step[measured.settled]
     if not len(settled):
         return EVERYTHING
-    return Selection(first_step=int(settled.min()), last_step=int(settled.max()))
+    is_cut = settled.max() < measured.step.max()
+    return Selection(first_step=int(settled.min()), last_step=int(settled.max()) if is_cut else None)
 
 
 def before_after_section(together: Prediction) -> Section:
