@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -318,10 +320,37 @@ class TestErrors:
         assert "no such bucket" in capsys.readouterr().err
 
     def test_without_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "obstore.fsspec", None)
+        monkeypatch.delitem(sys.modules, "usp_prof.inputs.blocking_store", raising=False)
+        monkeypatch.setitem(sys.modules, "obstore.store", None)
         with pytest.raises(UsageError) as refused:
             filesystem_of("s3")
         assert "usp-prof[cloud]" in refused.value.hint
+
+    def test_a_client_that_is_slow_to_say_that_it_has_answered(self, server: Server) -> None:
+        """What wakes an event loop is still in Python while the command ends: the exit code is 2, and no abort."""
+        slow = "import asyncio.selector_events as events, sys, time; from usp_prof.cli.app import main\n"
+        slow += "wake = events.BaseSelectorEventLoop._write_to_self\n"
+        slow += "events.BaseSelectorEventLoop._write_to_self = lambda loop: (wake(loop), time.sleep(0.5))\n"
+        with server.faults(1, 403):
+            ended = subprocess.run(
+                [sys.executable, "-c", f"{slow}sys.exit(main())", "read", REMOTE, "-q"],
+                capture_output=True, text=True, check=False, timeout=60,
+            )  # fmt: skip
+        assert "denies this" in ended.stderr
+        assert ended.returncode == 2
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
+    def test_ctrl_c_while_the_server_does_not_answer(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(60)
+            words = [sys.executable, "-c", "import sys; from usp_prof.cli.app import main; sys.exit(main())"]
+            address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            environment = {**os.environ, "AWS_ENDPOINT_URL": address}
+            with subprocess.Popen([*words, "read", REMOTE, "-q"], env=environment, stderr=subprocess.PIPE) as process:
+                connection, _ = silent.accept()
+                with connection:
+                    process.send_signal(signal.SIGINT)
+                    assert process.wait(timeout=20) == 130
 
     def test_a_shared_store_is_measured_and_not_emptied(self, capsys: pytest.CaptureFixture[str]) -> None:
         store = f"s3://{BUCKET}/measured"

@@ -138,7 +138,7 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
 
         if scheme not in _OBSTORE:
             return fsspec.filesystem(scheme)
-        from obstore.fsspec import FsspecStore  # noqa: PLC0415 - the extra `cloud`
+        from usp_prof.inputs.blocking_store import BlockingStore  # noqa: PLC0415 - the extra `cloud`
     except ImportError as error:
         hint = "pip install 'usp-prof[cloud]'"
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
@@ -150,13 +150,7 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
         raise UsageError(f"{scheme}:// cannot be read: it needs settings of its own", hint=hint) from None
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
     retries = {"max_retries": _RETRIES, "backoff": pauses, "retry_timeout": timedelta(seconds=120)}
-    return FsspecStore(
-        scheme,
-        client_options=_client_options(scheme),
-        retry_config=retries,
-        skip_instance_cache=True,
-        **_credentials(scheme),
-    )
+    return BlockingStore(scheme, client_options=_client_options(scheme), retry_config=retries, **_credentials(scheme))
 
 
 def _client_options(scheme: str) -> dict[str, Any]:

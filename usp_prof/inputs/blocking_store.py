@@ -1,0 +1,99 @@
+"""Blocking store: an fsspec file system on obstore's calls that wait for their answer.
+
+obstore's own file system awaits each answer in an event loop. The client's thread that sets the answer is still inside
+Python a moment later; where the interpreter ends just then, that thread aborts the process (exit code 134). A call that
+waits leaves no thread of the client inside Python.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fsspec.spec import AbstractFileSystem
+from obstore.store import from_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """The buckets of one scheme; what is not here (`find`, `glob`) fsspec makes of `ls` and `info`."""
+
+    cachable = False
+
+    def __init__(self, scheme: str, **options: Any) -> None:  # noqa: ANN401 - as `from_url` takes them
+        super().__init__()
+        self._scheme = scheme
+        # A client keeps its connections: one for each bucket.
+        self._client = cache(lambda bucket: from_url(f"{scheme}://{bucket}", **options))
+
+    def info(self, path: str, **_: object) -> dict[str, Any]:
+        """Say size and stamp of a file, or that it is a folder."""
+        client, bucket, name = self._located(path)
+        try:
+            return _of_file(bucket, _answer(lambda: client.head(name)))
+        except FileNotFoundError:
+            self.ls(path)
+            return _of_folder(bucket, name)
+
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002 - as fsspec's
+        """List the files and folders in a folder; raises `FileNotFoundError` where nothing is."""
+        client, bucket, name = self._located(path)
+        listing = _answer(lambda: client.list_with_delimiter(name))
+        files = [_of_file(bucket, file) for file in listing["objects"]]
+        entries = files + [_of_folder(bucket, folder) for folder in listing["common_prefixes"]]
+        if not entries:
+            raise FileNotFoundError(path)
+        return entries if detail else sorted(entry["name"] for entry in entries)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
+        """Read a file, whole or from `start` up to `end`."""
+        client, _bucket, name = self._located(path)
+
+        def content() -> bytes:
+            if end is None:
+                return bytes(client.get(name).bytes())[start:]
+            return bytes(client.get_range(name, start=start or 0, end=end))
+
+        return _answer(content)
+
+    def put_file(self, lpath: str, rpath: str, **_: object) -> None:
+        """Write a file whole from one of this machine."""
+        client, _bucket, name = self._located(rpath)
+        _answer(lambda: client.put(name, Path(lpath)))
+
+    def _located(self, path: str) -> tuple[Any, str, str]:
+        """Give the client of a path, its bucket (of a web server: the host) and the name in it."""
+        bucket, _, name = path.removeprefix(f"{self._scheme}://").partition("/")
+        return self._client(bucket), bucket, name
+
+
+def _of_file(bucket: str, file: dict[str, Any]) -> dict[str, Any]:
+    stamps = {"e_tag": file["e_tag"], "last_modified": file["last_modified"]}
+    return {"name": f"{bucket}/{file['path']}", "size": file["size"], "type": "file", **stamps}
+
+
+def _of_folder(bucket: str, name: str) -> dict[str, Any]:
+    return {"name": f"{bucket}/{name}", "size": 0, "type": "directory"}
+
+
+def _answer(call: Callable[[], T]) -> T:
+    """Call in a thread and wait for it: Ctrl-C ends the wait, and would not end a call of the client."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+            answer.set_exception(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    return answer.result()
