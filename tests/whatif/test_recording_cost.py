@@ -20,17 +20,17 @@ WAITS = RecordingCost(20.0, waited_ns=40.0)
 
 
 @pytest.mark.parametrize(
-    ("after", "device", "gain"),
+    ("after", "device", "unrecorded"),
     [
-        (60, 60, 1 - 60 / 80),  # nothing waits for launches any more: the cost is not saved twice
-        (80, 40, 1 - 60 / 80),  # work of the device goes, the waits stay, and the cost with them
-        (100, 60, 0),
-        (80, 60, 1 - 70 / 80),  # half of the waits are left, and half of the cost
-        (110, 60, 1 - 90 / 80),  # a change for the worse
+        (60, 60, 60),  # nothing waits for launches any more: the cost is not saved twice
+        (80, 40, 60),  # work of the device goes, the waits stay, and the cost with them
+        (100, 60, 80),
+        (80, 60, 70),  # half of the waits are left, and half of the cost
+        (110, 60, 90),  # a change for the worse
     ],
 )
-def test_the_cost_shrinks_with_the_waits_for_launches(after: float, device: float, gain: float) -> None:
-    assert WAITS.gain_fraction(100, after, device) == pytest.approx(gain)
+def test_the_cost_shrinks_with_the_waits_for_launches(after: float, device: float, unrecorded: float) -> None:
+    assert WAITS.taken_from(after, device) == pytest.approx(unrecorded)
 
 
 def _tables(unrecorded_us: int) -> TableSet:

@@ -160,7 +160,9 @@ class Answers:
             listed += tuple((kind.name, kind.example, kind.doc) for kind in PIPELINE_EDITS)
             return Reply("", (Table("docs/reference/edits.md", ("edit", "example", "meaning"), listed),))
         predicted = self._opened(path, run).run.whatif(*edits)
-        source = "run.whatif: the recorded run replayed with the edits made; before_ns is measured"
+        source = (
+            "run.whatif: the recorded run replayed with the edits made; before_ns without what recording adds, if known"
+        )
         return Reply(predicted.explain(), (table_of_frame(source, predicted.df, 1),))
 
     def compare(self, before: str, after: str, rows: int = 20) -> Reply:

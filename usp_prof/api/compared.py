@@ -169,7 +169,7 @@ class Predicted(Questions):
 
     @property
     def before_ns(self) -> float:
-        """The step as recorded (mean over ranks and settled steps)."""
+        """The step before (mean over ranks and settled steps): without what recording adds, where that is known."""
         return self.prediction.before_ns
 
     @property

@@ -44,11 +44,11 @@ class StepTimes:
     def settled(self) -> Flags:
         """Leave out cut steps, and of three or more the first: what it waited for lies before the recording."""
         is_whole = ~np.isin(self.step, self.step[self.is_cut])
-        is_late = self.step != self.step.min() if len(np.unique(self.step)) > 2 else np.ones_like(is_whole)
-        for chosen in (is_whole & is_late, is_whole, is_late):
+        is_later = self.step != self.step.min() if len(np.unique(self.step)) > 2 else np.ones_like(is_whole)
+        for chosen in (is_whole & is_later, is_whole):
             if chosen.any():
                 return np.asarray(chosen)
-        return np.ones(len(self.step), dtype=bool)
+        return np.asarray(is_later)
 
     @property
     def mean_measured_ns(self) -> float:
@@ -85,6 +85,7 @@ LEAST_WAIT = 0.1
 
 def _is_cut(begin: Anchored, end: Anchored) -> Flags:
     """Mark steps that end with the last work of all and are shorter by the wait with which the rank's others end."""
+    # A step's end is not inside where no work of the rank begins then or later.
     wait, length, is_last = end.when - end.ended, end.when - begin.when, ~end.inside
     if is_last.all() or wait[~is_last].sum() <= LEAST_WAIT * length[~is_last].sum():
         return np.zeros(len(length), dtype=bool)

@@ -107,10 +107,12 @@ class Outcome:
     """The mean step after edits, and how it is known."""
 
     made: Edited
-    before_ns: float
+    recorded_ns: float
+    """The step before the edits, as it was recorded."""
     replayed_ns: float
-    """As the replay has it, before another order of actions."""
-    after_ns: float
+    """After them as the replay has it, before another order of actions."""
+    edited_ns: float
+    """After all of them."""
     replay_error: float
     floor_error: float
     """How well gains are known at best."""
@@ -118,43 +120,66 @@ class Outcome:
     rescheduled: Rescheduled | None
     recording: RecordingCost
     device_ns: Callable[[], float]
-    """Gives the step after the edits if the device waited for no launch; asked for where recording is in the step."""
+    """Gives the step after the edits if the device waited for no launch; a replay of its own, made once."""
 
     @property
-    def unrecorded_ns(self) -> float | None:
-        """The mean step before the edits where nobody records it, if that is known to differ."""
-        known = self.recording.is_known and self.recording.matters(self.before_ns)
-        return self.before_ns - self.recording.ns if known else None
+    def is_free_of_recording(self) -> bool:
+        """Whether what recording costs is known and taken out of the step before, the step after and the gain."""
+        return self.recording.is_known and self.recording.matters(self.recorded_ns)
+
+    @property
+    def before_ns(self) -> float:
+        """The step before the edits: where it is known, one that is not recorded."""
+        return self.recorded_ns - self.recording.ns if self.is_free_of_recording else self.recorded_ns
+
+    @property
+    def after_ns(self) -> float:
+        """The step after the edits, recorded or not as the one before."""
+        return self._unrecorded_after_ns() if self.is_free_of_recording else self.edited_ns
 
     @property
     def gain_fraction(self) -> float:
-        """The share of the step that the edits save: of one that is not recorded, where that is known."""
-        if self.before_ns <= 0:
-            return 0.0
-        return self._unrecorded_gain() if self.unrecorded_ns else 1 - self.after_ns / self.before_ns
-
-    def _unrecorded_gain(self) -> float:
-        return self.recording.gain_fraction(self.before_ns, self.after_ns, self.device_ns())
+        """The share of the step that the edits save."""
+        return share_saved(self.before_ns, self.after_ns)
 
     @property
     def basis(self) -> Basis:
         """How it is known."""
         return Basis.MODELLED if self.made.cautious is not None or self.rescheduled is not None else Basis.REPLAYED
 
+    @property
+    def least_error(self) -> float:
+        """The error of any gain in this run."""
+        return max(self.floor_error, self.replay_error)
+
     def error_fraction(self, cautious_ns: float | None) -> float:
         """Say by what share of the measured step it may be wrong, by the replay with cautious models where one is."""
-        if self.before_ns <= 0:  # a step of no time has no share to be wrong by
-            return max(self.floor_error, self.replay_error)
-        error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.before_ns
+        if self.recorded_ns <= 0:  # a step of no time has no share to be wrong by
+            return self.least_error
+        error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.recorded_ns
         if self.rescheduled is not None:
-            error += self.rescheduled.error_ns / self.before_ns
+            error += self.rescheduled.error_ns / self.recorded_ns
         if self.basis is Basis.MODELLED:
-            error = max(error, self.made.doubt * abs(1 - self.after_ns / self.before_ns))
-        if not self.recording.is_known and self.recording.matters(self.before_ns):
-            error = max(error, abs(self.gain_fraction - self._unrecorded_gain()))
-        if self.recording.host_ns:
-            error = max(error, self.recording.hidden_ns(self.after_ns, self.device_ns()) / self.before_ns)
-        return max(self.floor_error, self.replay_error, error)
+            error = max(error, self.made.doubt * abs(1 - self.edited_ns / self.recorded_ns))
+        return max(self.least_error, error, self._recording_error())
+
+    def _unrecorded_after_ns(self) -> float:
+        return self.recording.taken_from(self.edited_ns, self.device_ns())
+
+    def _recording_error(self) -> float:
+        """Give what the gain may be wrong by for what recording costs: where that is not known, or does not show."""
+        if not self.recording.host_ns:
+            return 0.0
+        hidden = self.recording.hidden_ns(self.edited_ns, self.device_ns()) / self.recorded_ns
+        if self.recording.is_known or not self.recording.matters(self.recorded_ns):
+            return hidden
+        at_most = share_saved(self.recorded_ns - self.recording.ns, self._unrecorded_after_ns())
+        return max(hidden, abs(self.gain_fraction - at_most))
+
+
+def share_saved(before_ns: float, after_ns: float) -> float:
+    """Give the share of a step that a shorter one saves; below 0 where it is longer."""
+    return 1 - after_ns / before_ns if before_ns > 0 else 0.0
 
 
 def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
@@ -164,19 +189,18 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
         raise UspProfError(
             "there is no step with device work to replay", hint="record steps: usp-prof info shows which there are"
         )
-    after_ns, now, other = replayed_ns, made.layout, None
+    saved_ns, now, other = 0.0, made.layout, None
     if made.reordered:
         other = reschedule(moved() if made.is_moved else tables, made.reordered, made.layout)
-        after_ns -= other.saved_ns
+        saved_ns = other.saved_ns
     for edit in made.reordered:
         now = relaid(now, edit)
     error = float(before.error.max(initial=0.0))
-    saved_ns = replayed_ns - after_ns
     return Outcome(
         made,
         before.mean_measured_ns,
         replayed_ns,
-        after_ns,
+        replayed_ns - saved_ns,
         error,
         _floor(tables),
         now,
@@ -207,13 +231,15 @@ class Gain:
 def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
     """Replay what edits make of the run; raises where that cannot be done.
 
-    Where less than `least` is saved, nobody asks how sure that is, and the cautious replay is left out.
+    Where less than `least` is saved, nobody asks how sure that is, and the replays that tell are left out.
     """
     timeline = timeline_of(tables, made.graph)
     replayed_ns = step_times(tables, made.graph, timeline).mean_replayed_ns
     effect = outcome(tables, made, replayed_ns, lambda: retimed(tables, made.graph, timeline))
+    if effect.gain_fraction < least:
+        return Gain(effect.gain_fraction, effect.basis, effect.least_error)
     cautious_ns = None
-    if made.cautious is not None and effect.gain_fraction >= least:
+    if made.cautious is not None:
         cautious = made.cautious()
         cautious_ns = step_times(tables, cautious, timeline_of(tables, cautious)).mean_replayed_ns
     return Gain(effect.gain_fraction, effect.basis, effect.error_fraction(cautious_ns))
@@ -224,15 +250,18 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The recorded step before and after, in ns, and what is saved: below 0 where it gets slower."""
+    """The step before and after, in ns; `gain_fraction` of the step before, less than 0 where it gets slower.
+
+    Both are of steps that nobody records where it is known how long these take, else of recorded ones.
+    """
 
     edits: tuple[Edit, ...]
     before_ns: float
     after_ns: float
-    gain_fraction: float
-    """The share of the step that the edits save."""
-    unrecorded_ns: float | None
-    """The step before where nobody records it, if it is known to differ: the gain is a share of this one."""
+    recorded_ns: float
+    """The step before as it was recorded, of which the tables are."""
+    edited_ns: float
+    """The same after the edits, of which the predicted tables are."""
     replay_error: float
     basis: Basis
     error_fraction: float
@@ -245,6 +274,11 @@ class Prediction:
     """The ranks that were replayed, of which all of this is."""
     rescheduled: Rescheduled | None = None
     """What the edits of the pipeline's order make of it."""
+
+    @property
+    def gain_fraction(self) -> float:
+        """The share of the step that the edits save."""
+        return share_saved(self.before_ns, self.after_ns)
 
 
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
@@ -267,8 +301,8 @@ def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
         tuple(edits),
         effect.before_ns,
         effect.after_ns,
-        effect.gain_fraction,
-        effect.unrecorded_ns,
+        effect.recorded_ns,
+        effect.edited_ns,
         effect.replay_error,
         effect.basis,
         effect.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,

@@ -51,7 +51,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, f"{mean_of(together)}; {missed}"),
+            key_figures(together, f"{step_of(together)}; {missed}"),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are replayed together, never added.", quiet=True),
@@ -76,6 +76,13 @@ def mean_of(prediction: Prediction) -> str:
     return f"mean of {ranks_of_mean(run_facts(prediction.replayed.tables, EVERYTHING, ''))} steps"
 
 
+def step_of(prediction: Prediction) -> str:
+    """Say what step a prediction begins with: the mean of which ranks, and what of the recorded one is left out."""
+    recording_ns = prediction.recorded_ns - prediction.before_ns
+    taken_out = f", without the {quantity(recording_ns, Unit.NS)} that recording adds" if recording_ns else ""
+    return mean_of(prediction) + taken_out
+
+
 def _replayed(prediction: Prediction) -> list[Text]:
     """Say which ranks stand for all, where not all were replayed."""
     which = prediction.replayed.which
@@ -84,10 +91,7 @@ def _replayed(prediction: Prediction) -> list[Text]:
 
 def sure(prediction: Prediction) -> str:
     """Say how sure a prediction is, and what it rests on."""
-    known = f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
-    if prediction.unrecorded_ns is None:
-        return known
-    return f"{known}; of a step that is not recorded, {quantity(prediction.unrecorded_ns, Unit.NS)}"
+    return f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
 
 
 def _bars(together: Prediction) -> Waterfall:
@@ -133,17 +137,19 @@ def before_after_section(together: Prediction) -> Section:
     """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
     tables, steps = together.replayed.tables, predicted_steps(together)
     after_tables = predicted_tables(together)
-    rows: list[tuple[Cell, ...]] = [_row("step", together.before_ns, together.after_ns, Unit.NS)]
+    rows: list[tuple[Cell, ...]] = [_row("step", together.recorded_ns, together.edited_ns, Unit.NS)]
     before, after = (_parts_of_step(run, steps) for run in (tables, after_tables))
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
-        if max(pair) >= LEAST_SHARE * together.before_ns:
+        if max(pair) >= LEAST_SHARE * together.recorded_ns:
             rows.append(_row(f"  {name}", *pair, Unit.NS))
     was, now = mfu.compute(tables, steps), mfu.compute(after_tables, steps)
     rows.append(_row(f"MFU ({was.convention})", was.mfu, now.mfu, Unit.FRACTION))
     rows.append(_row("tokens", was.tokens_per_second, now.tokens_per_second, Unit.PER_SECOND))
     rows += _memory_rows(memory_of(together.layout_before), memory_of(together.layout_after))
     notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
+    if together.recorded_ns != together.before_ns:
+        notes.append("as recorded, with what recording adds to a step: the gain is of one without it")
     if memory_of(together.layout_after) is not None:
         notes.append("* estimated from the model's description: compare the two, rather than with a measured peak")
     columns = (TableColumn(mean_of(together)), TableColumn("before"), TableColumn("after"))
@@ -198,7 +204,7 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
         (
             key_figures(
                 steps[-1],
-                mean_of(steps[-1]),
+                step_of(steps[-1]),
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
             ),
             Chart("", bars(ticked, steps)),
