@@ -132,15 +132,13 @@ def idle_for_host(document: Document) -> Chart | None:
 
 def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
     """Set out what each change that a finding names would save of a step; and the change of each bar's label."""
-    figures = Figures(document.values)
-    step = sum(value for _, _, value in step_parts(figures))
-    found = [cause.finding for cause in causes_of(document.findings).shown]
-    edits = {each.title: each for each in found if each.edit and verdicts.certain_gain(each) > 0}
-    if not edits or not step:
+    shown = [cause.finding for cause in causes_of(document.findings).shown]
+    edits = {finding.title: finding for finding in shown if finding.edit and verdicts.certain_gain(finding) > 0}
+    if not edits:
         return None
-    values = tuple(each.gain_fraction * step for each in edits.values())
+    values = tuple(finding.saved_ns for finding in edits.values())
     bars = RankBars("saved of a step by this change alone", tuple(edits), values, (), "measured", is_time=True)
-    return Chart("What is worth trying", bars), {label: each.edit for label, each in edits.items()}
+    return Chart("What is worth trying", bars), {label: finding.edit for label, finding in edits.items()}
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:

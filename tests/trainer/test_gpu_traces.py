@@ -74,6 +74,10 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
     assert gains["logged-each-step"]["blocking-sync"] == pytest.approx(
         without_waits, abs=errors["logged-each-step"]["blocking-sync"]
     )
+    (saved,) = [
+        finding.saved_ns for finding in find(read("late-input", tmp_path).tables) if finding.code == "late-input"
+    ]
+    assert saved == pytest.approx(gains["late-input"]["late-input"] * unrecorded["late-input"])
     in_time = 1 - unrecorded["logged-rarely"] / unrecorded["late-input"]
     assert gains["late-input"]["late-input"] == pytest.approx(in_time, abs=errors["late-input"]["late-input"])
     assert not gains["logged-rarely"]

@@ -182,13 +182,13 @@ def stack_of(blocks: Iterable[object]) -> BreakdownRows | None:
     return BreakdownRows(("",), parts)
 
 
-def gains(findings: Sequence[Finding], step_ns: float) -> BreakdownRows | None:
+def gains(findings: Sequence[Finding]) -> BreakdownRows | None:
     """Draw what each finding would save, and how much of that is within its error."""
     shown = [finding for finding in findings if finding.gain_fraction > 0][:_MOST_BARS]
-    if not shown or not step_ns:
+    if not shown:
         return None
-    certain = tuple(max(0.0, finding.certain_gain_fraction) * step_ns for finding in shown)
-    unsure = tuple(bar.gain_fraction * step_ns - sure for bar, sure in zip(shown, certain, strict=True))
+    certain = tuple(max(0.0, finding.certain_gain_fraction) * finding.step_ns for finding in shown)
+    unsure = tuple(bar.saved_ns - sure for bar, sure in zip(shown, certain, strict=True))
     labels = tuple(f"{place}. {finding.title}" for place, finding in enumerate(shown, start=1))
     return BreakdownRows(labels, (Part("gain", "measured", certain), Part("within its error", "idle:host", unsure)))
 

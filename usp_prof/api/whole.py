@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.analyses import step_time
 from usp_prof.analyses.result import frame
 from usp_prof.api import sentences
 from usp_prof.api.answer import Answer, gains, stack_of
@@ -102,15 +101,12 @@ def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
 def findings_of(tables: TableSet, selection: Selection) -> Answer:
     """Ask the rules; the table has a row for each finding, most important first."""
     outcome = find_all(tables, selection)
-    length = (step_time.STEP_TIME, step_time.WINDOW_TIME)  # a trace without steps is one window
-    steps = step_time.compute(tables, selection).values()
-    step = next((value.value for value in steps if value.metric in length and not value.dims), 0)
     return Answer(
         question="What is wrong, and what is each thing worth?",
         sentence=sentences.findings(outcome.findings),
         metric_values=(),
         notes=gathered((*outcome.skipped, *tables.health)),
-        picture=gains(outcome.findings, step),
+        picture=gains(outcome.findings),
         make_frame=lambda: _finding_frame(outcome.findings),
     )
 

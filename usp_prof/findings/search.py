@@ -209,6 +209,7 @@ def _finding(judged: Judged, cumulative: float) -> Finding:
         settings=draft.settings,
         rows=draft.rows,
         is_choice=draft.opportunity or draft.is_choice,
+        step_ns=gain.step_ns,
     )
 
 

@@ -56,11 +56,18 @@ class Finding:
     """A SELECT over the run's tables whose rows prove it."""
     is_choice: bool = False
     """The run's configuration costs this time: it is nothing's effect, and goes away with nothing else."""
+    step_ns: float = 0.0
+    """The step that the gain is a share of: the replayed mean, without what recording adds if that is known."""
 
     @property
     def certain_gain_fraction(self) -> float:
         """The gain less its error: what is certain of it, below 0 where nothing is."""
         return self.gain_fraction - self.error_fraction
+
+    @property
+    def saved_ns(self) -> float:
+        """The gain as a time."""
+        return self.gain_fraction * self.step_ns
 
     @property
     def place(self) -> str:

@@ -226,6 +226,8 @@ class Gain:
     gain_fraction: float
     basis: Basis
     error_fraction: float
+    step_ns: float
+    """The step before the edits, of which the gain is a share."""
 
 
 def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
@@ -237,12 +239,12 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
     replayed_ns = step_times(tables, made.graph, timeline).mean_replayed_ns
     effect = outcome(tables, made, replayed_ns, lambda: retimed(tables, made.graph, timeline))
     if effect.gain_fraction < least:
-        return Gain(effect.gain_fraction, effect.basis, effect.least_error)
+        return Gain(effect.gain_fraction, effect.basis, effect.least_error, effect.before_ns)
     cautious_ns = None
     if made.cautious is not None:
         cautious = made.cautious()
         cautious_ns = step_times(tables, cautious, timeline_of(tables, cautious)).mean_replayed_ns
-    return Gain(effect.gain_fraction, effect.basis, effect.error_fraction(cautious_ns))
+    return Gain(effect.gain_fraction, effect.basis, effect.error_fraction(cautious_ns), effect.before_ns)
 
 
 # Predictions: replays before and after a change, and the error of their difference.
