@@ -101,7 +101,7 @@ def measure(folder: Path, world: int) -> str:
     error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
     error -= int(np.median(error))
     found = joined.columns()
-    of_slow = np.isin(found["call"], joined.part_columns()["call"][joined.rows_of(SLOW)]) & (found["axis"] == "tp")
+    of_slow = joined.touching([SLOW]) & found.matches("axis", "tp")
     wrong = [
         text
         for text, is_wrong in (
@@ -113,7 +113,7 @@ def measure(folder: Path, world: int) -> str:
     ]
     cpu = spent.user + spent.system - before.user - before.system
     said = ", ".join(wrong) or "yes"
-    return f"| {world} | {len(joined.part_columns())} | {cpu:.1f} s | {peak:.0f} MB | {said} |"
+    return f"| {world} | {len(joined.parts)} | {cpu:.1f} s | {peak:.0f} MB | {said} |"
 
 
 def main() -> int:

@@ -76,10 +76,9 @@ def _queue(tables: TableSet, rank: int) -> Counter | None:
 def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
     """Add up the bus bandwidth of the calls that transfer, from the last member's arrival to the end."""
     matched = calls_of(tables)
-    calls, parts = matched.columns(), matched.part_columns()
-    is_call_of_rank = np.isin(calls["call"], parts["call"][parts["rank"] == rank])
+    calls = matched.columns()
     rate = bus_bandwidth(calls)
-    rows = np.flatnonzero(is_call_of_rank & ~np.isnan(rate))
+    rows = np.flatnonzero(matched.touching([rank]) & ~np.isnan(rate))
     if not len(rows):
         return None
     start, dur, rate = calls["last_ns"][rows], calls["transfer_ns"][rows], rate[rows]

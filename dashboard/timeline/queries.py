@@ -70,15 +70,14 @@ def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
     if not len(rows):
         return None
     matched = calls_of(tables)
-    parts, table = matched.part_columns(), matched.columns()
-    hit = np.flatnonzero((parts["rank"] == rank) & (parts["part"] == collectives["part"][rows[0]]))
+    parts, table = matched.parts.of(rank, "call", "part"), matched.columns()
+    hit = np.flatnonzero(parts["part"] == collectives["part"][rows[0]])
     if not len(hit):
         return None
     number = int(parts["call"][hit[0]])
-    members = np.flatnonzero(parts["call"] == number)
     events = tuple(
-        (int(member), int(tables.columns("collectives", int(member))["event"][part]))
-        for member, part in zip(parts["rank"][members], parts["part"][members], strict=True)
+        (member, int(tables.columns("collectives", member)["event"][part]))
+        for member, part in matched.parts.members_of(number)
     )
     at = int(np.flatnonzero(table["call"] == number)[0])
     return Call(

@@ -26,7 +26,7 @@ def judged(code: str, gain: float, error: float, *, opportunity: bool = False, c
         covers=covers, basis=None, settings={}, rows="",
     )  # fmt: skip
     rule: Any = SimpleNamespace(CODE=code)
-    return Judged(rule, draft, Gain(gain, Basis.REPLAYED, error))
+    return Judged(rule, draft, Gain(gain, Basis.REPLAYED, error, step_ns=1e9))
 
 
 def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
@@ -40,7 +40,9 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
     assert order == ["sure", "unsure", "choice", "noisy"]
     levels = {item.rule.CODE: _finding(item, 0.0).level for item in items}
     assert levels == {"choice": Level.NOTE, "noisy": Level.NOTE, "sure": Level.WARNING, "unsure": Level.WARNING}
-    assert _finding(judged("critical", 0.3, 0.1), 0.0).level is Level.CRITICAL
+    critical = _finding(judged("critical", 0.3, 0.1), 0.0)
+    assert critical.level is Level.CRITICAL
+    assert critical.saved_ns == 0.3e9
 
 
 def test_a_late_rank_stands_behind_the_cores_that_make_it_late() -> None:

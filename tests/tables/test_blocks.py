@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ import made
 import pytest
 from made import Row, part
 
+from usp_prof.analyses import breakdown, collectives, critical_path, moe, overlap, pipeline, step_time, stragglers
+from usp_prof.replay import representatives
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -16,8 +20,11 @@ from usp_prof.tables import calls, clock
 from usp_prof.tables.matching import blocks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from usp_prof.tables.table_set import TableSet
 
+ANALYSES = (breakdown, collectives, critical_path, moe, overlap, pipeline, step_time, stragglers)
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded-interleaved"
 
 
@@ -38,8 +45,9 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def figures(tables: TableSet) -> list[list[str]]:
     """Give each row of the tables of calls, parts and clocks as a text, in which NaN is like NaN."""
     found = calls.of(tables)
-    rows = [found.calls.to_pylist(), found.parts.to_pylist(), clock.build(tables).to_pylist()]
-    return [[str(row) for row in table] for table in rows] + [[str(ns) for ns in found.delivered_ns.tolist()]]
+    rows = [table.to_pylist() for table in (found.calls, calls.build_parts(tables), clock.build(tables))]
+    delivered = [ns for rank in tables.ranks for ns in sorted(found.parts.of(rank, "delivered_ns")["delivered_ns"])]
+    return [[str(row) for row in table] for table in (*rows, delivered)]
 
 
 def in_blocks(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, most_parts: int) -> tuple[int, list[list[str]]]:
@@ -66,6 +74,37 @@ def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatc
     assert several > 1
     assert set(whole[-1]) != {"0"}
     assert apart == whole
+
+
+def answers(path: Path, store: Path) -> list[str]:
+    """Give all values and notes of all analyses, in which NaN is like NaN; and which ranks could stand for all."""
+    tables = open_run(path, cache_dir=store).tables
+    results = [analysis.compute(tables) for analysis in ANALYSES]
+    said = [str(row) for result in results for row in (*result.values(), *result.notes)]
+    return [*said, *map(str, calls_of(tables).to_pylist()), str(representatives.representatives(tables).tables.ranks)]
+
+
+def calls_of(tables: TableSet) -> pa.Table:
+    """Give the calls of half of the ranks."""
+    return calls.of(tables).among(tables.ranks[::2]).calls
+
+
+@pytest.mark.parametrize(
+    "traces", ["skewed", "recorded-interleaved", "recorded-ep-imbalance", "recorded-zero3-prefetch"]
+)
+def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
+    traces: str, skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = skewed if traces == "skewed" else RECORDED.parent / traces
+    monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # so few that replicas stand for each other
+    whole = answers(path, tmp_path)
+    monkeypatch.setattr(blocks, "MOST_PARTS", 10)
+    assert answers(path, tmp_path) == whole
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(calls, "MOST_HELD", 0)
+    assert answers(path, tmp_path) == whole
+    gc.collect()
+    assert not list(tmp_path.glob("usp-prof-parts-*"))
 
 
 def rows(*parts: Row) -> dict[str, list[Row]]:

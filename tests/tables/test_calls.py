@@ -17,8 +17,8 @@ def rows(*parts: Row) -> dict[str, list[Row]]:
 
 
 def matched(by_rank: dict[int, dict[str, list[Row]]], manifest: Manifest | None = None) -> tuple[list[Row], list[Row]]:
-    found = calls.of(made.run(by_rank, manifest))
-    return found.calls.to_pylist(), found.parts.to_pylist()
+    tables = made.run(by_rank, manifest)
+    return calls.build(tables).to_pylist(), calls.build_parts(tables).to_pylist()
 
 
 def members(parts: list[Row]) -> list[list[tuple[int, int]]]:
@@ -173,9 +173,8 @@ def test_calls_of_a_prediction_are_those_that_were_recorded() -> None:
     # Of the first step nothing was predicted.
     predicted = made.run({rank: {**each, "collectives": each["collectives"][1:]} for rank, each in moved.items()})
     predicted.recorded = made.run({rank: rows(*parts) for rank in (0, 1)})
-    found = calls.of(predicted)
-    assert members(found.parts.to_pylist()) == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
-    assert {row["matched_by"] for row in found.calls.to_pylist()} == {"order"}
+    assert members(calls.build_parts(predicted).to_pylist()) == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
+    assert {row["matched_by"] for row in calls.build(predicted).to_pylist()} == {"order"}
 
 
 def test_tables_are_built_from_the_same_match() -> None:

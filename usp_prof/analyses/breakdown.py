@@ -149,18 +149,15 @@ def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     """Say how much of the pipeline's sends is waiting for the receiver: exposed pp by definition, not transfer."""
     waited = lasted = 0
     matched = calls.of(tables)
-    columns, members = matched.columns(), matched.part_columns()
-    paired = (columns.matches("matched_by", "p2p") & columns["complete"])[members["call"]]
     for rank in np.unique(parts.rank).tolist():
         collectives = tables.columns("collectives", rank)
         # gloo's range of a send says only when it was posted: its waiting is left out already.
         sends = collectives.matches("op", "send") & collectives.matches("axis", str(Axis.PP))
         sends &= ~collectives.matches("library", "gloo")
-        rows = np.flatnonzero(paired & (members["rank"] == rank))
-        part = members["part"][rows]
-        rows = rows[sends[part]]
-        waited += int(members["wait_ns"][rows].sum())
-        lasted += int((members["wait_ns"][rows] + members["transfer_ns"][rows]).sum())
+        pairs = matched.pairs_of(rank, "part", "wait_ns", "transfer_ns")
+        is_send = sends[pairs["part"]]
+        waited += int(pairs["wait_ns"][is_send].sum())
+        lasted += int((pairs["wait_ns"] + pairs["transfer_ns"])[is_send].sum())
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
     detail = f"{100 * waited / lasted:.1f} % of pipeline sends is waiting for the receiver; it counts as exposed pp"

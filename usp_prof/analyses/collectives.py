@@ -175,11 +175,11 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesR
 
 
 def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
-    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
+    matched = call_table.of(tables)
+    calls = matched.columns()
     chosen = selection.takes_steps(calls["step"])
     if selection.ranks is not None:
-        touched = np.unique(parts["call"][np.isin(parts["rank"], selection.ranks)])
-        chosen &= np.isin(calls["call"], touched)
+        chosen &= matched.touching(selection.ranks)
     name, peak = _link(tables)
     kept = calls.take(chosen)
     busbw = bus_bandwidth(kept)
@@ -197,8 +197,8 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
         _kinds(kept, busbw, peak),
         points,
         waiting_of(tables, selection),
-        pairs(tables, kept, parts),
-        exchanges(tables, kept, parts),
+        pairs(tables, kept),
+        exchanges(tables, kept),
         peak,
         name,
         tuple(sorted(_notes(tables, kept))),
@@ -286,7 +286,7 @@ def _link(tables: TableSet) -> tuple[str, float]:
 
 def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
     everything = sum(len(tables.columns("collectives", rank)) for rank in tables.ranks)
-    joined = len(call_table.of(tables).part_columns())
+    joined = len(call_table.of(tables).parts)
     notes = []
     if everything > joined:
         detail = "their group or peer is not known, so they cannot be set beside the other ranks' parts"

@@ -8,6 +8,7 @@ stood still for others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from usp_prof.analyses.measures import arrivals, partition
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
-from usp_prof.columns.rows import latest_of_each, per_code, rows_by_code
+from usp_prof.columns.rows import latest_of_each, numbered, per_code, rows_by_code
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.intervals import Intervals
     from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.parts import Rows
     from usp_prof.tables.table_set import TableSet
 
 
@@ -90,36 +92,44 @@ def _last_exit(exits: _Exits, now: int) -> int:
 
 
 def _exits(tables: TableSet) -> dict[int, _Exits]:
-    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
-    if not len(calls):
+    matched = call_table.of(tables)
+    complete, axis = matched.columns()["complete"], matched.columns()["axis"]
+    # One entry a part by which the way leaves a rank, block after block; times on the common clock.
+    leaving: dict[str, list[Ints]] = {"rank": [], "call": [], "end": [], "arrival": [], "to": []}
+    for parts in matched.parts.each_block("call", "part", "wait_ns", of_rank=partial(_ends, tables)):
+        number, call = numbered(parts["call"])
+        # By call of the block: when its last member arrived, and that member's rank.
+        arrival = per_code(call, parts["start"], np.maximum, len(number))
+        to = parts["rank"][latest_of_each(call, parts["start"], len(number))]
+        # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
+        leaves = complete[parts["call"]] & parts["is_exposed"] & (parts["wait_ns"] > 0) & ~parts["is_send"]
+        rows = np.flatnonzero(leaves & (to[call] != parts["rank"]))
+        for name in ("rank", "call", "end"):
+            leaving[name].append(parts[name][rows])
+        leaving["arrival"].append(arrival[call[rows]])
+        leaving["to"].append(to[call[rows]])
+    if not leaving["rank"]:
         return {}
-    clocks, count = clock.of(tables), len(calls)
-    # One entry a part, those of all calls and ranks: times on the common clock; no compute hides its end; it sends.
-    call, rank = parts["call"], parts["rank"]
-    start, end = np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
-    is_exposed, is_send = np.zeros(len(call), bool), np.zeros(len(call), bool)
-    for member, rows in rows_by_code(rank).items():
-        collectives, part = tables.columns("collectives", member), parts["part"][rows]
-        own_start = collectives["start_ns"][part]
-        own_end = own_start + collectives["dur_ns"][part]
-        start[rows], end[rows] = clocks.align(member, own_start), clocks.align(member, own_end)
-        is_exposed[rows] = ~partition.sets_of(tables, member).compute.holds(own_end - 1)
-        is_send[rows] = collectives.matches("op", "send")[part]
-    # By call: when its last member arrived, and that member's rank.
-    last_arrival = per_code(call, start, np.maximum, count)
-    last_rank = rank[latest_of_each(call, start, count)]
-    # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
-    leaves = calls["complete"][call] & is_exposed & (parts["wait_ns"] > 0) & (last_rank[call] != rank) & ~is_send
-    leaving = np.flatnonzero(leaves)
+    rank, call, end, arrival, to = (np.concatenate(values) for values in leaving.values())
     exits = {}
-    for member, places in rows_by_code(rank[leaving]).items():
-        rows = leaving[places]
+    for member, of_rank in rows_by_code(rank).items():
         # By their end, then by the last arrival at their call.
-        arrival = last_arrival[call[rows]]
-        rows = rows[np.lexsort((arrival, end[rows]))]
-        of_call = call[rows]
-        exits[member] = _Exits(end[rows], last_arrival[of_call], last_rank[of_call], calls["axis"][of_call])
+        rows = of_rank[np.lexsort((call[of_rank], arrival[of_rank], end[of_rank]))]
+        exits[member] = _Exits(end[rows], arrival[rows], to[rows], axis[call[rows]])
     return exits
+
+
+def _ends(tables: TableSet, rank: int, parts: Rows) -> Rows:
+    """Give when one rank's parts start and end on the common clock, whether no compute hides the end, and the sends."""
+    collectives, part, clocks = tables.columns("collectives", rank), parts["part"], clock.of(tables)
+    start = collectives["start_ns"][part]
+    end = start + collectives["dur_ns"][part]
+    return {
+        "start": clocks.align(rank, start),
+        "end": clocks.align(rank, end),
+        "is_exposed": ~partition.sets_of(tables, rank).compute.holds(end - 1),
+        "is_send": collectives.matches("op", "send")[part],
+    }
 
 
 PATH_TIME = Metric(

@@ -16,10 +16,11 @@ from usp_prof.analyses.measures import arrivals, lateness, partition
 from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
-from usp_prof.columns.rows import numbered
+from usp_prof.columns.rows import lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
         for rank in np.unique(parts.rank[shown]).tolist()
         if (culprit := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
     ]
-    late = [row for row in _lateness(seen, is_selected) if selection.ranks is None or row.rank in selection.ranks]
+    late = _lateness(tables, seen, is_selected)
+    if selection.ranks is not None:
+        late = [row for row in late if row.rank in selection.ranks]
     return StragglersResult(
         tuple(late),
         tuple(sorted(culprits, key=lambda c: (-c.cost_ns, c.rank))),
@@ -237,24 +240,30 @@ def _culprit(
     )
 
 
-def _lateness(seen: Arrivals, is_selected: Flags) -> list[Lateness]:
-    row, rank_of_member = seen.members
-    is_selected = is_selected & ~seen.is_from_one_rank
-    ranks, place = numbered(rank_of_member)
-    rows_of_axes = []
-    for axis in sorted(set(seen.axis[is_selected].tolist())):
-        calls = is_selected & (seen.axis == axis)
-        # By place among `ranks`: calls that it is a member of, those that it is the last in, and sums over these.
-        member_of = np.bincount(place[calls[row]], minlength=len(ranks))
-        blamed = np.flatnonzero(calls & (seen.late_rank >= 0))
-        last = np.searchsorted(ranks, seen.late_rank[blamed])
-        late, late_by, own = (np.zeros(len(ranks), np.int64) for _ in range(3))
-        np.add.at(late, last, 1)
-        np.add.at(late_by, last, seen.late_by_ns[blamed])
-        np.add.at(own, last, seen.own_ns[blamed])
-        rows = zip(ranks.tolist(), member_of.tolist(), late.tolist(), late_by.tolist(), own.tolist(), strict=True)
-        rows_of_axes += [Lateness(rank, axis, count, *sums) for rank, count, *sums in rows if count]
-    return sorted(rows_of_axes, key=lambda late: (late.axis, -late.own_ns, late.rank))
+def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Lateness]:
+    is_blamable = is_selected & ~seen.is_from_one_rank
+    axes = sorted(set(seen.axis[is_blamable].tolist()))
+    # By arrival the place of its axis, -1 for one that is left out; the same by number of a call.
+    axis = np.full(len(is_blamable), -1, np.int64)
+    for place, name in enumerate(axes):
+        axis[is_blamable & (seen.axis == name)] = place
+    axis_of_call = lookup(axis, seen.row_of_call, missing=-1)
+    ranks, parts = tables.ranks, call_table.of(tables).parts
+    # By axis and place of a rank: calls that it is a member of, those that it is the last in, and sums over these.
+    member_of, last_in, late_by, own = (np.zeros((len(axes), len(ranks)), np.int64) for _ in range(4))
+    for place, rank in enumerate(ranks):
+        of_parts = axis_of_call[parts.of(rank, "call")["call"]]
+        member_of[:, place] = np.bincount(of_parts[of_parts >= 0], minlength=len(axes))
+    blamed = np.flatnonzero((axis >= 0) & (seen.late_rank >= 0))
+    cell = axis[blamed], np.searchsorted(ranks, seen.late_rank[blamed])
+    for total, values in ((last_in, 1), (late_by, seen.late_by_ns[blamed]), (own, seen.own_ns[blamed])):
+        np.add.at(total, cell, values)
+    sums = member_of, last_in, late_by, own
+    rows = [
+        Lateness(ranks[place], axes[code], *(int(total[code, place]) for total in sums))
+        for code, place in np.argwhere(member_of).tolist()
+    ]
+    return sorted(rows, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 
 def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:

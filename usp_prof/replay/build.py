@@ -257,18 +257,15 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
     """Give each node the number of its call, counted from 0; -1 unless at least two members of a call were read."""
     call = np.full(count, -1, np.int64)
     matched = calls.of(tables)
-    parts = matched.part_columns()
-    if not len(parts):
-        return call
-    members_read = np.bincount(parts["call"])
+    has_several = matched.parts.of_each_call() > 1
     low = 0
     for nodes in ranks:
-        rows = matched.rows_of(nodes.rank)
-        rows = rows[members_read[parts["call"][rows]] > 1]
+        parts = matched.parts.of(nodes.rank, "call", "part")
+        ties = has_several[parts["call"]]
         # By part of this rank: its call, -1 for none; the last entry stands for nodes that are no part (-1).
-        size = max(int(nodes.part.max(initial=-1)), int(parts["part"][rows].max(initial=-1))) + 2
+        size = max(int(nodes.part.max(initial=-1)), int(parts["part"].max(initial=-1))) + 2
         call_of_part = np.full(size, -1, np.int64)
-        call_of_part[parts["part"][rows]] = parts["call"][rows]
+        call_of_part[parts["part"][ties]] = parts["call"][ties]
         call[low : low + len(nodes.lane)] = call_of_part[nodes.part]
         low += len(nodes.lane)
     is_member = call >= 0

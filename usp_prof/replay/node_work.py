@@ -230,17 +230,12 @@ def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], 
 def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:
     """Give the bytes and the element size of each rank's parts; bytes are those of the whole call where it is known."""
     messages: dict[int, dict[str, Ints]] = {}
-    for rank in tables.ranks:
-        parts = tables.columns("collectives", rank)
-        size = np.maximum(parts["in_bytes"], parts["out_bytes"])
-        messages[rank] = {"bytes": size, "element": parts.by_text("dtype", element_bytes, missing=0)}
     matched = calls.of(tables)
-    if len(matched.part_columns()):
-        matched_parts = matched.part_columns()
-        size_of_call = matched.columns()["bytes"][matched_parts["call"]]
-        for rank in tables.ranks:
-            of_rank = matched_parts["rank"] == rank
-            part = matched_parts["part"][of_rank]
-            size = messages[rank]["bytes"]
-            size[part] = np.maximum(size[part], size_of_call[of_rank])
+    size_of_call = matched.columns()["bytes"]
+    for rank in tables.ranks:
+        collectives = tables.columns("collectives", rank)
+        size = np.maximum(collectives["in_bytes"], collectives["out_bytes"])
+        parts = matched.parts.of(rank, "call", "part")
+        size[parts["part"]] = np.maximum(size[parts["part"]], size_of_call[parts["call"]])
+        messages[rank] = {"bytes": size, "element": collectives.by_text("dtype", element_bytes, missing=0)}
     return messages

@@ -117,8 +117,7 @@ class LinkSlowness:
 def calls_of(tables: TableSet) -> Columns:
     """Give the calls that tie nodes of a graph, in the order of their numbers there."""
     matched = calls.of(tables)
-    members_read = np.bincount(matched.part_columns()["call"])
-    return matched.columns().take(np.flatnonzero(members_read > 1))
+    return matched.columns().take(np.flatnonzero(matched.parts.of_each_call() > 1))
 
 
 def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import distinct, lowest_reached, numbered, per_code
+from usp_prof.columns.rows import distinct, lowest_reached, numbered
 from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.topology import Axis
 from usp_prof.tables import calls, clock
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
+    from usp_prof.tables.matching.parts import Parts
     from usp_prof.tables.table_set import TableSet
 
 MOST_NODES = 4_000_000
@@ -85,7 +85,7 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     ranks = np.array(tables.ranks, np.int64)
     matched = calls.of(tables)
     is_apart = matched.columns().satisfies("axis", lambda axis: axis in _ALIKE)
-    replica = _replicas(ranks, matched.part_columns(), is_apart)
+    replica = _replicas(ranks, matched.parts, is_apart)
     lateness = _lateness(ranks, matched, is_apart, replica)
     is_wanted = np.isin(np.arange(len(lateness)), replica[np.isin(ranks, wanted)])
     chosen = _chosen(np.bincount(replica, nodes).astype(np.int64), lateness, is_wanted, most_nodes)
@@ -113,28 +113,33 @@ _NODES = ("activities", "launches")
 """Tables whose rows become nodes."""
 
 
-def _replicas(ranks: Ints, parts: Columns, is_apart: Flags) -> Ints:
+def _replicas(ranks: Ints, matched: Parts, is_apart: Flags) -> Ints:
     """Give each of these ranks the number of its replica, counted from 0."""
-    # Parts are sorted by call: one and the next of the same call are a pair of ranks of one replica.
-    row = np.searchsorted(ranks, parts["rank"])
-    follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
-    pairs = distinct(row[:-1][follows] * len(ranks) + row[1:][follows])
+    pairs = np.zeros(0, np.int64)
+    for parts in matched.each_block("call"):
+        # Parts are sorted by call: one and the next of the same call are a pair of ranks of one replica.
+        row = np.searchsorted(ranks, parts["rank"])
+        follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
+        pairs = distinct(np.append(pairs, row[:-1][follows] * len(ranks) + row[1:][follows]))
     return numbered(lowest_reached(pairs // len(ranks), pairs % len(ranks), np.arange(len(ranks))))[1]
 
 
 def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints) -> Ints:
     """Give by replica, summed over its calls with others, how much later it arrived than the median member, in ns."""
-    parts = matched.part_columns()
-    rows = np.flatnonzero((is_apart & matched.columns()["complete"])[parts["call"]])
-    call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
-    # The members of each call in turn, by their wait; the middle one of each is the median.
-    by_wait = np.lexsort((wait_ns, call))
-    size = np.bincount(call)
-    first = np.cumsum(size) - size
-    median_wait = wait_ns[by_wait][first + size // 2]
-    late_ns = np.maximum(median_wait[call] - wait_ns, 0)
-    place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
-    return np.bincount(replica[place_of_rank], late_ns, minlength=int(replica.max()) + 1).astype(np.int64)
+    is_taken = is_apart & matched.columns()["complete"]
+    lateness = np.zeros(int(replica.max()) + 1)
+    for parts in matched.parts.each_block("call", "wait_ns"):
+        rows = np.flatnonzero(is_taken[parts["call"]])
+        call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
+        # The members of each call in turn, by their wait; the middle one of each is the median.
+        by_wait = np.lexsort((wait_ns, call))
+        size = np.bincount(call)
+        first = np.cumsum(size) - size
+        median_wait = wait_ns[by_wait][first + size // 2]
+        late_ns = np.maximum(median_wait[call] - wait_ns, 0)
+        place_of_rank = np.searchsorted(ranks, parts["rank"][rows])
+        lateness += np.bincount(replica[place_of_rank], late_ns, minlength=len(lateness))
+    return lateness.astype(np.int64)
 
 
 def _chosen(nodes: Ints, lateness: Ints, is_wanted: Flags, most_nodes: int) -> Ints:
@@ -159,15 +164,16 @@ def _that_fit(replicas: Ints, nodes: Ints, room: float, fewest: int) -> Ints:
 def _unread_wait(part: TableSet) -> float:
     """Give the largest share of its steps that any rank's calls waited for the last member, which is left out."""
     matched = calls.of(part)
-    parts = matched.part_columns()
     is_inside = matched.columns()["complete"] & (matched.columns()["step"] >= 0)
     # The last member of a call waits for nobody: the least wait among those that are here is for one that is not.
-    least_wait = per_code(parts["call"], parts["wait_ns"], np.minimum, len(is_inside))
-    unread_ns = np.where(is_inside, least_wait, 0)[parts["call"]]
+    least_wait = np.full(len(is_inside), np.iinfo(np.int64).max)
+    for parts in matched.parts.each_block("call", "wait_ns"):
+        np.minimum.at(least_wait, parts["call"], parts["wait_ns"])
+    unread_ns = np.where(is_inside, least_wait, 0)
     shares = [0.0]
     for rank in part.ranks:
         steps = part.columns("steps", rank)
         steps_ns = int((steps["end_ns"] - steps["start_ns"]).sum())
         if steps_ns > 0:
-            shares.append(float(unread_ns[matched.rows_of(rank)].sum()) / steps_ns)
+            shares.append(float(unread_ns[matched.parts.of(rank, "call")["call"]].sum()) / steps_ns)
     return max(shares)

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import coded
-from usp_prof.columns.rows import by_appearance, numbered, per_code, rows_by_code
+from usp_prof.columns.rows import by_appearance, numbered, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
-from usp_prof.tables.build import empty, table
+from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.blocks import TO_MEASURE
+from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of
 from usp_prof.tables.matching.members import (
     delivered_ns,
     group_size,
@@ -25,15 +25,17 @@ from usp_prof.tables.matching.members import (
     on_one_clock,
     sequence_numbers,
 )
+from usp_prof.tables.matching.parts import COLUMNS, MOST_HELD, Parts
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.matching.members import Members
+    from usp_prof.tables.matching.parts import Rows
     from usp_prof.tables.table_set import TableSet
 
 
@@ -79,54 +81,49 @@ PARTS = Schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """Both tables, as Arrow and as columns."""
+    """The calls of a run, and their parts."""
 
     calls: pa.Table
-    parts: pa.Table
-    delivered_ns: Ints
-    """By part: how long its range goes on after the data was across; 0 for all but posted sends and receives."""
-    _call_columns: Columns = field(init=False)
-    _part_columns: Columns = field(init=False)
-    _of_rank: dict[int, Ints] = field(init=False)
+    parts: Parts
+    """Beside the columns of `call_parts`, `delivered_ns`: how long the range goes on after the data was across."""
+    _columns: Columns = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set up once what is asked for again and again, for every rank."""
-        object.__setattr__(self, "_call_columns", Columns(self.calls))
-        object.__setattr__(self, "_part_columns", Columns(self.parts))
-        object.__setattr__(self, "_of_rank", rows_by_code(self._part_columns["rank"]))
+        """Set up once what is asked for again and again."""
+        object.__setattr__(self, "_columns", Columns(self.calls))
 
     def columns(self) -> Columns:
         """Give the calls as arrays."""
-        return self._call_columns
+        return self._columns
 
-    def part_columns(self) -> Columns:
-        """Give the parts as arrays, sorted by call and rank."""
-        return self._part_columns
-
-    def rows_of(self, rank: int) -> Ints:
-        """Give the rows of one rank's parts, in order."""
-        return self._of_rank.get(rank, np.zeros(0, np.int64))
+    def touching(self, ranks: Iterable[int]) -> Flags:
+        """Mark the calls that some of these ranks are members of."""
+        touched = np.zeros(len(self._columns), bool)
+        for rank in ranks:
+            touched[self.parts.of(rank, "call")["call"]] = True
+        return touched
 
     def among(self, ranks: Sequence[int]) -> Calls:
         """Give the calls that some of these ranks are members of, and these members' parts.
 
         What is known of a call stays what all its members told; one that came last and is not among these is -1.
         """
-        part_rows = np.flatnonzero(np.isin(self._part_columns["rank"], ranks))
-        call_rows, call = numbered(self._part_columns["call"][part_rows])
-        late_rank = self._call_columns["late_rank"][call_rows]
-        calls, parts = self.calls.take(call_rows), self.parts.take(part_rows)
-        return Calls(
-            _with(calls, call=np.arange(len(call_rows)), late_rank=np.where(np.isin(late_rank, ranks), late_rank, -1)),
-            _with(parts, call=call),
-            self.delivered_ns[part_rows],
-        )
+        parts_of = {rank: self.parts.of(rank, *COLUMNS) for rank in ranks}
+        rows = {name: np.concatenate([parts[name] for parts in parts_of.values()]) for name in COLUMNS}
+        rank = np.repeat(ranks, [len(parts["call"]) for parts in parts_of.values()])
+        call_rows, rows["call"] = numbered(rows["call"])
+        order = np.lexsort((rank, rows["call"]))
+        parts = Parts(in_files=False)
+        parts.add(rank[order], {name: values[order] for name, values in rows.items()}, len(call_rows))
+        late_rank = self._columns["late_rank"][call_rows]
+        late_rank = np.where(np.isin(late_rank, ranks), late_rank, -1)
+        return Calls(_with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank), parts)
 
-    def pairs_of(self, rank: int) -> Ints:
-        """Give the rows of one rank's sends and receives whose other side was read."""
-        rows, calls = self.rows_of(rank), self._call_columns
-        both = calls.matches("matched_by", str(MatchedBy.P2P)) & calls["complete"]
-        return np.asarray(rows[both[self._part_columns["call"][rows]]])
+    def pairs_of(self, rank: int, *names: str) -> Rows:
+        """Give columns of one rank's sends and receives whose other side was read."""
+        parts = self.parts.of(rank, "call", *names)
+        is_pair = (self._columns.matches("matched_by", str(MatchedBy.P2P)) & self._columns["complete"])[parts["call"]]
+        return {name: parts[name][is_pair] for name in names}
 
 
 def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
@@ -148,13 +145,22 @@ def build(tables: TableSet) -> pa.Table:
 
 
 def build_parts(tables: TableSet) -> pa.Table:
-    """Make the table of which part belongs to which call."""
-    return of(tables).parts
+    """Make the table of which part belongs to which call; of many parts nobody but a query asks for it."""
+    matched = of(tables)
+    count = matched.parts.of_each_call()
+    begin = np.cumsum(count) - count
+    columns = {name: np.empty(len(matched.parts), np.int64) for name in PARTS.names}
+    for parts in matched.parts.each_block("call", "part", "wait_ns", "transfer_ns"):
+        call = parts["call"]
+        places = begin[call] + np.arange(len(call)) - np.searchsorted(call, call)
+        for name, values in columns.items():
+            values[places] = parts[name]
+    return table(PARTS, columns)
 
 
 @dataclass(slots=True, eq=False)
 class _Measured:
-    """Calls of a block, by first arrival, and their parts, by call and rank."""
+    """Calls of a block, by first arrival."""
 
     calls: dict[str, NDArray[Any]]
     """Columns of `calls`; texts as codes of `texts`."""
@@ -162,25 +168,20 @@ class _Measured:
     """The same for all blocks of a run."""
     number: Ints
     """By call: its number among the matched calls of the run."""
-    parts: dict[str, NDArray[Any]]
-    """Columns of `call_parts`, of which `call` is counted in the block."""
-    has_delivered: Ints
-    """Rows of the parts whose range goes on after the data was across; none without gloo."""
-    delivered_ns: Ints
 
 
 def _make(tables: TableSet) -> Calls:
     """Measure the calls of each block of groups, and set them below each other by first arrival."""
     clocks = clock.of(tables)
-    blocks = [_measure(tables, members_of(parts, clocks)) for parts in same_calls.each_block(tables, TO_MEASURE)]
+    parts = Parts(in_files=plan_of(tables).parts > MOST_HELD)
+    blocks = [_measure(tables, members_of(block, clocks), parts) for block in same_calls.each_block(tables, TO_MEASURE)]
     calls, number = _joined_calls(blocks)
-    if not len(calls):
-        return Calls(empty(SCHEMA), empty(PARTS), np.zeros(0, np.int64))
-    return Calls(calls, *_joined_parts(blocks, number))
+    parts.number(number)
+    return Calls(calls, parts)
 
 
-def _measure(tables: TableSet, members: Members) -> _Measured:
-    """Measure each call of a block from its members.
+def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
+    """Measure each call of a block from its members, and add the block to the parts.
 
     Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
     takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
@@ -221,16 +222,19 @@ def _measure(tables: TableSet, members: Members) -> _Measured:
         "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
     }
     texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
-    parts = {
-        "call": call.astype(np.int32),
-        "rank": members.rank.astype(np.int32),
-        "part": members.part.astype(np.int32),
-        "wait_ns": np.where(is_known, wait, -1),
-        "transfer_ns": np.where(is_known, transfer, -1),
-    }
     texts["matched_by"] = [str(how) for how in MatchedBy]
-    has_delivered = np.flatnonzero(delivered)
-    return _Measured(calls, texts, members.number, parts, has_delivered, delivered[has_delivered])
+    parts.add(
+        members.rank,
+        {
+            "call": call,
+            "part": members.part,
+            "wait_ns": np.where(is_known, wait, -1),
+            "transfer_ns": np.where(is_known, transfer, -1),
+            "delivered_ns": delivered,
+        },
+        count,
+    )
+    return _Measured(calls, texts, members.number)
 
 
 def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
@@ -247,36 +251,6 @@ def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
     return table(SCHEMA, columns, len(order)), number
 
 
-def _joined_parts(blocks: Sequence[_Measured], number: Ints) -> tuple[pa.Table, Ints]:
-    """Put the parts of all blocks in order of their calls, whose numbers are given block after block.
-
-    Column by column, and what was joined is let go: beside the table a part takes no more than the rest of its row.
-    """
-    first_of_block = np.cumsum([0, *(len(block.number) for block in blocks)])[:-1].tolist()
-    numbers = [number[first : first + len(block.number)] for block, first in zip(blocks, first_of_block, strict=True)]
-    # By number of a call: how many parts it has, and where they begin.
-    count = np.empty(len(number), np.int64)
-    for block, number_of_call in zip(blocks, numbers, strict=True):
-        count[number_of_call] = np.bincount(block.parts["call"], minlength=len(number_of_call))
-    begin = np.cumsum(count) - count
-    delivered = np.zeros(int(count.sum()), np.int64)
-    columns = {}
-    for name in ("rank", "part", "wait_ns", "transfer_ns"):
-        columns[name] = np.empty(len(delivered), np.int64)
-        for block, number_of_call in zip(blocks, numbers, strict=True):
-            columns[name][_places(block, begin[number_of_call])] = block.parts.pop(name)
-    for block, number_of_call in zip(blocks, numbers, strict=True):
-        delivered[_places(block, begin[number_of_call])[block.has_delivered]] = block.delivered_ns
-    columns["call"] = np.repeat(np.arange(len(number)), count)
-    return table(PARTS, columns), delivered
-
-
-def _places(block: _Measured, begin_of_call: Ints) -> Ints:
-    """Give the row of each part of a block in the table of all, by where the parts of its call begin there."""
-    call = block.parts["call"]
-    return np.asarray(begin_of_call[call] + np.arange(len(call)) - np.searchsorted(call, call))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Idling:
     """By row of a rank's `collectives`: time at the range's begin and end in which nothing is carried."""
@@ -290,19 +264,17 @@ class Idling:
 def paired(tables: TableSet, rank: int) -> Flags:
     """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
     is_paired = np.zeros(len(tables.columns("collectives", rank)), bool)
-    matched = of(tables)
-    is_paired[matched.part_columns()["part"][matched.pairs_of(rank)]] = True
+    is_paired[of(tables).pairs_of(rank, "part")["part"]] = True
     return is_paired
 
 
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
     """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
-    calls = of(tables)
-    parts, pairs = calls.part_columns(), calls.pairs_of(rank)
+    pairs = of(tables).pairs_of(rank, "part", "wait_ns", "delivered_ns")
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
-    waiting[parts["part"][pairs]] = parts["wait_ns"][pairs]
-    delivered[parts["part"][pairs]] = calls.delivered_ns[pairs]
+    waiting[pairs["part"]] = pairs["wait_ns"]
+    delivered[pairs["part"]] = pairs["delivered_ns"]
     on_axis = collectives.matches("axis", axis)
     # A send kernel counts as communication from its start; gloo's range of a send says only when it was posted.
     is_posted_send = collectives.matches("op", "send") & collectives.matches("library", "gloo")

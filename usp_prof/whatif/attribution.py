@@ -113,10 +113,9 @@ def unmatched_fraction(tables: TableSet) -> float:
 def _is_matched(tables: TableSet, rank: int) -> Flags:
     """Mark a rank's activities that belong to a call of which every member was read."""
     matched = calls.of(tables)
-    rows = matched.rows_of(rank)
-    parts = matched.part_columns()
+    parts = matched.parts.of(rank, "call", "part")
     of_part = np.zeros(len(tables.columns("collectives", rank)), dtype=bool)
-    of_part[parts["part"][rows]] = matched.columns()["complete"][parts["call"][rows]]
+    of_part[parts["part"]] = matched.columns()["complete"][parts["call"]]
     return lookup(of_part, tables.columns("activities", rank)["collective"], missing=False)
 
 

@@ -18,15 +18,19 @@ import numpy as np
 
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import distinct, first_rows, group_codes, latest_of_each, per_code, rows_by_code
+from usp_prof.columns.rows import latest_of_each, numbered, per_code, rows_of
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.table import Columns
     from usp_prof.model.selection import Selection
+    from usp_prof.tables.matching.parts import OfRank, Rows
     from usp_prof.tables.table_set import TableSet
 
 
@@ -50,8 +54,8 @@ class Arrivals:
     """What of it is the late rank's own doing; 0 where the data comes from one rank."""
     is_from_one_rank: Flags
     """The others depend on what one rank alone has: nobody is late."""
-    members: tuple[Ints, Ints]
-    """Row of this table and rank, for each member."""
+    row_of_call: Ints
+    """By number of a call: its row here, -1 for those that are left out."""
 
 
 def arrivals(tables: TableSet) -> Arrivals:
@@ -67,10 +71,10 @@ def stalls(tables: TableSet, rank: int) -> Intervals:
 def _stalls(tables: TableSet, rank: int) -> Intervals:
     calls, sets = call_table.of(tables), partition.sets_of(tables, rank)
     collectives = tables.columns("collectives", rank)
-    parts, rows = calls.part_columns(), calls.rows_of(rank)
+    parts = calls.parts.of(rank, "part", "wait_ns")
     # By row of `collectives`: the wait for the last member; 0 for parts of no call.
     waiting = np.zeros(len(collectives), np.int64)
-    waiting[parts["part"][rows]] = np.maximum(parts["wait_ns"][rows], 0)
+    waiting[parts["part"]] = np.maximum(parts["wait_ns"], 0)
     start = collectives["start_ns"]
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
@@ -82,30 +86,19 @@ def _measure(tables: TableSet) -> Arrivals:
     2. The last to arrive is late by its distance to the second last.
     3. Its own doing is what its way is longer than all others', between nothing and that distance.
     """
-    all_calls = call_table.of(tables).columns()
-    is_taken = all_calls["complete"] & (all_calls["group_size"] > 1) & ~all_calls.matches("matched_by", "p2p")
+    matched = call_table.of(tables)
+    all_calls = matched.columns()
+    is_taken = _taken(all_calls)
     calls = all_calls.take(is_taken)
-    # By number of a call: its row in `calls`, -1 for those that are left out.
     row_of_call = np.full(len(all_calls), -1, np.int64)
     row_of_call[is_taken] = np.arange(len(calls))
-    # Members of these calls: one entry each in `row`, `rank`, `part`, `arrival` and `own`.
-    parts = call_table.of(tables).part_columns()
-    row = row_of_call[parts["call"]]
-    is_member = row >= 0
-    row, rank, part = row[is_member], parts["rank"][is_member], parts["part"][is_member]
-    if not len(calls):
-        nothing, words = np.zeros(0, np.int64), np.zeros(0, object)
-        return Arrivals(nothing, words, words, words, nothing, nothing, nothing, np.zeros(0, bool), (nothing, nothing))
-    arrival, own = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
-    first_begin = _first_begin(tables, np.unique(rank))
-    group = calls.codes("group")[0]
-    clocks = clock.of(tables)
-    for member, members in rows_by_code(rank).items():
-        start = tables.columns("collectives", member)["start_ns"][part[members]]
-        arrival[members] = clocks.align(member, start)
-        since = _arrival_before(group[row[members]], start, int(clocks.local(member, first_begin)))
-        own[members] = start - since - stalls(tables, member).within(since, start)
-    late_by, own_by = _margins(row, arrival, own, len(calls))
+    # One entry a row: by how much the last arrival is later, and its own way longer, than all others'.
+    late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
+    for parts in matched.parts.each_block("call", "part", of_rank=_ways(tables, all_calls)):
+        row = row_of_call[parts["call"]]
+        members = np.flatnonzero(row >= 0)
+        rows, place = numbered(row[members])
+        late_by[rows], own_by[rows] = _margins(place, parts["arrival"][members], parts["own"][members], len(rows))
     late, from_one = calls["late_rank"], calls.matches("op", *FROM_ONE_RANK)
     return Arrivals(
         calls["step"],
@@ -116,8 +109,30 @@ def _measure(tables: TableSet) -> Arrivals:
         late_by,
         np.where((late >= 0) & ~from_one, np.clip(own_by, 0, late_by), 0),
         from_one,
-        (row, rank),
+        row_of_call,
     )
+
+
+def _ways(tables: TableSet, calls: Columns) -> OfRank:
+    """Give what measures one rank's arrivals at its calls, and its own way to each."""
+    clocks, group_of_call = clock.of(tables), calls.codes("group")[0]
+    taken, parts_of = _taken(calls), call_table.of(tables).parts.of
+    begin = _first_begin(tables, [rank for rank in tables.ranks if taken[parts_of(rank, "call")["call"]].any()])
+
+    def of_rank(rank: int, parts: Rows) -> Rows:
+        start = tables.columns("collectives", rank)["start_ns"][parts["part"]]
+        own = np.zeros(len(start), np.int64)
+        rows = np.flatnonzero(taken[parts["call"]])
+        since = _arrival_before(group_of_call[parts["call"][rows]], start[rows], int(clocks.local(rank, begin)))
+        own[rows] = start[rows] - since - stalls(tables, rank).within(since, start[rows])
+        return {"arrival": clocks.align(rank, start), "own": own}
+
+    return of_rank
+
+
+def _taken(calls: Columns) -> Flags:
+    """Mark the calls whose arrivals are measured: complete collectives of several ranks."""
+    return np.asarray(calls["complete"] & (calls["group_size"] > 1) & ~calls.matches("matched_by", "p2p"))
 
 
 def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
@@ -129,10 +144,10 @@ def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
     return before
 
 
-def _first_begin(tables: TableSet, ranks: Ints) -> int:
-    """Give the begin of the first step over ranks, on the common clock; all ways are measured from it at first."""
+def _first_begin(tables: TableSet, ranks: Iterable[int]) -> int:
+    """Give the begin of the first step over some ranks, on the common clock; all ways are measured from it at first."""
     clocks = clock.of(tables)
-    begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks.tolist()]
+    begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks]
     return int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
 
 
@@ -159,37 +174,35 @@ class Waiting:
 
 def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     """Add up the parts of complete calls per axis, rank and step; a step without any such part counts as zero."""
-    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
-    axis_codes, axis_names = calls.codes("axis")
-    # One entry a part, taken from its call.
-    step, axis, complete = calls["step"][parts["call"]], axis_codes[parts["call"]], calls["complete"][parts["call"]]
-    kept = complete & (step >= 0) & (parts["wait_ns"] >= 0) & selection.takes_steps(step)
-    if selection.ranks is not None:
-        kept &= np.isin(parts["rank"], selection.ranks)
-    # The result has a block of cells for each axis that occurs, and in each block a cell for each rank and step.
-    cells = [
-        (rank, number)
-        for rank in tables.ranks
-        if selection.ranks is None or rank in selection.ranks
-        for number in tables.columns("steps", rank)["step"].tolist()
-        if selection.takes_step(number)
-    ]
-    place_of_cell = {cell: place for place, cell in enumerate(cells)}
-    rows = np.flatnonzero(kept)
-    rank, number = parts["rank"][rows], step[rows]
-    pair = group_codes(rank, number)
-    first = first_rows(pair)
-    pairs = zip(rank[first].tolist(), number[first].tolist(), strict=True)
-    # Place of each pair of rank and step among the cells; -1: a step that the rank's own table does not have.
-    place = np.array([place_of_cell.get(rank_and_step, -1) for rank_and_step in pairs], np.int64)[pair]
-    rows, place = rows[place >= 0], place[place >= 0]
-    axes = distinct(axis[kept])
-    cell = np.searchsorted(axes, axis[rows]) * len(cells) + place
-    size = len(axes) * len(cells)
+    matched = call_table.of(tables)
+    axis_of_call, axis_names = matched.columns().codes("axis")
+    step_of_call = matched.columns()["step"]
+    is_taken = matched.columns()["complete"] & (step_of_call >= 0) & selection.takes_steps(step_of_call)
+    ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
+    # A cell is a step of a rank; sums have a row for each axis and a column for each cell.
+    steps_of_rank = {rank: _chosen_steps(tables, rank, selection) for rank in ranks}
+    begin, cells = 0, sum(map(len, steps_of_rank.values()))
+    sums = {name: np.zeros((len(axis_names), cells), np.int64) for name in ("wait_ns", "transfer_ns")}
+    occurs = np.zeros(len(axis_names), bool)
+    for rank, steps in steps_of_rank.items():
+        parts = matched.parts.of(rank, "call", *sums)
+        rows = np.flatnonzero(is_taken[parts["call"]] & (parts["wait_ns"] >= 0))
+        axis, place = axis_of_call[parts["call"][rows]], rows_of(steps, step_of_call[parts["call"][rows]])
+        occurs[axis] = True
+        is_known = place >= 0  # -1: a step that the rank's own table does not have
+        for name, total in sums.items():
+            np.add.at(total, (axis[is_known], begin + place[is_known]), parts[name][rows[is_known]])
+        begin += len(steps)
+    axes = np.flatnonzero(occurs)
     return Waiting(
-        rank=np.tile(np.array([rank for rank, _ in cells], np.int64), len(axes)),
-        step=np.tile(np.array([number for _, number in cells], np.int64), len(axes)),
-        axis=np.repeat(np.array([axis_names[code] for code in axes], object), len(cells)),
-        wait_ns=np.bincount(cell, parts["wait_ns"][rows], size).astype(np.int64),
-        transfer_ns=np.bincount(cell, parts["transfer_ns"][rows], size).astype(np.int64),
+        rank=np.tile(np.repeat(np.array(ranks, np.int64), list(map(len, steps_of_rank.values()))), len(axes)),
+        step=np.tile(np.concatenate([np.zeros(0, np.int64), *steps_of_rank.values()]), len(axes)),
+        axis=np.repeat(np.array([axis_names[code] for code in axes], object), cells),
+        wait_ns=sums["wait_ns"][axes].ravel(),
+        transfer_ns=sums["transfer_ns"][axes].ravel(),
     )
+
+
+def _chosen_steps(tables: TableSet, rank: int, selection: Selection) -> Ints:
+    steps = tables.columns("steps", rank)["step"]
+    return np.asarray(steps[selection.takes_steps(steps)])

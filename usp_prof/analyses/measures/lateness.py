@@ -149,17 +149,18 @@ def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) -> str:
     """Name the axis whose transfers take a rank longest beyond its peers'; empty when none does."""
-    calls, parts = call_table.of(tables).columns(), call_table.of(tables).part_columns()
-    chosen = np.isin(calls["step"][parts["call"]], steps) & (parts["transfer_ns"] >= 0)
-    codes, names = calls.codes("axis")
-    axis = codes[parts["call"]]
-    over: dict[str, float] = {}
-    for code in np.unique(axis[chosen]).tolist():
-        on_axis = chosen & (axis == code)
-        own, *of_peers = (
-            int(parts["transfer_ns"][on_axis & (parts["rank"] == member)].sum()) for member in (rank, *peers)
-        )
-        over[names[code]] = own - float(np.median(of_peers)) if of_peers else 0.0
+    if not peers:
+        return ""
+    matched = call_table.of(tables)
+    is_chosen = np.isin(matched.columns()["step"], steps)
+    axis_of_call, names = matched.columns().codes("axis")
+    by_axis = []  # the rank's own, then its peers'
+    for member in (rank, *peers):
+        parts = matched.parts.of(member, "call", "transfer_ns")
+        rows = np.flatnonzero(is_chosen[parts["call"]] & (parts["transfer_ns"] >= 0))
+        by_axis.append(np.bincount(axis_of_call[parts["call"][rows]], parts["transfer_ns"][rows], len(names)))
+    own, *of_peers = by_axis
+    over = dict(zip(names, (own - np.median(of_peers, axis=0)).tolist(), strict=True))
     worst = max(sorted(over), key=lambda name: over[name], default="")
     return worst if worst and over[worst] > 0 else ""
 

@@ -68,6 +68,11 @@ class Plan:
         """Say whether the whole run is one block."""
         return not self.block_of_group
 
+    @property
+    def parts(self) -> int:
+        """Count the parts of all ranks."""
+        return int(self.first_row[-1])
+
     def rows(self, rank: Ints, part: Ints) -> Ints:
         """Give the rows of parts, were all ranks' parts below each other."""
         return self.first_row[np.searchsorted(self.ranks, rank)] + part

@@ -115,9 +115,8 @@ def _as_recorded(tables: TableSet) -> Matches:
 def _matches(tables: TableSet) -> Matches:
     """Match block by block, and number the calls as if all had been matched at once."""
     plan = plan_of(tables)
-    count = int(plan.first_row[-1])
-    call = np.full(count, UNMATCHED, np.int32)
-    by = np.full(count, UNMATCHED, np.int8)
+    call = np.full(plan.parts, UNMATCHED, np.int32)
+    by = np.full(plan.parts, UNMATCHED, np.int8)
     # By call, block after block: how it was matched, and its group.
     ways, groups, calls = [], [], 0
     for block in plan.blocks:

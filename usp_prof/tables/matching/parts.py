@@ -1,0 +1,211 @@
+"""Parts of matched calls: in memory, or in files where they are many, so that no process holds a row a part.
+
+Whoever asks goes through them rank by rank (`of`) or block by block (`each_block`). A block holds whole calls, so that
+what crosses ranks is reduced there, with columns that were worked out rank by rank:
+
+    ranks    0, 1, 2, 3 ...     start_ns = columns("collectives", rank)["start_ns"][part]
+    blocks   tp@0,1 and dp@0,2; tp@2,3 and dp@1,3; ...     last_ns = the largest start_ns of each call
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+import numpy as np
+
+from usp_prof.columns.rows import distinct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.arrays import Ints
+
+    Rows = Mapping[str, NDArray[Any]]
+    """Some columns of some parts."""
+    OfRank = Callable[[int, Rows], Rows]
+    """Gives more columns of one rank's parts."""
+
+
+MOST_HELD = 8 << 20
+"""A run of more parts has them in files: 40 bytes a part."""
+_TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
+COLUMNS = tuple(_TYPES)
+"""Of one rank's parts; those of a block have `rank` too."""
+
+
+class InFile:
+    """A column in a file, of which slices are read."""
+
+    def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
+        self._path, self._kind = path, kind
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Read these rows."""
+        count, offset = rows.stop - rows.start, rows.start * self._kind.itemsize
+        return np.fromfile(self._path, self._kind, count=count, offset=offset)
+
+
+@dataclass(slots=True, eq=False)
+class _Shelf:
+    """Columns of a block that come piece by piece, and are kept in memory or each in a file of a folder."""
+
+    folder: Path | None
+    pieces: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    kinds: dict[str, np.dtype[Any]] = field(default_factory=dict)
+
+    def put(self, columns: Rows) -> None:
+        """Put rows below those that are there."""
+        for name, values in columns.items():
+            self.kinds[name] = values.dtype
+            if self.folder is None:
+                self.pieces.setdefault(name, []).append(values)
+            else:
+                with (self.folder / name).open("ab") as file:
+                    values.tofile(file)
+
+    def columns(self) -> dict[str, NDArray[Any] | InFile]:
+        """Give what was put."""
+        if self.folder is None:
+            return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
+        return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Parts of whole calls, sorted by rank and call."""
+
+    ranks: Ints
+    first_row: Ints
+    """By place of a rank: the row of its first part; at the end, how many parts there are."""
+    columns: Mapping[str, NDArray[Any] | InFile]
+    """`call` is counted in the block."""
+    calls: Ints
+    """By call of the block: its number in the run, ascending."""
+    members: Ints
+    """By call of the block: how many parts it has."""
+
+    def rows_of(self, rank: int) -> slice:
+        """Give the rows of one rank's parts."""
+        low, high = np.searchsorted(self.ranks, (rank, rank + 1)).tolist()
+        return slice(int(self.first_row[low]), int(self.first_row[high]))
+
+    @property
+    def every(self) -> slice:
+        """The rows of all parts."""
+        return slice(0, int(self.first_row[-1]))
+
+    def column(self, name: str, rows: slice) -> NDArray[Any]:
+        """Give a column of some rows."""
+        if name == "rank":
+            return np.repeat(self.ranks, np.diff(self.first_row))[rows]
+        values = self.columns[name][rows]
+        return self.calls[values] if name == "call" else values.astype(np.int64)
+
+
+class Parts:
+    """The parts of a run's matched calls."""
+
+    def __init__(self, *, in_files: bool) -> None:
+        self._blocks: list[_Block] = []
+        self._folder: Path | None = None
+        if in_files:
+            self._folder = Path(mkdtemp(prefix="usp-prof-parts-"))
+            finalize(self, rmtree, self._folder, ignore_errors=True)
+
+    def __len__(self) -> int:
+        """Count the parts."""
+        return sum(block.every.stop for block in self._blocks)
+
+    def add(self, rank: Ints, columns: Rows, calls: int) -> None:
+        """Add a block of so many whole calls, sorted by call and rank; `call` is counted in it."""
+        if not calls:
+            return
+        order = np.argsort(rank, kind="stable")
+        ranks = distinct(rank)
+        shelf = _Shelf(_made(self._folder, len(self._blocks)))
+        shelf.put({name: columns[name][order].astype(kind) for name, kind in _TYPES.items()})
+        first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])
+        self._blocks.append(_Block(ranks, first_row, shelf.columns(), np.arange(calls), np.bincount(columns["call"])))
+
+    def number(self, calls: Ints) -> None:
+        """Give the calls their numbers in the run, block after block."""
+        begin = 0
+        for block in self._blocks:
+            end = begin + len(block.calls)
+            block.calls = calls[begin:end]
+            begin = end
+
+    def of_each_call(self) -> Ints:
+        """Count the parts of each call."""
+        count = np.zeros(sum(len(block.calls) for block in self._blocks), np.int64)
+        for block in self._blocks:
+            count[block.calls] = block.members
+        return count
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have parts, in order."""
+        return sorted({rank for block in self._blocks for rank in block.ranks.tolist()})
+
+    def of(self, rank: int, *names: str) -> Rows:
+        """Give columns of one rank's parts, block after block, in each by call."""
+        rows = [(block, block.rows_of(rank)) for block in self._blocks]
+        nothing = np.zeros(0, np.int64)
+        return {
+            name: np.concatenate([nothing, *(block.column(name, its) for block, its in rows if its.stop > its.start)])
+            for name in names
+        }
+
+    def each_block(self, *names: str, of_rank: OfRank | None = None) -> Iterator[Rows]:
+        """Give columns of each block's parts, sorted by call and rank; and those that `of_rank` gives, a rank a call.
+
+        `of_rank` gets the columns of its rank's parts that are asked for, of which `rank` cannot be one.
+        """
+        with ExitStack() as stack:
+            folder = stack.enter_context(TemporaryDirectory(dir=self._folder)) if of_rank and self._folder else None
+            shelves = [_Shelf(_made(folder, place)) for place in range(len(self._blocks))]
+            if of_rank:
+                for rank in self.ranks:
+                    self._put_apart(shelves, rank, of_rank(rank, self.of(rank, *names)))
+            for block, shelf in zip(self._blocks, shelves, strict=True):
+                order = np.argsort(block.columns["call"][block.every], kind="stable")
+                rows = {name: block.column(name, block.every)[order] for name in ("rank", *names)}
+                rows |= {name: values[block.every][order] for name, values in shelf.columns().items()}
+                yield rows
+
+    def members_of(self, call: int) -> list[tuple[int, int]]:
+        """Give the members of a call: rank, and row of its `collectives`."""
+        for block in self._blocks:
+            place = int(np.searchsorted(block.calls, call))
+            if place < len(block.calls) and block.calls[place] == call:
+                rows = np.flatnonzero(block.columns["call"][block.every] == place)
+                rank, part = (block.column(name, block.every)[rows] for name in ("rank", "part"))
+                return list(zip(rank.tolist(), part.tolist(), strict=True))
+        return []
+
+    def _put_apart(self, shelves: Sequence[_Shelf], rank: int, columns: Rows) -> None:
+        """Put columns of one rank's parts onto the shelves of their blocks."""
+        begin = 0
+        for block, shelf in zip(self._blocks, shelves, strict=True):
+            rows = block.rows_of(rank)
+            end = begin + rows.stop - rows.start
+            if end > begin:
+                shelf.put({name: values[begin:end] for name, values in columns.items()})
+            begin = end
+
+
+def _made(folder: str | Path | None, block: int) -> Path | None:
+    """Make a folder for the columns of a block, where they are kept in files."""
+    if folder is None:
+        return None
+    made = Path(folder, str(block))
+    made.mkdir()
+    return made
