@@ -1,11 +1,15 @@
 """What does the cross-rank part cost alone: call matching, clock fit, waiting? Made-up tables whose truth is known.
 
+With `--analyses` also those that go through all parts: collectives, stragglers, the critical path. Their figures of
+time in steps are of communication alone, since nothing else is made.
+
     python benchmarks/cross_rank.py                          256 and 1,024 ranks of 4,000 events
     python benchmarks/cross_rank.py --ranks 16384
 
-Only what this part reads is made and stored: `collectives` and `ranks`, of a job of dp x tp x pp on hosts of 8 ranks.
-Each rank talks `events / 8` times, mostly on tp. Clocks of hosts are up to 40 ms apart; rank 5 comes late to each call
-of its tp group. Exits with 1 where a clock is more than 20 us off, a call misses a member, or another rank is the last.
+Only what this part reads is made and stored: `collectives`, `activities`, `steps` and `ranks`, of a job of dp x tp x pp
+on hosts of 8 ranks. Each rank talks `events / 8` times, mostly on tp. Clocks of hosts are up to 40 ms apart; rank 5
+comes late to each call of its tp group. Exits with 1 where a clock is more than 20 us off, a call misses a member, or
+another rank is the last.
 """
 
 from __future__ import annotations
@@ -17,14 +21,23 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses import collectives as collective_analysis
+from usp_prof.analyses import critical_path, stragglers
 from usp_prof.store.cache import StoredTables, write_parquet
-from usp_prof.tables import calls, clock, collectives
+from usp_prof.tables import activities, calls, clock, collectives, steps
 from usp_prof.tables import ranks as rank_table
-from usp_prof.tables.build import table
+from usp_prof.tables.build import empty, table
+from usp_prof.tables.catalogue import SCHEMAS
 from usp_prof.tables.table_set import TableSet
+
+if TYPE_CHECKING:
+    from usp_prof.columns.table import View
+
+SCHEMA_OF = {schema.name: schema for schema in SCHEMAS}
 
 TENSOR, PIPELINE, HOST = 8, 8, 8
 STEPS, DATA_CALLS, STAGE_CALLS = 3, 8, 2
@@ -86,14 +99,31 @@ def write(folder: Path, world: int, talks: int) -> None:
         place = folder / str(rank)
         place.mkdir()
         columns = {"rank": rank, "op": "all_reduce", "library": "nccl", **parts_of(rank, world, talks)}
-        write_parquet(table(collectives.SCHEMA, columns, len(columns["part"])), place / "collectives.parquet")
         row = {"rank": rank, "world_size": world, "host": f"host{rank // HOST}", "base_ns": BASE_NS}
-        write_parquet(table(rank_table.SCHEMA, row, 1), place / "ranks.parquet")
+        begin = BASE_NS + np.arange(STEPS) * 1_000_000_000 + offset_of(rank)
+        of_steps = {"rank": rank, "step": np.arange(STEPS), "start_ns": begin, "end_ns": begin + 1_000_000_000}
+        work = {name: columns[name] for name in ("rank", "start_ns", "dur_ns", "step", "axis")}
+        work |= {"kind": "communication", "collective": columns["part"], "event": columns["part"], "lane": "stream 7"}
+        for schema, made, count in (
+            (collectives.SCHEMA, columns, len(columns["part"])),
+            (rank_table.SCHEMA, row, 1),
+            (steps.SCHEMA, of_steps, STEPS),
+            (activities.SCHEMA, work, len(columns["part"])),
+        ):
+            write_parquet(table(schema, made, count), place / f"{schema.name}.parquet")
 
 
-def measure(folder: Path, world: int) -> str:
+class Stored(StoredTables):
+    """The tables of one rank; those that were not made are empty."""
+
+    def view(self, name: str) -> View:
+        """Give one table."""
+        return super().view(name) if self.path(name).exists() else empty(SCHEMA_OF[name])
+
+
+def measure(folder: Path, world: int, *, analyses: bool) -> str:
     """Join the ranks; gives a row of the table."""
-    tables = TableSet({rank: StoredTables(folder / str(rank), {"tables": []}) for rank in range(world)})
+    tables = TableSet({rank: Stored(folder / str(rank), {"tables": []}) for rank in range(world)})
     before = os.times()
     joined, clocks = calls.of(tables), clock.of(tables)
     spent = os.times()
@@ -113,6 +143,16 @@ def measure(folder: Path, world: int) -> str:
     ]
     cpu = spent.user + spent.system - before.user - before.system
     said = ", ".join(wrong) or "yes"
+    if analyses:
+        for analysis in (collective_analysis, stragglers, critical_path):
+            before = os.times()
+            analysis.compute(tables).values()
+            spent = os.times()
+            cpu_of = spent.user + spent.system - before.user - before.system
+            peak_of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(
+                f"{analysis.__name__.rpartition('.')[2]}: {cpu_of:.1f} s, until then {peak_of:.0f} MB", file=sys.stderr
+            )
     return f"| {world} | {len(joined.parts)} | {cpu:.1f} s | {peak:.0f} MB | {said} |"
 
 
@@ -121,10 +161,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="256,1024", metavar="LIST")
     parser.add_argument("--events", type=int, default=4_000)
+    parser.add_argument("--analyses", action="store_true", help="ask the analyses too that go through all parts")
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "RANKS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(measure(Path(args.measure[0]), int(args.measure[1])))
+        print(measure(Path(args.measure[0]), int(args.measure[1]), analyses=args.analyses))
         return 0
     print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
     print("| ranks | parts | CPU | peak | right |")
@@ -134,7 +175,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="usp-prof-cross-rank-") as name:
             write(Path(name), world, args.events // 8)
             command = [sys.executable, __file__, "--measure", name, str(world)]
-            row = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            command += ["--analyses"] * args.analyses
+            row = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         wrong += not row.endswith("| yes |")
         print(row, flush=True)
     return 1 if wrong else 0

@@ -74,8 +74,8 @@ def test_the_queue_is_what_was_launched_and_has_not_ended(tables: TableSet, of_r
 
 
 def test_bandwidth_is_drawn_where_calls_transfer(tables: TableSet, of_rank_0: dict[str, Counter]) -> None:
-    calls, parts = calls_of(tables).columns(), calls_of(tables).part_columns()
-    mine = np.isin(calls["call"], parts["call"][parts["rank"] == 0]) & (calls["transfer_ns"] > 0)
+    calls = calls_of(tables).columns()
+    mine = np.isin(calls["call"], calls_of(tables).parts.of(0, "call")["call"]) & (calls["transfer_ns"] > 0)
     bandwidth = of_rank_0["bandwidth"]
     assert bandwidth.start_ns.min() == calls["last_ns"][mine].min()
     assert bandwidth.dur_ns.sum() <= calls["transfer_ns"][mine].sum()

@@ -32,7 +32,9 @@ def test_gains_of_a_short_run_are_the_predictions(style: str) -> None:
     tables = run_with("slow_rank", style).tables
     for edit in map(parse_edit, EDITS):
         wanted = predict(tables, [edit])
-        assert gain_alone(tables, edit) == Gain(wanted.gain_fraction, wanted.basis, wanted.error_fraction)
+        assert gain_alone(tables, edit) == Gain(
+            wanted.gain_fraction, wanted.basis, wanted.error_fraction, wanted.before_ns
+        )
 
 
 @pytest.mark.parametrize("edit", ["rank_as_peers=99", "micro_batches=0"])

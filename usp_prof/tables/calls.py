@@ -165,7 +165,7 @@ class _Measured:
     calls: dict[str, NDArray[Any]]
     """Columns of `calls`; texts as codes of `texts`."""
     texts: dict[str, list[str]]
-    """The same for all blocks of a run."""
+    """The same for all blocks that have calls."""
     number: Ints
     """By call: its number among the matched calls of the run."""
 
@@ -175,7 +175,7 @@ def _make(tables: TableSet) -> Calls:
     clocks = clock.of(tables)
     parts = Parts(in_files=plan_of(tables).parts > MOST_HELD)
     blocks = [_measure(tables, members_of(block, clocks), parts) for block in same_calls.each_block(tables, TO_MEASURE)]
-    calls, number = _joined_calls(blocks)
+    calls, number = _joined_calls([block for block in blocks if len(block.number)] or blocks)
     parts.number(number)
     return Calls(calls, parts)
 

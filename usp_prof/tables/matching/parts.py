@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HELD = 8 << 20
-"""A run of more parts has them in files: 40 bytes a part."""
+"""A run of more parts has them in files: 32 bytes a part."""
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
 COLUMNS = tuple(_TYPES)
 """Of one rank's parts; those of a block have `rank` too."""
