@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.analyses.measures.arrivals import Arrivals
+    from usp_prof.analyses.measures.lateness import Peers
     from usp_prof.analyses.measures.partition import Partition
     from usp_prof.analyses.result import Listing
     from usp_prof.columns.arrays import Flags, Floats, Ints
@@ -162,7 +163,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     culprits = [
         culprit
         for rank in np.unique(parts.rank[shown]).tolist()
-        if (culprit := _culprit(tables, rank, own, peers[rank], slow, cost, weightiest)) is not None
+        if (culprit := _culprit(tables, rank, own, peers, slow, cost, weightiest)) is not None
     ]
     late = _lateness(tables, seen, is_selected)
     if selection.ranks is not None:
@@ -179,7 +180,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     )
 
 
-def _slowdown(parts: Partition, peers: Mapping[int, tuple[int, ...]]) -> Floats:
+def _slowdown(parts: Partition, peers: Peers) -> Floats:
     usual = lateness.peer_medians(parts, peers, parts.compute)
     known = usual > 0  # not where no peer is known, which is NaN
     return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
@@ -207,7 +208,7 @@ def _culprit(
     tables: TableSet,
     rank: int,
     own: lateness.OwnTime,
-    peers: tuple[int, ...],
+    all_peers: Peers,
     slow: Floats,
     cost: Ints,
     weightiest: NDArray[np.object_],
@@ -222,7 +223,7 @@ def _culprit(
     is_hit = of_rank & (cost > _WORTH * parts.wall)
     if not is_hit.any() or mean_cost <= _WORTH * mean_step:
         return None
-    steps = parts.step[is_hit]
+    steps, peers = parts.step[is_hit], all_peers.of(rank)
     over = lateness.excess(own, rank, peers, steps)
     slowdown = float(np.median(slow[is_hit]))
     cause = lateness.why(over, float(cost[is_hit].mean()), slowdown, lateness.work_ratio(own, rank, peers, steps))
@@ -266,28 +267,26 @@ def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Late
     return sorted(rows, key=lambda late: (late.axis, -late.own_ns, late.rank))
 
 
-def _own_time_slowdown(own: lateness.OwnTime, peers: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
+def _own_time_slowdown(own: lateness.OwnTime, peers: Peers) -> dict[int, float]:
     """Set each step beside the slowest stage's mean own time and mean bubble."""
     parts = own.parts
     bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)
+    kind = peers.kinds(parts.rank)
     slowdown_of_step = {}
     for step in np.unique(parts.step).tolist():
         in_step = parts.step == step
         if in_step.sum() < 2:
             continue
-        stages = {frozenset((rank, *peers[rank])) for rank in parts.rank[in_step].tolist()}
         ideals = []
-        for stage in stages:
-            of_stage = in_step & np.isin(parts.rank, list(stage))
+        for stage in np.unique(kind[in_step]).tolist():
+            of_stage = in_step & (kind == stage)
             ideals.append(float((own.total[of_stage] + bubble[of_stage]).mean()))
         if max(ideals) > 0:
             slowdown_of_step[step] = float(parts.wall[in_step].mean()) / max(ideals)
     return slowdown_of_step
 
 
-def _notes(
-    tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Mapping[int, tuple[int, ...]]
-) -> list[HealthRow]:
+def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -> list[HealthRow]:
     notes = []
     if len(tables.ranks) < 2:
         notes.append(HealthRow("one_rank", Severity.INFO, detail="one rank alone cannot be late for anybody"))
@@ -302,7 +301,7 @@ def _notes(
     if tied:
         detail = "calls whose last arrivals lie within what the clocks leave open: nobody is blamed"
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
-    lonely = sum(not others for others in peers.values())
+    lonely = sum(len(ranks) == 1 for ranks in peers.ranks_of_kind)
     if lonely and len(tables.ranks) > 1:
         detail = "no other rank does the same work: its compute slowdown and its cause are not known"
         notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))

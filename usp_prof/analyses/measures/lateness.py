@@ -16,12 +16,12 @@ import numpy as np
 from usp_prof.analyses.measures import arrivals, op_work, partition
 from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.analyses.measures.partition import Cause as Idle
-from usp_prof.columns.rows import first_rows, lookup, numbered, rows_of
+from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -106,45 +106,70 @@ def _flop(tables: TableSet, parts: Partition) -> Floats:
     return flop_of_row
 
 
-def peers_of(tables: TableSet) -> dict[int, tuple[int, ...]]:
-    """Give for each rank those that do the same work: same pipeline stage and, where known, same place on `cp`."""
-    keys: dict[int, tuple[object, ...]] = {}
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """Ranks by the work that they do: peers are those of one kind."""
+
+    kind_of_rank: dict[int, int]
+    ranks_of_kind: list[list[int]]
+
+    def of(self, rank: int) -> tuple[int, ...]:
+        """Give the other ranks of its kind."""
+        return tuple(other for other in self.ranks_of_kind[self.kind_of_rank[rank]] if other != rank)
+
+    def kinds(self, rank: Ints) -> Ints:
+        """Give the kind of each of these ranks."""
+        return np.array([self.kind_of_rank[each] for each in rank.tolist()], np.int64)
+
+
+def peers_of(tables: TableSet) -> Peers:
+    """Find those that do the same work: same pipeline stage and, where known, same place on `cp`."""
+    kind_of_work: dict[tuple[object, ...], int] = {}
+    kind_of_rank: dict[int, int] = {}
+    ranks_of_kind: list[list[int]] = []
     for rank in tables.ranks:
         place = tables.topology.coordinates.get(rank)
         if place is not None and len(tables.topology.coordinates) >= len(tables.ranks):
-            keys[rank] = tuple(place.get(axis, 0) for axis in ("pp", "cp"))
+            work: tuple[object, ...] = tuple(place.get(axis, 0) for axis in ("pp", "cp"))
         else:
-            keys[rank] = tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist())
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for rank in tables.ranks:
-        alike.setdefault(keys[rank], []).append(rank)
-    return {rank: tuple(other for other in alike[keys[rank]] if other != rank) for rank in tables.ranks}
+            work = tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist())
+        kind = kind_of_work.setdefault(work, len(ranks_of_kind))
+        if kind == len(ranks_of_kind):
+            ranks_of_kind.append([])
+        ranks_of_kind[kind].append(rank)
+        kind_of_rank[rank] = kind
+    return Peers(kind_of_rank, ranks_of_kind)
 
 
-def excess_by_row(own: OwnTime, peers: Mapping[int, tuple[int, ...]]) -> Ints:
+def excess_by_row(own: OwnTime, peers: Peers) -> Ints:
     """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
     usual = peer_medians(own.parts, peers, own.columns)
     over = np.maximum(own.columns - usual, 0).sum(axis=1)
     return np.where(np.isnan(over), -1, over).astype(np.int64)
 
 
-def peer_medians(parts: Partition, peers: Mapping[int, tuple[int, ...]], figures: NDArray[Any]) -> Floats:
+def peer_medians(parts: Partition, peers: Peers, figures: NDArray[Any]) -> Floats:
     """Give for each (rank, step), a row of `figures`, the medians over its peers in that step; NaN without any."""
-    ranks, rank = np.unique(parts.rank, return_inverse=True)
-    steps, step = np.unique(parts.step, return_inverse=True)
-    # By rank and step: the row of `figures`, -1 where the rank has no such step.
-    row_of = np.full((len(ranks), len(steps)), -1, np.int64)
-    row_of[rank, step] = np.arange(len(rank))
     medians = np.full(figures.shape, np.nan)
-    for place, own_rank in enumerate(ranks.tolist()):
-        own_row, peer_rows = row_of[place], row_of[np.isin(ranks, peers[own_rank])]
-        peers_in_step = np.where(own_row >= 0, (peer_rows >= 0).sum(axis=0), 0)
-        # Steps with equally many peers are looked at together.
-        for count in np.unique(peers_in_step[peers_in_step > 0]).tolist():
-            alike = np.flatnonzero(peers_in_step == count)
-            rows = np.sort(peer_rows[:, alike], axis=0)[-count:]  # -1 of missing peers is sorted to the front
-            medians[own_row[alike]] = np.median(figures[rows], axis=0)
+    for rows in rows_by_code(group_codes(peers.kinds(parts.rank), parts.step)).values():
+        if len(rows) > 1:
+            medians[rows] = _medians_of_others(figures[rows])
     return medians
+
+
+def _medians_of_others(values: NDArray[Any]) -> Floats:
+    """Give for each row, column by column, the median of all other rows.
+
+    Of 3, 9, 4, 7 in order (3 4 7 9) the others of 4 have 7 in the middle: behind its own place all move up by one.
+    """
+    order = np.argsort(values, axis=0, kind="stable")
+    place = np.argsort(order, axis=0, kind="stable")
+    ascending = np.take_along_axis(values, order, axis=0)
+    low, high = (
+        np.where(place <= middle, ascending[middle + 1], ascending[middle])
+        for middle in ((len(values) - 2) // 2, (len(values) - 1) // 2)
+    )
+    return np.asarray((low + high) / 2)
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) -> str:
