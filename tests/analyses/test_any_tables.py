@@ -113,7 +113,7 @@ def test_all_answer_with_finite_values_of_declared_dimensions(drawn: list[dict[s
         assert (part >= 0).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.lists(ranks(), min_size=1, max_size=RANKS))
 def test_no_answer_depends_on_the_blocks_of_parts(drawn: list[dict[str, list[made.Row]]]) -> None:
     def said() -> list[str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     """Gives more columns of one rank's parts."""
 
 
-MOST_HELD = 8 << 20
+MOST_HELD = 4 << 20
 """A run of more parts has them in files: 32 bytes a part."""
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
 COLUMNS = tuple(_TYPES)
