@@ -87,10 +87,15 @@ class Calls:
     parts: Parts
     """Beside the columns of `call_parts`, `delivered_ns`: how long the range goes on after the data was across."""
     _columns: Columns = field(init=False)
+    _is_pair: Flags = field(init=False)
+    """By call: a send or receive whose both sides were read."""
 
     def __post_init__(self) -> None:
         """Set up once what is asked for again and again."""
-        object.__setattr__(self, "_columns", Columns(self.calls))
+        columns = Columns(self.calls)
+        object.__setattr__(self, "_columns", columns)
+        is_transfer = columns.matches("matched_by", str(MatchedBy.P2P))
+        object.__setattr__(self, "_is_pair", is_transfer & columns["complete"])
 
     def columns(self) -> Columns:
         """Give the calls as arrays."""
@@ -122,7 +127,7 @@ class Calls:
     def pairs_of(self, rank: int, *names: str) -> Rows:
         """Give columns of one rank's sends and receives whose other side was read."""
         parts = self.parts.of(rank, "call", *names)
-        is_pair = (self._columns.matches("matched_by", str(MatchedBy.P2P)) & self._columns["complete"])[parts["call"]]
+        is_pair = self._is_pair[parts["call"]]
         return {name: parts[name][is_pair] for name in names}
 
 
