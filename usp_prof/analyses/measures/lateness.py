@@ -162,6 +162,7 @@ def _medians_of_others(values: NDArray[Any]) -> Floats:
 
     Of 3, 9, 4, 7 in order (3 4 7 9) the others of 4 have 7 in the middle: behind its own place all move up by one.
     """
+    # By column: the rows in ascending order, and the place of each row in it.
     order = np.argsort(values, axis=0, kind="stable")
     place = np.argsort(order, axis=0, kind="stable")
     ascending = np.take_along_axis(values, order, axis=0)

@@ -1,4 +1,4 @@
-"""Parts of matched calls: in memory, or in files where they are many, so that no process holds a row a part.
+"""Parts of matched calls: in memory, or in files where they are many, so that their table is never held as a whole.
 
 Whoever asks goes through them rank by rank (`of`) or block by block (`each_block`). A block holds whole calls, so that
 what crosses ranks is reduced there, with columns that were worked out rank by rank:
@@ -132,7 +132,7 @@ class Parts:
         ranks = distinct(rank)
         shelf = _Shelf(_made(self._folder, len(self._blocks)))
         shelf.put({name: columns[name][order].astype(kind) for name, kind in _TYPES.items()})
-        first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])
+        first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])  # the last: all parts
         self._blocks.append(_Block(ranks, first_row, shelf.columns(), np.arange(calls), np.bincount(columns["call"])))
 
     def number(self, calls: Ints) -> None:
@@ -176,6 +176,7 @@ class Parts:
                 for rank in self.ranks:
                     self._put_apart(shelves, rank, of_rank(rank, self.of(rank, *names)))
             for block, shelf in zip(self._blocks, shelves, strict=True):
+                # Rows are sorted by rank: sorted by call and else left as they are, they are sorted by call and rank.
                 order = np.argsort(block.columns["call"][block.every], kind="stable")
                 rows = {name: block.column(name, block.every)[order] for name in ("rank", *names)}
                 rows |= {name: values[block.every][order] for name, values in shelf.columns().items()}
