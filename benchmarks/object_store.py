@@ -1,7 +1,11 @@
-"""How fast are traces read from an object store, against the disk? moto's S3 server on this machine, by turns.
+"""How fast are traces read from an object store, against the disk? An S3 server on this machine, by turns.
 
-    python benchmarks/object_store.py                 4 traces of 50 MB
+    python benchmarks/object_store.py                 4 traces of 50 MB, from nginx
     python benchmarks/object_store.py --traces 64
+    python benchmarks/object_store.py --server moto   from a server written in Python
+
+nginx stands for a store that keeps up: it answers what S3 is asked for when files are read (a listing, ranges with
+their ETags), and looks at no signature. moto is a whole S3 server; on few cores its CPU decides.
 
 Each reading is a process of its own into an empty store on the disk. The server takes its share of the same cores, so
 the ratio of times is a lower bound. Beside it stand the CPU of the reader alone, against the disk, and the server's per
@@ -13,18 +17,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from s3_server import BUCKET, s3_server
+from s3_server import BUCKET, Server, s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _MEASURED = """
 import json, os, sys, time
@@ -36,6 +49,38 @@ print(json.dumps([time.perf_counter() - began, sum(spent[:4])]))
 """
 BAR = 0.8
 BYTES_PER_EVENT = 260
+_STARTED_S = 30
+
+# One process: its CPU is the server's. The folder of the bucket is asked for as if it were an object: it is none.
+_NGINX = """
+daemon off;
+master_process off;
+pid {base}/nginx.pid;
+error_log {base}/error.log;
+events {{}}
+http {{
+    access_log off;
+    sendfile on;
+    keepalive_requests 1000000;
+    client_body_temp_path {base}/body;
+    proxy_temp_path {base}/proxy;
+    fastcgi_temp_path {base}/fastcgi;
+    uwsgi_temp_path {base}/uwsgi;
+    scgi_temp_path {base}/scgi;
+    server {{
+        listen 127.0.0.1:{port};
+        root {base};
+        location = /{bucket} {{ default_type application/xml; try_files /listing.xml =404; }}
+        location = /{bucket}/run {{ return 404; }}
+    }}
+}}
+"""
+_LISTING = """<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
+<Name>{bucket}</Name><Prefix>run/</Prefix><KeyCount>{count}</KeyCount><MaxKeys>1000</MaxKeys>
+<IsTruncated>false</IsTruncated>{objects}</ListBucketResult>"""
+_OBJECT = """<Contents><Key>run/{name}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>
+<ETag>{tag}</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +92,55 @@ class Reading:
     """CPU of the reader and its workers."""
     server_s: float
     """CPU of the server meanwhile."""
+
+
+@contextmanager
+def moto(files: Sequence[Path]) -> Iterator[Server]:
+    """Serve files by moto, which holds them in memory."""
+    with s3_server() as server:
+        for file in files:
+            server.put(f"{BUCKET}/run/{file.name}", file.read_bytes())
+        yield server
+
+
+@contextmanager
+def nginx(files: Sequence[Path]) -> Iterator[Server]:
+    """Serve files by nginx where they lie: in `run` of the folder that is named after the bucket."""
+    program = shutil.which("nginx")
+    if program is None:
+        raise SystemExit("nginx is not installed: --server moto")
+    base = files[0].parents[2]
+    objects = "".join(
+        _OBJECT.format(name=escape(file.name), size=stat.st_size, tag=f'"{int(stat.st_mtime):x}-{stat.st_size:x}"')
+        for file in files
+        for stat in [file.stat()]
+    )
+    (base / "listing.xml").write_text(_LISTING.format(bucket=BUCKET, count=len(files), objects=objects))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (base / "nginx.conf").write_text(_NGINX.format(base=base, port=port, bucket=BUCKET))
+    with subprocess.Popen([program, "-c", str(base / "nginx.conf")], stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_for(port)
+            yield Server(f"http://127.0.0.1:{port}", process.pid)
+        finally:
+            process.terminate()
+
+
+def _wait_for(port: int) -> None:
+    """Wait until the server takes connections."""
+    until = time.monotonic() + _STARTED_S
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit("the server did not start")
+
+
+SERVERS = {"nginx": nginx, "moto": moto}
 
 
 def read(path: str, base: Path, server: int) -> Reading:
@@ -71,23 +165,24 @@ def main() -> int:
     parser.add_argument("--traces", type=int, default=4)
     parser.add_argument("--megabytes", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server", choices=SERVERS, default="nginx")
     args = parser.parse_args()
     run = Declaration.from_dict({"mesh": {"dp": args.traces}})
-    with tempfile.TemporaryDirectory(prefix="usp-prof-object-store-") as name, s3_server() as server:
+    with tempfile.TemporaryDirectory(prefix="usp-prof-object-store-") as name:
         base = Path(name)
-        files = write(with_events(run, args.megabytes * 1_000_000 // BYTES_PER_EVENT), base / "run", compress=False)
-        for file in files:
-            server.put(f"{BUCKET}/run/{file.name}", file.read_bytes())
-        os.environ |= {"AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        events = args.megabytes * 1_000_000 // BYTES_PER_EVENT
+        files = write(with_events(run, events), base / BUCKET / "run", compress=False)
         size = sum(file.stat().st_size for file in files)
-        local, remote = str(base / "run"), f"s3://{BUCKET}/run"
-        turns = [[read(path, base, server.process) for path in (local, remote)] for _ in range(args.rounds)]
+        with SERVERS[args.server](files) as server:
+            os.environ |= {"AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+            local, remote = str(files[0].parent), f"s3://{BUCKET}/run"
+            turns = [[read(path, base, server.process) for path in (local, remote)] for _ in range(args.rounds)]
     ratio = median(disk.wall_s / s3.wall_s for disk, s3 in turns)
     of_reader = median(s3.reader_s / disk.reader_s for disk, s3 in turns)
     of_server = median(s3.server_s for _, s3 in turns) / size * 1e9
     speed = size / 1e6 / median(s3.wall_s for _, s3 in turns)
-    print(f"{args.traces} traces, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.0f}: {speed:.0f} MB/s from S3, "
-          f"{ratio:.2f} of the speed from disk; {of_reader:.2f} of the reader's CPU from disk, "
+    print(f"{args.traces} traces, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.0f}: {speed:.0f} MB/s "
+          f"from {args.server}, {ratio:.2f} of the speed from disk; {of_reader:.2f} of the reader's CPU from disk, "
           f"and {of_server:.1f} s of the server's per GB")  # fmt: skip
     return 0 if ratio >= BAR else 1
 
