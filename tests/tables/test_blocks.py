@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,11 @@ from usp_prof.tables import calls, clock
 from usp_prof.tables.matching import blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import pyarrow as pa
 
+    from usp_prof.columns.table import Columns
     from usp_prof.tables.table_set import TableSet
 
 ANALYSES = (breakdown, collectives, critical_path, moe, overlap, pipeline, step_time, stragglers)
@@ -67,6 +71,23 @@ def test_the_figures_do_not_depend_on_the_blocks(
     assert apart == whole
 
 
+def test_each_rank_is_read_twice_however_many_blocks_it_has_parts_in(
+    skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "MOST_PARTS", 1)
+    tables, read = open_run(skewed, cache_dir=tmp_path).tables, Counter[int]()
+    one_by_one = tables.one_by_one
+
+    def counted(name: str, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Columns]]:
+        for rank, columns in one_by_one(name, ranks):
+            read[rank] += name == "collectives"
+            yield rank, columns
+
+    monkeypatch.setattr(tables, "one_by_one", counted)
+    calls.of(tables)
+    assert read == dict.fromkeys(tables.ranks, 2)
+
+
 def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How long they carried data is told by the median of all of them."""
     _, whole = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
@@ -104,7 +125,7 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
     monkeypatch.setattr(calls, "MOST_HELD", 0)
     assert answers(path, tmp_path) == whole
     gc.collect()
-    assert not list(tmp_path.glob("usp-prof-parts-*"))
+    assert not list(tmp_path.glob("usp-prof-*"))
 
 
 def rows(*parts: Row) -> dict[str, list[Row]]:

@@ -10,7 +10,7 @@ what crosses ranks is reduced there, with columns that were worked out rank by r
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory, mkdtemp
@@ -20,6 +20,7 @@ from weakref import finalize
 import numpy as np
 
 from usp_prof.columns.rows import distinct
+from usp_prof.tables.matching.shelves import Shelf, made_in, shelves_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Ints
+    from usp_prof.tables.matching.shelves import InFile
 
     Rows = Mapping[str, NDArray[Any]]
     """Some columns of some parts."""
@@ -39,43 +41,6 @@ MOST_HELD = 4 << 20
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
 COLUMNS = tuple(_TYPES)
 """Of one rank's parts; those of a block have `rank` too."""
-
-
-class InFile:
-    """A column in a file, of which slices are read."""
-
-    def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
-        self._path, self._kind = path, kind
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Read these rows."""
-        count, offset = rows.stop - rows.start, rows.start * self._kind.itemsize
-        return np.fromfile(self._path, self._kind, count=count, offset=offset)
-
-
-@dataclass(slots=True, eq=False)
-class _Shelf:
-    """Columns of a block that come piece by piece, and are kept in memory or each in a file of a folder."""
-
-    folder: Path | None
-    pieces: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
-    kinds: dict[str, np.dtype[Any]] = field(default_factory=dict)
-
-    def put(self, columns: Rows) -> None:
-        """Put rows below those that are there."""
-        for name, values in columns.items():
-            self.kinds[name] = values.dtype
-            if self.folder is None:
-                self.pieces.setdefault(name, []).append(values)
-            else:
-                with (self.folder / name).open("ab") as file:
-                    values.tofile(file)
-
-    def columns(self) -> dict[str, NDArray[Any] | InFile]:
-        """Give what was put."""
-        if self.folder is None:
-            return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
-        return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +95,7 @@ class Parts:
             return
         order = np.argsort(rank, kind="stable")
         ranks = distinct(rank)
-        shelf = _Shelf(_made(self._folder, len(self._blocks)))
+        shelf = Shelf(made_in(self._folder, len(self._blocks)))
         shelf.put({name: columns[name][order].astype(kind) for name, kind in _TYPES.items()})
         first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])  # the last: all parts
         self._blocks.append(_Block(ranks, first_row, shelf.columns(), np.arange(calls), np.bincount(columns["call"])))
@@ -171,7 +136,7 @@ class Parts:
         """
         with ExitStack() as stack:
             folder = stack.enter_context(TemporaryDirectory(dir=self._folder)) if of_rank and self._folder else None
-            shelves = [_Shelf(_made(folder, place)) for place in range(len(self._blocks))]
+            shelves = shelves_in(Path(folder) if folder else None, len(self._blocks))
             if of_rank:
                 for rank in self.ranks:
                     self._put_apart(shelves, rank, of_rank(rank, self.of(rank, *names)))
@@ -192,7 +157,7 @@ class Parts:
                 return list(zip(rank.tolist(), part.tolist(), strict=True))
         return []
 
-    def _put_apart(self, shelves: Sequence[_Shelf], rank: int, columns: Rows) -> None:
+    def _put_apart(self, shelves: Sequence[Shelf], rank: int, columns: Rows) -> None:
         """Put columns of one rank's parts onto the shelves of their blocks."""
         begin = 0
         for block, shelf in zip(self._blocks, shelves, strict=True):
@@ -201,12 +166,3 @@ class Parts:
             if end > begin:
                 shelf.put({name: values[begin:end] for name, values in columns.items()})
             begin = end
-
-
-def _made(folder: str | Path | None, block: int) -> Path | None:
-    """Make a folder for the columns of a block, where they are kept in files."""
-    if folder is None:
-        return None
-    made = Path(folder, str(block))
-    made.mkdir()
-    return made

@@ -1,0 +1,66 @@
+"""Shelves: columns that come piece by piece, kept in memory or each in a file of a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+class InFile:
+    """A column in a file, of which slices are read."""
+
+    def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
+        self._path, self._kind = path, kind
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Read these rows."""
+        count, offset = rows.stop - rows.start, rows.start * self._kind.itemsize
+        return np.fromfile(self._path, self._kind, count=count, offset=offset)
+
+
+@dataclass(slots=True, eq=False)
+class Shelf:
+    """Columns of a block that come piece by piece: of some rows, then of the rows below these."""
+
+    folder: Path | None
+    """Without one they are kept in memory."""
+    pieces: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    kinds: dict[str, np.dtype[Any]] = field(default_factory=dict)
+
+    def put(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Put rows below those that are there."""
+        for name, values in columns.items():
+            self.kinds[name] = values.dtype
+            if self.folder is None:
+                self.pieces.setdefault(name, []).append(values)
+            else:
+                with (self.folder / name).open("ab") as file:
+                    values.tofile(file)
+
+    def columns(self) -> dict[str, NDArray[Any] | InFile]:
+        """Give what was put."""
+        if self.folder is None:
+            return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
+        return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
+
+
+def shelves_in(folder: Path | None, count: int) -> list[Shelf]:
+    """Make so many shelves, each with a folder of its own where they are kept in files."""
+    return [Shelf(made_in(folder, place)) for place in range(count)]
+
+
+def made_in(folder: Path | None, place: int) -> Path | None:
+    """Make the folder of a shelf."""
+    if folder is None:
+        return None
+    made = folder / str(place)
+    made.mkdir()
+    return made
