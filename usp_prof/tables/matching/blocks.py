@@ -13,6 +13,7 @@ beforehand.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -58,9 +59,8 @@ class Block:
     """Groups that are taken together."""
 
     number: int
-    ranks: tuple[int, ...]
-    """Those that have parts of these groups."""
     parts: int
+    """How many all ranks have of these groups."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,16 +169,13 @@ def _plan(tables: TableSet) -> Plan:
     ranks = np.asarray(tables.ranks, np.int64)
     count = int(first_row[-1])
     if count <= MOST_PARTS or tables.recorded is not None:
-        return Plan((Block(0, tables.ranks, count),), ranks, first_row, {}, {})
+        return Plan((Block(0, count),), ranks, first_row, {}, {})
     seen = _Groups.of(tables)
     block_of_group = _dealt(seen)
-    blocks = []
-    for number in range(int(block_of_group.max()) + 1):
-        inside = [(block_of_group[groups] == number) for groups in seen.groups_of_rank]
-        held = [rank for rank, is_inside in zip(tables.ranks, inside, strict=True) if is_inside.any()]
-        blocks.append(Block(number, tuple(held), int(seen.parts[block_of_group == number].sum())))
+    parts_of_block = np.bincount(block_of_group, seen.parts).astype(np.int64).tolist()
+    blocks = tuple(Block(number, count) for number, count in enumerate(parts_of_block))
     by_name = dict(zip(seen.texts["group"], block_of_group.tolist(), strict=True))
-    return Plan(tuple(blocks), ranks, first_row, by_name, seen.texts)
+    return Plan(blocks, ranks, first_row, by_name, seen.texts)
 
 
 def _dealt(seen: _Groups) -> Ints:
@@ -200,8 +197,6 @@ class _Groups:
     """The groups that a run's ranks have parts of."""
 
     texts: dict[str, list[str]]
-    groups_of_rank: list[Ints]
-    """Codes of the groups, rank by rank."""
     parts: Ints
     """By group: of all ranks."""
     is_posted: Flags
@@ -211,18 +206,17 @@ class _Groups:
     def of(cls, tables: TableSet) -> _Groups:
         """Look at the groups of each rank."""
         code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
-        groups_of_rank, parts_of_rank, posted = [], [], set[int]()
+        parts, posted = Counter[int](), set[int]()
         for _, columns in tables.one_by_one("collectives"):
             for name, codes in code_of.items():
                 for text in columns.narrow_codes(name)[1]:
                     codes.setdefault(text, len(codes))
             narrow, texts = columns.narrow_codes("group")
             group = lookup([code_of["group"][text] for text in texts], narrow, missing=-1).astype(np.int64)
-            groups, parts = np.unique(group, return_counts=True)
-            groups_of_rank.append(groups)
-            parts_of_rank.append(parts)
+            groups, count = np.unique(group, return_counts=True)
+            parts.update(dict(zip(groups.tolist(), count.tolist(), strict=True)))
             posted.update(group[columns.matches("library", "gloo") & columns.matches("op", *P2P)].tolist())
-        count = len(code_of["group"])
-        total = np.bincount(np.concatenate(groups_of_rank), np.concatenate(parts_of_rank), count).astype(np.int64)
-        is_posted = np.isin(np.arange(count), list(posted))
-        return cls({name: list(codes) for name, codes in code_of.items()}, groups_of_rank, total, is_posted)
+        groups = np.arange(len(code_of["group"]))
+        of_group = np.array([parts[group] for group in groups.tolist()], np.int64)
+        is_posted = np.isin(groups, list(posted))
+        return cls({name: list(codes) for name, codes in code_of.items()}, of_group, is_posted)
