@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, astuple, dataclass, fields
+from multiprocessing import get_context
 from pathlib import Path
 
 from usp_prof.run import open_run
@@ -135,7 +137,9 @@ def made(ranks: int, events: int, folder: Path) -> Path:
     run = folder / f"{ranks}x{events}"
     if not run.exists():
         begun = folder / f"{run.name}.begun"
-        write(declaration(ranks, events), begun)
+        # In a process of its own: those that this one starts count its memory as theirs until they are at work.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            apart.submit(write, declaration(ranks, events), begun).result()
         begun.rename(run)
     return run
 
