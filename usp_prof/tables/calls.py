@@ -15,7 +15,7 @@ from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock
 from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
-from usp_prof.tables.matching.blocks import TO_MEASURE, let_go, plan_of
+from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of, remove_files
 from usp_prof.tables.matching.members import (
     delivered_ns,
     group_size,
@@ -180,7 +180,7 @@ def _make(tables: TableSet) -> Calls:
     clocks = clock.of(tables)
     parts = Parts(in_files=plan_of(tables).parts > MOST_HELD)
     blocks = [_measure(tables, members_of(block, clocks), parts) for block in same_calls.each_block(tables, TO_MEASURE)]
-    let_go(tables)  # what crosses ranks was asked for the last time
+    remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
     calls, number = _joined_calls([block for block in blocks if len(block.number)] or blocks)
     parts.number(number)
     return Calls(calls, parts)

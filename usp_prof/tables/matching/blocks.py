@@ -6,9 +6,9 @@ block the parts are read, matched, and reduced before the next is read:
     group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       of 1,000 parts each, at most 2,000 a block
     block        0        0        1        1       block 0 has parts of ranks 0, 1 and 2, block 1 of ranks 1, 2 and 3
 
-A rank has parts in many blocks. So that none is read for each of them, the parts are first put into files, block by
-block. A run that keeps to the bound as a whole is one block: it stays in memory, and its groups are not looked at
-beforehand.
+A rank has parts in many blocks. Not to read it once for each of them, its parts are put into files first, block by
+block, which `remove_files` removes. A run that keeps to the bound as a whole is one block: it stays in memory, and its
+groups are not looked at beforehand.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
-from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +25,14 @@ from usp_prof.columns.arrow import array_of, coded
 from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.columns.table import Columns, stacked
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.matching.shelves import Shelf, shelves_in
+from usp_prof.tables.matching.shelves import folder_of, shelves_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from weakref import finalize
 
     from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.matching.shelves import Shelf
     from usp_prof.tables.table_set import TableSet
 
 
@@ -50,8 +48,8 @@ TO_MEASURE = (
 )  # fmt: skip
 """Columns of `collectives` that are needed to match parts, to find what ties clocks, and to measure calls."""
 _EVERY = tuple(dict.fromkeys((*TO_MATCH, *TO_TIE, *TO_MEASURE)))
-_LAID_AT_ONCE = 1 << 17
-"""Parts that are read together on their way into files: a block's files are not opened for each rank."""
+PUT_AT_ONCE = 1 << 17
+"""Parts of as many ranks are put into files together: the files of a block are not opened for each rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +102,7 @@ def read(tables: TableSet, block: Block, names: Sequence[str]) -> Columns:
     plan = plan_of(tables)
     if plan.is_whole:
         return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
-    columns = _laid_out(tables).shelves(tables)[block.number].columns()
+    columns = _files_of(tables).shelves(tables)[block.number].columns()
     rows = slice(0, block.parts)
     made = {
         name: coded(columns[name][rows], plan.texts[name]) if name in plan.texts else array_of(columns[name][rows])
@@ -113,54 +111,63 @@ def read(tables: TableSet, block: Block, names: Sequence[str]) -> Columns:
     return Columns(pa.table(made))
 
 
-def let_go(tables: TableSet) -> None:
+def remove_files(tables: TableSet) -> None:
     """Remove the files of the blocks; they are made again when somebody reads a block."""
     if not plan_of(tables).is_whole:
-        _laid_out(tables).let_go()
+        _files_of(tables).remove()
 
 
-class _LaidOut:
-    """The parts of a run of several blocks in files, block by block, from the first read until they are let go."""
+class _Files:
+    """The parts of a run of several blocks in files, block by block, from the first read until they are removed."""
 
     def __init__(self) -> None:
         self._shelves: list[Shelf] = []
-        self._end: finalize[..., _LaidOut] | None = None
+        """By number of a block; empty while there are no files."""
+        self._remove: finalize[..., object] | None = None
 
     def shelves(self, tables: TableSet) -> list[Shelf]:
         """Give each block's columns."""
         if not self._shelves:
-            folder = Path(mkdtemp(prefix="usp-prof-blocks-"))
-            self._end = finalize(self, rmtree, folder, ignore_errors=True)
+            folder, self._remove = folder_of(self, "blocks")
             shelves = shelves_in(folder, len(plan_of(tables).blocks))
-            _lay_out(tables, shelves)
+            _put_parts(tables, shelves)
             self._shelves = shelves
         return self._shelves
 
-    def let_go(self) -> None:
+    def remove(self) -> None:
         """Remove the files."""
         self._shelves = []
-        if self._end is not None:
-            self._end()
+        if self._remove is not None:
+            self._remove()
 
 
-def _laid_out(tables: TableSet) -> _LaidOut:
-    return tables.memo("blocks in files", _LaidOut)
+def _files_of(tables: TableSet) -> _Files:
+    return tables.memo("files of blocks", _Files)
 
 
-def _lay_out(tables: TableSet, shelves: Sequence[Shelf]) -> None:
+def _put_parts(tables: TableSet, shelves: Sequence[Shelf]) -> None:
     """Put the parts of each rank onto the shelves of their blocks; texts as codes that mean the same in all."""
     plan = plan_of(tables)
+    block_of_code = [plan.block_of_group[group] for group in plan.texts["group"]]
+    for columns in _ranks_together(tables, plan):
+        # Texts as int32, numbers as int64: what is read back has no other types.
+        arrays = {name: columns.narrow_codes(name)[0] if name in plan.texts else columns[name] for name in _EVERY}
+        block_of_part = lookup(block_of_code, arrays["group"], missing=-1)  # each has one: the plan saw all groups
+        for block, rows in rows_by_code(block_of_part).items():
+            shelves[block].put({name: values[rows] for name, values in arrays.items()})
+
+
+def _ranks_together(tables: TableSet, plan: Plan) -> Iterator[Columns]:
+    """Give the parts of ranks below each other, of so many ranks at once as have about `PUT_AT_ONCE`."""
     schema = tables.view("collectives", tables.ranks[0]).schema
     fields = [schema.field(name) for name in _EVERY]
-    block_of_code = [plan.block_of_group[group] for group in plan.texts["group"]]
-    # Ranks are taken together whose first parts lie in the same stretch.
-    begins = [0, *(np.flatnonzero(np.diff(plan.first_row[:-1] // _LAID_AT_ONCE)) + 1).tolist(), len(plan.ranks)]
-    for begin, end in pairwise(begins):
+    # With 4 parts at once and ranks of 2: their first rows 0, 2, 4, 6 lie in stretches 0, 0, 1, 1. Cut before rank 2.
+    stretch = plan.first_row[:-1] // PUT_AT_ONCE
+    cuts = [0, *(np.flatnonzero(np.diff(stretch)) + 1).tolist(), len(plan.ranks)]
+    for begin, end in pairwise(cuts):
+        parts = int(plan.first_row[end] - plan.first_row[begin])
         each = (columns for _, columns in tables.one_by_one("collectives", tables.ranks[begin:end]))
-        columns = Columns(stacked(each, fields, int(plan.first_row[end] - plan.first_row[begin]), plan.texts))
-        arrays = {name: columns.narrow_codes(name)[0] if name in plan.texts else columns[name] for name in _EVERY}
-        for number, rows in rows_by_code(lookup(block_of_code, arrays["group"], missing=-1)).items():
-            shelves[number].put({name: values[rows] for name, values in arrays.items()})
+        yield Columns(stacked(each, fields, parts, plan.texts))
 
 
 def _plan(tables: TableSet) -> Plan:

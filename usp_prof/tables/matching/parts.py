@@ -12,15 +12,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from weakref import finalize
 
 import numpy as np
 
 from usp_prof.columns.rows import distinct
-from usp_prof.tables.matching.shelves import Shelf, made_in, shelves_in
+from usp_prof.tables.matching.shelves import Shelf, folder_of, made_in, shelves_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,8 +80,7 @@ class Parts:
         self._blocks: list[_Block] = []
         self._folder: Path | None = None
         if in_files:
-            self._folder = Path(mkdtemp(prefix="usp-prof-parts-"))
-            finalize(self, rmtree, self._folder, ignore_errors=True)
+            self._folder, _ = folder_of(self, "parts")
 
     def __len__(self) -> int:
         """Count the parts."""

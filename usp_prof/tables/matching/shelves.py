@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -50,6 +53,12 @@ class Shelf:
         if self.folder is None:
             return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
         return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
+
+
+def folder_of(owner: object, name: str) -> tuple[Path, finalize[..., object]]:
+    """Make a temporary folder that goes when its owner does, or when what is given beside it is called."""
+    folder = Path(mkdtemp(prefix=f"usp-prof-{name}-"))
+    return folder, finalize(owner, rmtree, folder, ignore_errors=True)
 
 
 def shelves_in(folder: Path | None, count: int) -> list[Shelf]:
