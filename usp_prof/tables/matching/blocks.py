@@ -6,33 +6,31 @@ block the parts are read, matched, and reduced before the next is read:
     group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       of 1,000 parts each, at most 2,000 a block
     block        0        0        1        1       block 0 has parts of ranks 0, 1 and 2, block 1 of ranks 1, 2 and 3
 
-A rank has parts in many blocks. Not to read it once for each of them, its parts are put into files first, block by
-block, which `remove_files` removes. A run that keeps to the bound as a whole is one block: it stays in memory, and its
-groups are not looked at beforehand.
+A rank has parts in many blocks, and which blocks there are is known once all groups were seen. Not to read a rank
+again for each of them, its parts are put into a file as they are read, and from there into the files of their blocks,
+which `remove_files` removes. A run that keeps to the bound as a whole is one block, and stays in memory.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from usp_prof.columns.arrow import array_of, coded
 from usp_prof.columns.rows import lookup, rows_by_code
-from usp_prof.columns.table import Columns, stacked
+from usp_prof.columns.table import Columns
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.matching.shelves import folder_of, shelves_in
+from usp_prof.tables.matching.shelves import Folder, Shelf, shelves_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from weakref import finalize
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.shelves import Shelf
     from usp_prof.tables.table_set import TableSet
 
 
@@ -49,16 +47,17 @@ TO_MEASURE = (
 """Columns of `collectives` that are needed to match parts, to find what ties clocks, and to measure calls."""
 _EVERY = tuple(dict.fromkeys((*TO_MATCH, *TO_TIE, *TO_MEASURE)))
 PUT_AT_ONCE = 1 << 17
-"""Parts of as many ranks are put into files together: the files of a block are not opened for each rank."""
+"""Parts that are put into files together: these are not opened for each rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """Groups that are taken together."""
 
-    number: int
     parts: int
     """How many all ranks have of these groups."""
+    shelf: Shelf | None
+    """These parts in files; none where the run is one block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,15 +68,15 @@ class Plan:
     ranks: Ints
     first_row: Ints
     """By rank: the row of its first part, were all ranks' parts below each other; at the end, how many there are."""
-    block_of_group: dict[str, int]
-    """Empty where there is one block only."""
     texts: dict[str, list[str]]
-    """By column of texts all that the run has, as they come up first: codes mean the same in all blocks."""
+    """By column of texts all that blocks in files have, as they come up first: codes mean the same in all blocks."""
+    folder: Folder | None
+    """Where the files of the blocks are."""
 
     @property
     def is_whole(self) -> bool:
-        """Say whether the whole run is one block."""
-        return not self.block_of_group
+        """Say whether the whole run is one block, in memory."""
+        return self.folder is None
 
     @property
     def parts(self) -> int:
@@ -99,75 +98,16 @@ def plan_of(tables: TableSet) -> Plan:
 
 def read(tables: TableSet, block: Block, names: Sequence[str]) -> Columns:
     """Read some columns of the parts of a block, rank by rank; a run that is one block is read once, and held."""
-    plan = plan_of(tables)
-    if plan.is_whole:
+    if block.shelf is None:
         return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
-    columns = _files_of(tables).shelves(tables)[block.number].columns()
-    rows = slice(0, block.parts)
-    made = {
-        name: coded(columns[name][rows], plan.texts[name]) if name in plan.texts else array_of(columns[name][rows])
-        for name in names
-    }
-    return Columns(pa.table(made))
+    return _columns(block.shelf, slice(0, block.parts), names, plan_of(tables).texts)
 
 
 def remove_files(tables: TableSet) -> None:
-    """Remove the files of the blocks; they are made again when somebody reads a block."""
-    if not plan_of(tables).is_whole:
-        _files_of(tables).remove()
-
-
-class _Files:
-    """The parts of a run of several blocks in files, block by block, from the first read until they are removed."""
-
-    def __init__(self) -> None:
-        self._shelves: list[Shelf] = []
-        """By number of a block; empty while there are no files."""
-        self._remove: finalize[..., object] | None = None
-
-    def shelves(self, tables: TableSet) -> list[Shelf]:
-        """Give each block's columns."""
-        if not self._shelves:
-            folder, self._remove = folder_of(self, "blocks")
-            shelves = shelves_in(folder, len(plan_of(tables).blocks))
-            _put_parts(tables, shelves)
-            self._shelves = shelves
-        return self._shelves
-
-    def remove(self) -> None:
-        """Remove the files."""
-        self._shelves = []
-        if self._remove is not None:
-            self._remove()
-
-
-def _files_of(tables: TableSet) -> _Files:
-    return tables.memo("files of blocks", _Files)
-
-
-def _put_parts(tables: TableSet, shelves: Sequence[Shelf]) -> None:
-    """Put the parts of each rank onto the shelves of their blocks; texts as codes that mean the same in all."""
-    plan = plan_of(tables)
-    block_of_code = [plan.block_of_group[group] for group in plan.texts["group"]]
-    for columns in _ranks_together(tables, plan):
-        # Texts as int32, numbers as int64: what is read back has no other types.
-        arrays = {name: columns.narrow_codes(name)[0] if name in plan.texts else columns[name] for name in _EVERY}
-        block_of_part = lookup(block_of_code, arrays["group"], missing=-1)  # each has one: the plan saw all groups
-        for block, rows in rows_by_code(block_of_part).items():
-            shelves[block].put({name: values[rows] for name, values in arrays.items()})
-
-
-def _ranks_together(tables: TableSet, plan: Plan) -> Iterator[Columns]:
-    """Give the parts of ranks below each other, of so many ranks at once as have about `PUT_AT_ONCE`."""
-    schema = tables.view("collectives", tables.ranks[0]).schema
-    fields = [schema.field(name) for name in _EVERY]
-    # With 4 parts at once and ranks of 2: their first rows 0, 2, 4, 6 lie in stretches 0, 0, 1, 1. Cut before rank 2.
-    stretch = plan.first_row[:-1] // PUT_AT_ONCE
-    cuts = [0, *(np.flatnonzero(np.diff(stretch)) + 1).tolist(), len(plan.ranks)]
-    for begin, end in pairwise(cuts):
-        parts = int(plan.first_row[end] - plan.first_row[begin])
-        each = (columns for _, columns in tables.one_by_one("collectives", tables.ranks[begin:end]))
-        yield Columns(stacked(each, fields, parts, plan.texts))
+    """Remove the files of the blocks, of which nobody will read any more."""
+    folder = plan_of(tables).folder
+    if folder is not None:
+        folder.remove()
 
 
 def _plan(tables: TableSet) -> Plan:
@@ -176,22 +116,57 @@ def _plan(tables: TableSet) -> Plan:
     ranks = np.asarray(tables.ranks, np.int64)
     count = int(first_row[-1])
     if count <= MOST_PARTS or tables.recorded is not None:
-        return Plan((Block(0, count),), ranks, first_row, {}, {})
-    seen = _Groups.of(tables)
-    block_of_group = _dealt(seen)
-    parts_of_block = np.bincount(block_of_group, seen.parts).astype(np.int64).tolist()
-    blocks = tuple(Block(number, count) for number, count in enumerate(parts_of_block))
-    by_name = dict(zip(seen.texts["group"], block_of_group.tolist(), strict=True))
-    return Plan(blocks, ranks, first_row, by_name, seen.texts)
+        return Plan((Block(count, None),), ranks, first_row, {}, None)
+    folder, folder_as_read = Folder("blocks"), Folder("parts-as-read")
+    as_read = Shelf(folder_as_read.path)
+    texts = _put_as_read(tables, as_read)
+    parts_of_group, is_posted = _groups(as_read, count, texts)
+    block_of_group = _dealt(parts_of_group, is_posted)
+    parts_of_block = np.bincount(block_of_group, parts_of_group).astype(np.int64).tolist()
+    shelves = shelves_in(folder.path, len(parts_of_block))
+    _put_apart(as_read, count, shelves, block_of_group)
+    folder_as_read.remove()
+    return Plan(tuple(map(Block, parts_of_block, shelves)), ranks, first_row, texts, folder)
 
 
-def _dealt(seen: _Groups) -> Ints:
+def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
+    """Put the parts of all ranks onto a shelf, rank by rank; gives the texts that their codes stand for, by column."""
+    code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
+    pieces: list[dict[str, NDArray[Any]]] = []
+    for rank, columns in tables.one_by_one("collectives"):
+        pieces.append({name: _in_common(columns, name, code_of.get(name)) for name in _EVERY})
+        if rank == tables.ranks[-1] or sum(len(piece["rank"]) for piece in pieces) >= PUT_AT_ONCE:
+            shelf.put({name: np.concatenate([piece[name] for piece in pieces]) for name in _EVERY})
+            pieces = []
+    return {name: list(codes) for name, codes in code_of.items()}
+
+
+def _in_common(columns: Columns, name: str, code_of: dict[str, int] | None) -> NDArray[Any]:
+    """Give a column of a rank: numbers as int64, texts as int32 in codes of all ranks, to which new texts are added."""
+    if code_of is None:
+        return columns[name]
+    codes, texts = columns.narrow_codes(name)
+    return lookup([code_of.setdefault(text, len(code_of)) for text in texts], codes, missing=-1).astype(np.int32)
+
+
+def _groups(as_read: Shelf, count: int, texts: Mapping[str, Sequence[str]]) -> tuple[Ints, Flags]:
+    """Count the parts of each group, and mark the groups in which gloo sends or receives."""
+    parts, is_posted = np.zeros(len(texts["group"]), np.int64), np.zeros(len(texts["group"]), bool)
+    for rows in _stretches(count):
+        columns = _columns(as_read, rows, ("group", "library", "op"), texts)
+        group = columns.narrow_codes("group")[0]
+        parts += np.bincount(group, minlength=len(parts))
+        is_posted[group[columns.matches("library", "gloo") & columns.matches("op", *P2P)]] = True
+    return parts, is_posted
+
+
+def _dealt(parts_of_group: Ints, is_posted: Flags) -> Ints:
     """Give each group its block, in order of their codes: those that come up first at ranks close together."""
-    block_of_group = np.zeros(len(seen.parts), np.int64)
+    block_of_group = np.zeros(len(parts_of_group), np.int64)
     # What gloo's transfers carried is told by the median of all of them: they are in one block, however many.
-    block, filled = 0, int(seen.parts[seen.is_posted].sum())
-    for group in np.flatnonzero(~seen.is_posted).tolist():
-        parts = int(seen.parts[group])
+    block, filled = 0, int(parts_of_group[is_posted].sum())
+    for group in np.flatnonzero(~is_posted).tolist():
+        parts = int(parts_of_group[group])
         if filled and filled + parts > MOST_PARTS:
             block, filled = block + 1, 0
         block_of_group[group] = block
@@ -199,31 +174,25 @@ def _dealt(seen: _Groups) -> Ints:
     return block_of_group
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Groups:
-    """The groups that a run's ranks have parts of."""
+def _put_apart(as_read: Shelf, count: int, shelves: Sequence[Shelf], block_of_group: Ints) -> None:
+    """Put the parts of each block onto its shelf, in the order in which they were read."""
+    kept = as_read.columns()
+    for rows in _stretches(count):
+        columns = {name: values[rows] for name, values in kept.items()}
+        for block, chosen in rows_by_code(block_of_group[columns["group"]]).items():
+            shelves[block].put({name: values[chosen] for name, values in columns.items()})
 
-    texts: dict[str, list[str]]
-    parts: Ints
-    """By group: of all ranks."""
-    is_posted: Flags
-    """By group: gloo sends or receives in it."""
 
-    @classmethod
-    def of(cls, tables: TableSet) -> _Groups:
-        """Look at the groups of each rank."""
-        code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
-        parts, posted = Counter[int](), set[int]()
-        for _, columns in tables.one_by_one("collectives"):
-            for name, codes in code_of.items():
-                for text in columns.narrow_codes(name)[1]:
-                    codes.setdefault(text, len(codes))
-            narrow, texts = columns.narrow_codes("group")
-            group = lookup([code_of["group"][text] for text in texts], narrow, missing=-1).astype(np.int64)
-            groups, count = np.unique(group, return_counts=True)
-            parts.update(dict(zip(groups.tolist(), count.tolist(), strict=True)))
-            posted.update(group[columns.matches("library", "gloo") & columns.matches("op", *P2P)].tolist())
-        groups = np.arange(len(code_of["group"]))
-        of_group = np.array([parts[group] for group in groups.tolist()], np.int64)
-        is_posted = np.isin(groups, list(posted))
-        return cls({name: list(codes) for name, codes in code_of.items()}, of_group, is_posted)
+def _stretches(count: int) -> Iterator[slice]:
+    """Cut so many rows into stretches that are taken at once."""
+    for begin in range(0, count, PUT_AT_ONCE):
+        yield slice(begin, min(begin + PUT_AT_ONCE, count))
+
+
+def _columns(shelf: Shelf, rows: slice, names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> Columns:
+    """Read some columns of some rows of a shelf."""
+    kept = shelf.columns()
+    made = {
+        name: coded(kept[name][rows], texts[name]) if name in texts else array_of(kept[name][rows]) for name in names
+    }
+    return Columns(pa.table(made))

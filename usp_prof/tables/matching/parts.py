@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.rows import distinct
-from usp_prof.tables.matching.shelves import Shelf, folder_of, made_in, shelves_in
+from usp_prof.tables.matching.shelves import Folder, Shelf, made_in, shelves_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,9 +78,8 @@ class Parts:
 
     def __init__(self, *, in_files: bool) -> None:
         self._blocks: list[_Block] = []
-        self._folder: Path | None = None
-        if in_files:
-            self._folder, _ = folder_of(self, "parts")
+        self._files = Folder("parts") if in_files else None
+        self._folder = self._files.path if self._files else None
 
     def __len__(self) -> int:
         """Count the parts."""

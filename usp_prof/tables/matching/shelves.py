@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+class Folder:
+    """A temporary folder that goes when this object does, or when `remove` is called."""
+
+    def __init__(self, name: str) -> None:
+        self.path = Path(mkdtemp(prefix=f"usp-prof-{name}-"))
+        self.remove = finalize(self, rmtree, self.path, ignore_errors=True)
+
+
 class InFile:
     """A column in a file, of which slices are read."""
 
@@ -53,12 +61,6 @@ class Shelf:
         if self.folder is None:
             return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
         return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
-
-
-def folder_of(owner: object, name: str) -> tuple[Path, finalize[..., object]]:
-    """Make a temporary folder that goes when its owner does, or when what is given beside it is called."""
-    folder = Path(mkdtemp(prefix=f"usp-prof-{name}-"))
-    return folder, finalize(owner, rmtree, folder, ignore_errors=True)
 
 
 def shelves_in(folder: Path | None, count: int) -> list[Shelf]:
