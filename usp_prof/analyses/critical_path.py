@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.analyses.measures import arrivals, partition
+from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
 from usp_prof.columns.intervals import by_priority, union
-from usp_prof.columns.rows import latest_of_each, numbered, per_code, rows_by_code
+from usp_prof.columns.rows import lookup
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.intervals import Intervals
     from usp_prof.tables.clock import Clock
-    from usp_prof.tables.matching.parts import Rows
     from usp_prof.tables.table_set import TableSet
 
 
@@ -60,20 +59,19 @@ class _Exits:
     end: Ints
     arrival: Ints
     """When its last member arrived; all times on the common clock."""
-    to: Ints
+    to: NDArray[np.int32]
     """That member's rank."""
     axis: NDArray[np.object_]
 
 
 def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece, ...]:
     """Walk from the end on a rank back to the begin; pieces come in order of time."""
-    exits_of_rank = tables.memo("exits", lambda: _exits(tables))
     pieces: list[Piece] = []
     through = ""
     while end_ns > begin_ns:
-        exits = exits_of_rank.get(rank)
-        place = -1 if exits is None else _last_exit(exits, end_ns)
-        if exits is None or place < 0 or exits.arrival[place] <= begin_ns:
+        exits = tables.memo_of_rank(rank, "exits", partial(_exits, tables, rank))
+        place = _last_exit(exits, end_ns)
+        if place < 0 or exits.arrival[place] <= begin_ns:
             pieces.append(Piece(rank, begin_ns, end_ns, through))
             break
         arrival_ns = int(exits.arrival[place])
@@ -91,45 +89,26 @@ def _last_exit(exits: _Exits, now: int) -> int:
     return place
 
 
-def _exits(tables: TableSet) -> dict[int, _Exits]:
-    matched = call_table.of(tables)
-    complete, axis = matched.columns()["complete"], matched.columns()["axis"]
-    # One entry a part by which the way leaves a rank, block after block; times on the common clock.
-    leaving: dict[str, list[Ints]] = {"rank": [], "call": [], "end": [], "arrival": [], "to": []}
-    for parts in matched.parts.each_block("call", "part", "wait_ns", of_rank=partial(_ends, tables)):
-        number, call = numbered(parts["call"])
-        # By call of the block: when its last member arrived, and that member's rank.
-        arrival = per_code(call, parts["start"], np.maximum, len(number))
-        to = parts["rank"][latest_of_each(call, parts["start"], len(number))]
-        # A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
-        leaves = complete[parts["call"]] & parts["is_exposed"] & (parts["wait_ns"] > 0) & ~parts["is_send"]
-        rows = np.flatnonzero(leaves & (to[call] != parts["rank"]))
-        for name in ("rank", "call", "end"):
-            leaving[name].append(parts[name][rows])
-        leaving["arrival"].append(arrival[call[rows]])
-        leaving["to"].append(to[call[rows]])
-    if not leaving["rank"]:
-        return {}
-    rank, call, end, arrival, to = (np.concatenate(values) for values in leaving.values())
-    exits = {}
-    for member, of_rank in rows_by_code(rank).items():
-        # By their end, then by the last arrival at their call.
-        rows = of_rank[np.lexsort((call[of_rank], arrival[of_rank], end[of_rank]))]
-        exits[member] = _Exits(end[rows], arrival[rows], to[rows], axis[call[rows]])
-    return exits
+def _exits(tables: TableSet, rank: int) -> _Exits:
+    """Find the exits of a rank: parts of complete calls that waited for another, and that no compute hid at the end.
 
-
-def _ends(tables: TableSet, rank: int, parts: Rows) -> Rows:
-    """Give when one rank's parts start and end on the common clock, whether no compute hides the end, and the sends."""
-    collectives, part, clocks = tables.columns("collectives", rank), parts["part"], clock.of(tables)
-    start = collectives["start_ns"][part]
-    end = start + collectives["dur_ns"][part]
-    return {
-        "start": clocks.align(rank, start),
-        "end": clocks.align(rank, end),
-        "is_exposed": ~partition.sets_of(tables, rank).compute.holds(end - 1),
-        "is_send": collectives.matches("op", "send")[part],
-    }
+    A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
+    """
+    matched, clocks = call_table.of(tables), clock.of(tables)
+    calls, collectives = matched.columns(), tables.columns("collectives", rank)
+    parts = matched.parts.of(rank, "call", "part", "wait_ns")
+    is_send = collectives.matches("op", "send")[parts["part"]]
+    has_waited = calls["complete"][parts["call"]] & (parts["wait_ns"] > 0) & ~is_send
+    rows = np.flatnonzero(has_waited & (matched.last_rank[parts["call"]] != rank))
+    call, part = parts["call"][rows], parts["part"][rows]
+    local_end = collectives["start_ns"][part] + collectives["dur_ns"][part]
+    end, arrival = clocks.align(rank, local_end), calls["last_ns"][call]
+    # By their end, then by the last arrival at their call.
+    order = np.lexsort((call, arrival, end))
+    order = order[~partition.sets_of(tables, rank).compute.holds(local_end[order] - 1)]
+    codes, axes = calls.narrow_codes("axis")
+    axis = lookup(axes, codes[call[order]], missing="")
+    return _Exits(end[order], arrival[order], matched.last_rank[call[order]], axis)
 
 
 PATH_TIME = Metric(
@@ -172,13 +151,13 @@ class Bounding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPathResult:
-    """The way as pieces in order of time, its parts, the work that bounds, and the slack of each rank's steps."""
+    """The way as pieces in order of time, its parts, and the work that bounds."""
 
     pieces: tuple[Piece, ...]
     shares: tuple[Share, ...]
     bounding: tuple[Bounding, ...]
     parts: Partition
-    slack_ns: tuple[int, ...]
+    """Of all ranks' steps; what they stand still for others is slack."""
     notes: tuple[HealthRow, ...] = ()
 
     @property
@@ -200,8 +179,7 @@ class CriticalPathResult:
         sums += [({"rank": share.rank, "part": share.part}, share.ns) for share in self.shares]
         for dims, ns in sums:
             values += [Value(PATH_TIME, ns, dims), Value(PATH_FRACTION, ns / length_ns, dims)]
-        slack = np.array(self.slack_ns, np.int64)
-        return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, slack))
+        return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, self.parts.stalled))
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank and part."""
@@ -212,11 +190,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     """Walk the selected steps (of all ranks: the way goes where it goes)."""
     parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
     clocks, notes = clock.of(tables), _notes(tables)
-    slack = np.zeros(len(parts.rank), np.int64)
-    for rank, rows in rows_by_code(parts.rank).items():
-        slack[rows] = arrivals.stalls(tables, rank).within(parts.start[rows], parts.end[rows])
     if not len(parts.rank):
-        return CriticalPathResult((), (), (), parts, (), tuple(notes))
+        return CriticalPathResult((), (), (), parts, tuple(notes))
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
     # The walk starts where the last step of all ends.
     tied = _largest_component(clocks, parts)
@@ -227,7 +202,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
     shares = tuple(s for rank in sorted(on_path) for s in _shares(tables, rank, on_path[rank]))
     bounding = [b for rank in sorted(on_path) for b in _bounding(tables, rank, on_path[rank])]
     heaviest = tuple(sorted(bounding, key=lambda b: (-b.ns, b.rank, b.name))[:_NAMES])
-    return CriticalPathResult(pieces, shares, heaviest, parts, tuple(slack.tolist()), tuple(notes))
+    return CriticalPathResult(pieces, shares, heaviest, parts, tuple(notes))
 
 
 def _largest_component(clocks: Clock, parts: Partition) -> Ints:

@@ -20,7 +20,7 @@ from usp_prof.tables.matching.members import (
     delivered_ns,
     group_size,
     inter_node,
-    late_ranks,
+    last_ranks,
     members_of,
     on_one_clock,
     sequence_numbers,
@@ -86,6 +86,8 @@ class Calls:
     calls: pa.Table
     parts: Parts
     """Beside the columns of `call_parts`, `delivered_ns`: how long the range goes on after the data was across."""
+    last_rank: NDArray[np.int32]
+    """By call: who arrived last, however close the one before; -1 for one who is not among the parts."""
     _columns: Columns = field(init=False)
     _is_pair: Flags = field(init=False)
     """By call: a send or receive whose both sides were read."""
@@ -120,9 +122,11 @@ class Calls:
         order = np.lexsort((rank, rows["call"]))
         parts = Parts(in_files=False)
         parts.add(rank[order], {name: values[order] for name, values in rows.items()}, len(call_rows))
-        late_rank = self._columns["late_rank"][call_rows]
-        late_rank = np.where(np.isin(late_rank, ranks), late_rank, -1)
-        return Calls(_with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank), parts)
+        late_rank, last_rank = (
+            np.where(np.isin(rank, ranks), rank, -1) for rank in (self._columns["late_rank"], self.last_rank)
+        )
+        calls = _with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank[call_rows])
+        return Calls(calls, parts, last_rank[call_rows])
 
     def pairs_of(self, rank: int, *names: str) -> Rows:
         """Give columns of one rank's sends and receives whose other side was read."""
@@ -168,7 +172,7 @@ class _Measured:
     """Calls of a block, by first arrival."""
 
     calls: dict[str, NDArray[Any]]
-    """Columns of `calls`; texts as codes of `texts`."""
+    """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
     texts: dict[str, list[str]]
     """The same for all blocks that have calls."""
     number: Ints
@@ -181,9 +185,10 @@ def _make(tables: TableSet) -> Calls:
     parts = Parts(in_files=plan_of(tables).parts > MOST_HELD)
     blocks = [_measure(tables, members_of(block, clocks), parts) for block in same_calls.each_block(tables, TO_MEASURE)]
     remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
-    calls, number = _joined_calls([block for block in blocks if len(block.number)] or blocks)
+    columns, number = _joined_calls([block for block in blocks if len(block.number)] or blocks)
     parts.number(number)
-    return Calls(calls, parts)
+    last_rank = columns.pop("last_rank")
+    return Calls(table(SCHEMA, columns, len(number)), parts, last_rank.astype(np.int32))
 
 
 def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
@@ -207,6 +212,7 @@ def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
     wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
     transfer = np.maximum(over - members.start - wait, 0)
     end = per_code(call, over, np.maximum, count)
+    last_rank, is_tied = last_ranks(members, clocks)
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
     calls = {
         "op": columns.narrow_codes("op")[0][head],
@@ -221,7 +227,8 @@ def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
         "first_ns": per_code(call, members.start, np.minimum, count),
         "last_ns": last,
         "end_ns": end,
-        "late_rank": np.where(complete & (size > 1), late_ranks(members, clocks), -1),
+        "late_rank": np.where(complete & (size > 1) & ~is_tied, last_rank, -1),
+        "last_rank": last_rank,
         "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
         "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
         "inter_node": inter_node(tables, members),
@@ -243,7 +250,7 @@ def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
     return _Measured(calls, texts, members.number)
 
 
-def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
+def _joined_calls(blocks: Sequence[_Measured]) -> tuple[dict[str, Any], Ints]:
     """Put the calls of all blocks in order of first arrival; gives the number of each, block after block."""
     first_ns, tie = np.concatenate([block.calls["first_ns"] for block in blocks]), [block.number for block in blocks]
     order = np.lexsort((np.concatenate(tie), first_ns))
@@ -254,7 +261,7 @@ def _joined_calls(blocks: Sequence[_Measured]) -> tuple[pa.Table, Ints]:
         values = np.concatenate([block.calls.pop(name) for block in blocks])[order]
         texts = blocks[0].texts.get(name)
         columns[name] = values if texts is None else coded(*by_appearance(values, texts))
-    return table(SCHEMA, columns, len(order)), number
+    return columns, number
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures import partition
-from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import latest_of_each, numbered, per_code, rows_of
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
@@ -61,22 +60,6 @@ class Arrivals:
 def arrivals(tables: TableSet) -> Arrivals:
     """Measure the arrivals of a run's calls, once."""
     return tables.memo("arrivals", lambda: _measure(tables))
-
-
-def stalls(tables: TableSet, rank: int) -> Intervals:
-    """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
-    return tables.memo_of_rank(rank, "stalls", lambda: _stalls(tables, rank))
-
-
-def _stalls(tables: TableSet, rank: int) -> Intervals:
-    calls, sets = call_table.of(tables), partition.sets_of(tables, rank)
-    collectives = tables.columns("collectives", rank)
-    parts = calls.parts.of(rank, "part", "wait_ns")
-    # By row of `collectives`: the wait for the last member; 0 for parts of no call.
-    waiting = np.zeros(len(collectives), np.int64)
-    waiting[parts["part"]] = np.maximum(parts["wait_ns"], 0)
-    start = collectives["start_ns"]
-    return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
 def _measure(tables: TableSet) -> Arrivals:
@@ -124,7 +107,7 @@ def _ways(tables: TableSet, calls: Columns) -> OfRank:
         own = np.zeros(len(start), np.int64)
         rows = np.flatnonzero(taken[parts["call"]])
         since = _arrival_before(group_of_call[parts["call"][rows]], start[rows], int(clocks.local(rank, begin)))
-        own[rows] = start[rows] - since - stalls(tables, rank).within(since, start[rows])
+        own[rows] = start[rows] - since - partition.stalls(tables, rank).within(since, start[rows])
         return {"arrival": clocks.align(rank, start), "own": own}
 
     return of_rank

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses.measures import arrivals, op_work, partition
+from usp_prof.analyses.measures import op_work
 from usp_prof.analyses.measures.partition import CAUSES
 from usp_prof.analyses.measures.partition import Cause as Idle
 from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
@@ -55,8 +55,6 @@ class OwnTime:
     parts: Partition
     columns: Ints
     """In ns, a column for each part in the order of `_OWN`."""
-    kernels: Ints
-    """How many pieces of compute began in the step."""
     flop: Floats
     """What the ops of known shape must compute; 0 where no shapes were recorded."""
 
@@ -68,23 +66,14 @@ class OwnTime:
 
 def own_time(tables: TableSet, parts: Partition) -> OwnTime:
     """Divide each rank's steps into own time: compute, transfers, copies, input, host."""
-    stalled, kernels = np.zeros(len(parts.rank), np.int64), np.zeros(len(parts.rank), np.int64)
-    for rank in np.unique(parts.rank).tolist():
-        rows = np.flatnonzero(parts.rank == rank)
-        start, end = parts.start[rows], parts.end[rows]
-        waiting = arrivals.stalls(tables, rank) - partition.sets_of(tables, rank).bubble
-        stalled[rows] = waiting.within(start, end)
-        activities = tables.columns("activities", rank)
-        begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
-        kernels[rows] = np.searchsorted(begun, end) - np.searchsorted(begun, start)
     own = {
         Why.SLOW_COMPUTE: parts.compute,
-        Why.SLOW_LINK: np.maximum(parts.exposed.sum(axis=1) - stalled, 0),
+        Why.SLOW_LINK: np.maximum(parts.exposed.sum(axis=1) - parts.waited, 0),
         Why.COPIES: parts.memcpy,
         Why.LATE_INPUT: parts.idle[:, CAUSES.index(Idle.INPUT)],
         Why.HOST: parts.idle[:, [CAUSES.index(cause) for cause in (Idle.HOST, Idle.SYNC, Idle.OTHER)]].sum(axis=1),
     }
-    return OwnTime(parts, np.stack([own[part] for part in _OWN], axis=1), kernels, _flop(tables, parts))
+    return OwnTime(parts, np.stack([own[part] for part in _OWN], axis=1), _flop(tables, parts))
 
 
 def _flop(tables: TableSet, parts: Partition) -> Floats:
@@ -212,7 +201,7 @@ def _beside_peers(parts: Partition, rank: int, peers: tuple[int, ...], steps: In
 
 def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> float:
     """Give how much more the rank has to do than its peers: by kernels or by FLOP, whichever tells of more."""
-    return max(_ratio(own, counts, rank, peers, steps) for counts in (own.kernels, own.flop))
+    return max(_ratio(own, counts, rank, peers, steps) for counts in (own.parts.kernels, own.flop))
 
 
 def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: Ints) -> float:

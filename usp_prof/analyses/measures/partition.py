@@ -14,7 +14,7 @@ inside any op or mark `host`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,12 @@ class Partition:
     """A column for each of `CAUSES`."""
     contended: Ints
     """Exposed time during which several axes were exposed at once."""
+    stalled: Ints
+    """Time in which the rank stood still for others, see `stalls`."""
+    waited: Ints
+    """The same without bubbles."""
+    kernels: Ints
+    """How many pieces of compute began in the step."""
 
     @property
     def wall(self) -> Ints:
@@ -130,6 +136,13 @@ class Partition:
     def take(self, rows: Flags) -> Partition:
         """Keep some rows."""
         return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
+
+    def with_axes(self, axes: tuple[str, ...]) -> Partition:
+        """Give the same with more axes, which take no time."""
+        columns = [axes.index(axis) for axis in self.axes]
+        exposed, comm = (np.zeros((len(self.rank), len(axes)), np.int64) for _ in range(2))
+        exposed[:, columns], comm[:, columns] = self.exposed, self.comm
+        return replace(self, axes=axes, exposed=exposed, comm=comm)
 
 
 _ARRAYS = tuple(name for name in Partition.__dataclass_fields__ if name != "axes")
@@ -166,11 +179,27 @@ def sets_of(tables: TableSet, rank: int) -> Sets:
     return tables.memo_of_rank(rank, "sets", lambda: _sets(tables, rank))
 
 
+def stalls(tables: TableSet, rank: int) -> Intervals:
+    """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
+    return tables.memo_of_rank(rank, "stalls", lambda: _stalls(tables, rank))
+
+
+def _stalls(tables: TableSet, rank: int) -> Intervals:
+    sets, collectives = sets_of(tables, rank), tables.columns("collectives", rank)
+    parts = calls.of(tables).parts.of(rank, "part", "wait_ns")
+    # By row of `collectives`: the wait for the last member; 0 for parts of no call.
+    waiting = np.zeros(len(collectives), np.int64)
+    waiting[parts["part"]] = np.maximum(parts["wait_ns"], 0)
+    start = collectives["start_ns"]
+    return (union(start, start + waiting) | sets.bubble) - sets.compute
+
+
 def _whole(tables: TableSet) -> Partition:
-    names = {axis for rank in tables.ranks for axis in sets_of(tables, rank).axes}
-    axes = tuple(sorted(names, key=place_of_axis))
-    parts = [_of_rank(tables, rank, axes) for rank in tables.ranks]
-    whole = Partition(axes, *(np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS))
+    """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
+    of_ranks = [_of_rank(tables, rank) for rank in tables.ranks]
+    axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
+    of_ranks = [parts.with_axes(axes) for parts in of_ranks]
+    whole = Partition(axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS))
     return whole.take(np.isin(whole.rank, [rank for rank in tables.ranks if tables.has_device_work(rank)]))
 
 
@@ -224,11 +253,11 @@ def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     return waiting, delivered
 
 
-def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:
+def _of_rank(tables: TableSet, rank: int) -> Partition:
     sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
     start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
-    nothing = union([], [])
-    exposed = [sets.waited.get(axis, nothing) for axis in axes]
+    axes = tuple(sorted(sets.axes, key=place_of_axis))
+    exposed = [sets.waited[axis] for axis in axes]
     order = [sets.compute, *exposed, sets.copies, sets.bubble, *(sets.host[cause] for cause in _HOST_CAUSES)]
     owned = by_priority(order).cut(start, end, len(order))
     lone = [part - sets.compute for part in sets.axes.values()]
@@ -237,7 +266,9 @@ def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:
     for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 2, count + 6), strict=True):
         idle[:, CAUSES.index(cause)] = owned[:, column]
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
-    comm = [sets.axes.get(axis, nothing).within(start, end) for axis in axes]
+    comm = [sets.axes[axis].within(start, end) for axis in axes]
+    stalled, activities = stalls(tables, rank), tables.columns("activities", rank)
+    begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
     return Partition(
         axes,
         np.full(len(start), rank, np.int64),
@@ -251,4 +282,7 @@ def _of_rank(tables: TableSet, rank: int, axes: tuple[str, ...]) -> Partition:
         owned[:, count + 1],
         idle,
         at_least(lone, 2).within(start, end),
+        stalled.within(start, end),
+        (stalled - sets.bubble).within(start, end),
+        np.searchsorted(begun, end) - np.searchsorted(begun, start),
     )

@@ -85,8 +85,11 @@ def on_one_clock(members: Members, clocks: Clock) -> Flags:
     return np.asarray(low == high)
 
 
-def late_ranks(members: Members, clocks: Clock) -> Ints:
-    """Name the last to arrive, unless the next before it is within what the clocks leave open."""
+def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
+    """Name the last to arrive at each call, and mark the calls in which nobody is known to be.
+
+    These have one member, or the next before the last is within what the clocks leave open.
+    """
     by_arrival = np.lexsort((members.start, members.call))
     calls = np.arange(members.count)
     place_of_last = np.searchsorted(members.call[by_arrival], calls, side="right") - 1
@@ -95,7 +98,7 @@ def late_ranks(members: Members, clocks: Clock) -> Ints:
     is_alone = (members.call[before] != calls) | (last == before)
     apart = members.start[last] - members.start[before]
     is_tied = apart <= clocks.tolerance_ns(members.rank[last], members.rank[before])
-    return np.where(is_alone | is_tied, -1, members.rank[last])
+    return members.rank[last], np.asarray(is_alone | is_tied)
 
 
 def inter_node(tables: TableSet, members: Members) -> Flags:
