@@ -16,7 +16,7 @@ from usp_prof.analyses.measures import arrivals, lateness, partition
 from usp_prof.analyses.measures.lateness import Why
 from usp_prof.analyses.measures.partition import Cause
 from usp_prof.analyses.result import frame, in_order, spread
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
@@ -192,12 +192,14 @@ def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> 
     Lateness under a call that is hidden can be made up later: what the rank's own time exceeds its peers' bounds it.
     """
     cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
-    place = {key: row for row, key in enumerate(zip(parts.rank.tolist(), parts.step.tolist(), strict=True))}
     rows = np.flatnonzero(is_selected & ~seen.is_from_one_rank & (seen.late_rank >= 0))
-    keys = zip(seen.late_rank[rows].tolist(), seen.step[rows].tolist(), strict=True)
-    cell = np.array([place.get(key, -1) for key in keys], np.int64)
-    for axis in sorted(set(seen.axis[rows].tolist())):
-        on = (seen.axis[rows] == axis) & (cell >= 0)
+    (ranks, place_of_rank), (steps, place_of_step) = numbered(parts.rank), numbered(parts.step)
+    # By call: the row of its late rank and step; -1 where the partition has none.
+    late, step = rows_of(ranks, seen.late_rank[rows]), rows_of(steps, seen.step[rows])
+    key = np.where((late >= 0) & (step >= 0), late * len(steps) + step, -1)
+    cell = rows_of(place_of_rank * len(steps) + place_of_step, key)
+    for axis, code in sorted(zip(seen.axes, range(len(seen.axes)), strict=True)):
+        on = (seen.axis[rows] == code) & (cell >= 0)
         total = np.bincount(cell[on], seen.own_ns[rows][on], len(cost)).astype(np.int64)
         where = np.where(total > cost, axis, where)
         cost = np.maximum(cost, total)
@@ -243,11 +245,10 @@ def _culprit(
 
 def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Lateness]:
     is_blamable = is_selected & ~seen.is_from_one_rank
-    axes = sorted(set(seen.axis[is_blamable].tolist()))
+    axes = sorted({seen.axes[code] for code in distinct(seen.axis[is_blamable]).tolist()})
+    place_of_code = [axes.index(name) if name in axes else -1 for name in seen.axes]
     # By arrival the place of its axis, -1 for one that is left out; the same by number of a call.
-    axis = np.full(len(is_blamable), -1, np.int64)
-    for place, name in enumerate(axes):
-        axis[is_blamable & (seen.axis == name)] = place
+    axis = np.where(is_blamable, lookup(place_of_code, seen.axis, missing=-1), -1)
     axis_of_call = lookup(axis, seen.row_of_call, missing=-1)
     ranks, parts = tables.ranks, call_table.of(tables).parts
     # By axis and place of a rank: calls that it is a member of, those that it is the last in, and sums over these.

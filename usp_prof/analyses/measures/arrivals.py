@@ -42,9 +42,9 @@ class Arrivals:
     """One row for each complete call of a group of several ranks, in order of first arrival."""
 
     step: Ints
-    axis: NDArray[np.object_]
-    op: NDArray[np.object_]
-    group: NDArray[np.object_]
+    axis: NDArray[np.integer]
+    """Place in `axes`."""
+    axes: list[str]
     late_rank: Ints
     """-1 when tied within what the clocks leave open."""
     late_by_ns: Ints
@@ -83,17 +83,8 @@ def _measure(tables: TableSet) -> Arrivals:
         rows, place = numbered(row[members])
         late_by[rows], own_by[rows] = _margins(place, parts["arrival"][members], parts["own"][members], len(rows))
     late, from_one = calls["late_rank"], calls.matches("op", *FROM_ONE_RANK)
-    return Arrivals(
-        calls["step"],
-        calls["axis"],
-        calls["op"],
-        calls["group"],
-        late,
-        late_by,
-        np.where((late >= 0) & ~from_one, np.clip(own_by, 0, late_by), 0),
-        from_one,
-        row_of_call,
-    )
+    own = np.where((late >= 0) & ~from_one, np.clip(own_by, 0, late_by), 0)
+    return Arrivals(calls["step"], *calls.narrow_codes("axis"), late, late_by, own, from_one, row_of_call)
 
 
 def _ways(tables: TableSet, calls: Columns) -> OfRank:

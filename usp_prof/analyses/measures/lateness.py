@@ -79,8 +79,7 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
 def _flop(tables: TableSet, parts: Partition) -> Floats:
     """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
     flop_of_row = np.zeros(len(parts.rank))
-    for rank in np.unique(parts.rank).tolist():
-        rows = np.flatnonzero(parts.rank == rank)
+    for rank, rows in rows_by_code(parts.rank).items():
         work = op_work.of_rank(tables, rank, EVERYTHING)
         # The first kernel of each op of a known kind; -1 stands for kernels without one.
         first = first_rows(work.owner)

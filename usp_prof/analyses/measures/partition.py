@@ -196,11 +196,14 @@ def _stalls(tables: TableSet, rank: int) -> Intervals:
 
 def _whole(tables: TableSet) -> Partition:
     """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
-    of_ranks = [_of_rank(tables, rank) for rank in tables.ranks]
+    of_ranks, is_known = [], []
+    for rank in tables.ranks:
+        of_ranks.append(_of_rank(tables, rank))
+        is_known.append(np.full(len(of_ranks[-1].rank), tables.has_device_work(rank)))
     axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
     of_ranks = [parts.with_axes(axes) for parts in of_ranks]
     whole = Partition(axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS))
-    return whole.take(np.isin(whole.rank, [rank for rank in tables.ranks if tables.has_device_work(rank)]))
+    return whole.take(np.concatenate(is_known))
 
 
 def _sets(tables: TableSet, rank: int) -> Sets:
@@ -270,19 +273,19 @@ def _of_rank(tables: TableSet, rank: int) -> Partition:
     stalled, activities = stalls(tables, rank), tables.columns("activities", rank)
     begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
     return Partition(
-        axes,
-        np.full(len(start), rank, np.int64),
-        windows["step"],
-        start,
-        end,
-        owned[:, 0],
-        owned[:, 1 : count + 1],
-        np.stack(comm, axis=1) if comm else np.zeros((len(start), 0), np.int64),
-        union_of(list(sets.axes.values())).within(start, end),
-        owned[:, count + 1],
-        idle,
-        at_least(lone, 2).within(start, end),
-        stalled.within(start, end),
-        (stalled - sets.bubble).within(start, end),
-        np.searchsorted(begun, end) - np.searchsorted(begun, start),
+        axes=axes,
+        rank=np.full(len(start), rank, np.int64),
+        step=windows["step"],
+        start=start,
+        end=end,
+        compute=owned[:, 0],
+        exposed=owned[:, 1 : count + 1],
+        comm=np.stack(comm, axis=1) if comm else np.zeros((len(start), 0), np.int64),
+        any_comm=union_of(list(sets.axes.values())).within(start, end),
+        memcpy=owned[:, count + 1],
+        idle=idle,
+        contended=at_least(lone, 2).within(start, end),
+        stalled=stalled.within(start, end),
+        waited=(stalled - sets.bubble).within(start, end),
+        kernels=np.searchsorted(begun, end) - np.searchsorted(begun, start),
     )
