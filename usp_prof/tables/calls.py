@@ -27,6 +27,7 @@ from usp_prof.tables.matching.members import (
 )
 from usp_prof.tables.matching.parts import COLUMNS, MOST_HELD, Parts
 from usp_prof.tables.matching.same_calls import MatchedBy
+from usp_prof.tables.matching.shelves import Folder, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -120,7 +121,7 @@ class Calls:
         rank = np.repeat(ranks, [len(parts["call"]) for parts in parts_of.values()])
         call_rows, rows["call"] = numbered(rows["call"])
         order = np.lexsort((rank, rows["call"]))
-        parts = Parts(in_files=False)
+        parts = Parts()
         parts.add(rank[order], {name: values[order] for name, values in rows.items()}, len(call_rows))
         late_rank, last_rank = (
             np.where(np.isin(rank, ranks), rank, -1) for rank in (self._columns["late_rank"], self.last_rank)
@@ -169,30 +170,34 @@ def build_parts(tables: TableSet) -> pa.Table:
 
 @dataclass(slots=True, eq=False)
 class _Measured:
-    """Calls of a block, by first arrival."""
+    """The calls of blocks, block after block, in each by first arrival."""
 
-    calls: dict[str, NDArray[Any]]
+    calls: Shelf
     """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
-    texts: dict[str, list[str]]
+    texts: dict[str, list[str]] = field(default_factory=dict)
     """The same for all blocks that have calls."""
-    number: Ints
+    numbers: list[Ints] = field(default_factory=list)
     """By call: its number among the matched calls of the run."""
 
 
 def _make(tables: TableSet) -> Calls:
     """Measure the calls of each block of groups, and set them below each other by first arrival."""
     clocks = clock.of(tables)
-    parts = Parts(in_files=plan_of(tables).parts > MOST_HELD)
-    blocks = [_measure(tables, members_of(block, clocks), parts) for block in same_calls.each_block(tables, TO_MEASURE)]
+    folder, apart = None, None
+    if plan_of(tables).parts > MOST_HELD:
+        folder, apart = Folder("calls"), Folder("calls-of-blocks")
+    parts, measured = Parts(folder), _Measured(Shelf(apart.path if apart else None))
+    for block in same_calls.each_block(tables, TO_MEASURE):
+        _measure(tables, members_of(block, clocks), parts, measured)
     remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
-    columns, number = _joined_calls([block for block in blocks if len(block.number)] or blocks)
+    columns, number = _sorted_calls(measured, folder)
     parts.number(number)
     last_rank = columns.pop("last_rank")
-    return Calls(table(SCHEMA, columns, len(number)), parts, last_rank.astype(np.int32))
+    return Calls(table(SCHEMA, columns, len(number)), parts, last_rank)
 
 
-def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
-    """Measure each call of a block from its members, and add the block to the parts.
+def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measured) -> None:
+    """Measure each call of a block from its members, and add the block to the parts and to what was measured.
 
     Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
     takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
@@ -228,14 +233,17 @@ def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
         "last_ns": last,
         "end_ns": end,
         "late_rank": np.where(complete & (size > 1) & ~is_tied, last_rank, -1),
-        "last_rank": last_rank,
+        "last_rank": last_rank.astype(np.int32),
         "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
         "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
         "inter_node": inter_node(tables, members),
         "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
     }
-    texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
-    texts["matched_by"] = [str(how) for how in MatchedBy]
+    measured.calls.put(calls)
+    measured.numbers.append(members.number)
+    if count or not measured.texts:
+        measured.texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
+        measured.texts["matched_by"] = [str(how) for how in MatchedBy]
     parts.add(
         members.rank,
         {
@@ -247,20 +255,28 @@ def _measure(tables: TableSet, members: Members, parts: Parts) -> _Measured:
         },
         count,
     )
-    return _Measured(calls, texts, members.number)
 
 
-def _joined_calls(blocks: Sequence[_Measured]) -> tuple[dict[str, Any], Ints]:
-    """Put the calls of all blocks in order of first arrival; gives the number of each, block after block."""
-    first_ns, tie = np.concatenate([block.calls["first_ns"] for block in blocks]), [block.number for block in blocks]
-    order = np.lexsort((np.concatenate(tie), first_ns))
+def _sorted_calls(measured: _Measured, folder: Folder | None) -> tuple[dict[str, Any], Ints]:
+    """Put the calls of all blocks in order of first arrival; gives the number of each, block after block.
+
+    With a folder their columns are in files there, of which no more is in memory than is in use.
+    """
+    kept, tie = measured.calls.columns(), np.concatenate(measured.numbers)
+    every = slice(0, len(tie))
+    order = np.lexsort((tie, kept["first_ns"][every]))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    columns: dict[str, Any] = {"call": np.arange(len(order))}
-    for name in list(blocks[0].calls):
-        values = np.concatenate([block.calls.pop(name) for block in blocks])[order]
-        texts = blocks[0].texts.get(name)
-        columns[name] = values if texts is None else coded(*by_appearance(values, texts))
+    columns: dict[str, Any] = {}
+    for name in ("call", *kept):
+        values = np.arange(len(order)) if name == "call" else kept[name][every][order]
+        texts = measured.texts.get(name)
+        if texts is not None:
+            codes, texts = by_appearance(values, texts)
+            values = codes.astype(np.int32)
+        if folder is not None:
+            values = folder.mapped(name, values)
+        columns[name] = values if texts is None else coded(values, texts)
     return columns, number
 
 

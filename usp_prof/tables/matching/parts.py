@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.rows import distinct
-from usp_prof.tables.matching.shelves import Folder, Shelf, made_in, shelves_in
+from usp_prof.tables.matching.shelves import Shelf, made_in, shelves_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.matching.shelves import InFile
+    from usp_prof.tables.matching.shelves import Folder, InFile
 
     Rows = Mapping[str, NDArray[Any]]
     """Some columns of some parts."""
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_HELD = 4 << 20
-"""A run of more parts has them in files: 32 bytes a part."""
+"""A run of more parts has them in files, 32 bytes a part, and its calls as well, 116 bytes a call."""
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
 COLUMNS = tuple(_TYPES)
 """Of one rank's parts; those of a block have `rank` too."""
@@ -76,10 +76,11 @@ class _Block:
 class Parts:
     """The parts of a run's matched calls."""
 
-    def __init__(self, *, in_files: bool) -> None:
+    def __init__(self, folder: Folder | None = None) -> None:
+        """Without a folder they stay in memory."""
         self._blocks: list[_Block] = []
-        self._files = Folder("parts") if in_files else None
-        self._folder = self._files.path if self._files else None
+        self._files = folder
+        self._folder = folder.path if folder else None
 
     def __len__(self) -> int:
         """Count the parts."""

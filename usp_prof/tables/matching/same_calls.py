@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ from usp_prof.columns.rows import (
 )
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching.blocks import TO_MATCH, plan_of, read
+from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,6 +81,8 @@ class Matches:
     """Number of its call, from 0; -1 for a part whose group or peer is not known."""
     by: NDArray[np.int8]
     """Position in `MatchedBy`; -1 when unmatched."""
+    folder: Folder | None
+    """Where the arrays are, of a run of several blocks."""
 
 
 def each_block(tables: TableSet, columns: Sequence[str]) -> Iterator[MatchedParts]:
@@ -109,14 +113,16 @@ def _as_recorded(tables: TableSet) -> Matches:
     recorded = tables.recorded or tables
     matches, columns = matches_of(recorded), read(tables, plan_of(tables).blocks[0], TO_MATCH)
     row = plan_of(recorded).rows(columns["rank"], columns["part"])
-    return Matches(matches.call[row], matches.by[row])
+    return Matches(matches.call[row], matches.by[row], None)
 
 
 def _matches(tables: TableSet) -> Matches:
     """Match block by block, and number the calls as if all had been matched at once."""
     plan = plan_of(tables)
-    call = np.full(plan.parts, UNMATCHED, np.int32)
-    by = np.full(plan.parts, UNMATCHED, np.int8)
+    folder = None if plan.is_whole else Folder("matches")
+    call, by = np.full(plan.parts, UNMATCHED, np.int32), np.full(plan.parts, UNMATCHED, np.int8)
+    if folder is not None:
+        call, by = folder.mapped("call", call), folder.mapped("by", by)
     # By call, block after block: how it was matched, and its group.
     ways, groups, calls = [], [], 0
     for block in plan.blocks:
@@ -135,8 +141,9 @@ def _matches(tables: TableSet) -> Matches:
         number_of_call = np.empty(calls + 1, np.int32)
         number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
         number_of_call[UNMATCHED] = UNMATCHED
-        call = number_of_call[call]
-    return Matches(call, by)
+        for begin, end in pairwise(plan.first_row.tolist()):
+            call[begin:end] = number_of_call[call[begin:end]]
+    return Matches(call, by, folder)
 
 
 def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:

@@ -24,6 +24,12 @@ class Folder:
         self.path = Path(mkdtemp(prefix=f"usp-prof-{name}-"))
         self.remove = finalize(self, rmtree, self.path, ignore_errors=True)
 
+    def mapped(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Put an array into a file of this name, and give it back as one whose pages the system may drop."""
+        path = self.path / name
+        values.tofile(path)
+        return np.memmap(path, values.dtype, "r+") if len(values) else values
+
 
 class InFile:
     """A column in a file, of which slices are read."""
