@@ -16,6 +16,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, NO_DIMS, Better, Dims, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls as call_table
+from usp_prof.tables.matching.blocks import plan_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,7 +286,7 @@ def _link(tables: TableSet) -> tuple[str, float]:
 
 
 def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
-    everything = sum(len(tables.columns("collectives", rank)) for rank in tables.ranks)
+    everything = plan_of(tables).parts
     joined = len(call_table.of(tables).parts)
     notes = []
     if everything > joined:

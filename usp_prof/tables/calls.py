@@ -17,13 +17,13 @@ from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of, remove_files
 from usp_prof.tables.matching.members import (
-    delivered_ns,
     group_size,
     inter_node,
     last_ranks,
     members_of,
     on_one_clock,
     sequence_numbers,
+    times_of,
 )
 from usp_prof.tables.matching.parts import COLUMNS, MOST_HELD, Parts
 from usp_prof.tables.matching.same_calls import MatchedBy
@@ -197,26 +197,15 @@ def _make(tables: TableSet) -> Calls:
 
 
 def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measured) -> None:
-    """Measure each call of a block from its members, and add the block to the parts and to what was measured.
-
-    Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
-    takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
-    """
+    """Measure each call of a block from its members, and add the block to the parts and to what was measured."""
     clocks = clock.of(tables)
     columns, call, count = members.columns, members.call, members.count
-    # One entry a call: its first member, how many it has and was seen with, its last arrival, its end.
+    # One entry a call: its first member, and how many it has and was seen with.
     head = np.searchsorted(call, np.arange(count))
     size, seen = group_size(members, head), np.bincount(call, minlength=count)
     complete = (seen == size) & on_one_clock(members, clocks)
-    last = per_code(call, members.start, np.maximum, count)
-    # One entry a member: how long its range goes on after the delivery, when the data was across, wait and transfer.
     is_known = complete[call]
-    delivered = np.where(is_known, delivered_ns(tables, members), 0)
-    over = members.end - delivered
-    lasting = np.maximum(members.end - members.start, 0)
-    wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
-    transfer = np.maximum(over - members.start - wait, 0)
-    end = per_code(call, over, np.maximum, count)
+    times = times_of(tables, members, is_known)
     last_rank, is_tied = last_ranks(members, clocks)
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
     calls = {
@@ -230,12 +219,12 @@ def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measur
         "complete": complete,
         "bytes": per_code(call, largest, np.maximum, count),
         "first_ns": per_code(call, members.start, np.minimum, count),
-        "last_ns": last,
-        "end_ns": end,
+        "last_ns": times.last,
+        "end_ns": times.end,
         "late_rank": np.where(complete & (size > 1) & ~is_tied, last_rank, -1),
         "last_rank": last_rank.astype(np.int32),
-        "transfer_ns": np.where(complete, np.maximum(end - last, 0), -1),
-        "wait_ns": np.where(complete, per_code(call, wait, np.add, count), -1),
+        "transfer_ns": np.where(complete, np.maximum(times.end - times.last, 0), -1),
+        "wait_ns": np.where(complete, per_code(call, times.wait, np.add, count), -1),
         "inter_node": inter_node(tables, members),
         "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
     }
@@ -249,9 +238,9 @@ def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measur
         {
             "call": call,
             "part": members.part,
-            "wait_ns": np.where(is_known, wait, -1),
-            "transfer_ns": np.where(is_known, transfer, -1),
-            "delivered_ns": delivered,
+            "wait_ns": np.where(is_known, times.wait, -1),
+            "transfer_ns": np.where(is_known, times.transfer, -1),
+            "delivered_ns": times.delivered,
         },
         count,
     )

@@ -128,7 +128,39 @@ def sequence_numbers(members: Members, head: Ints) -> Ints:
     return np.where(is_recorded, columns["sequence"][head], counted)
 
 
-def delivered_ns(tables: TableSet, members: Members) -> Ints:
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """When the members of calls waited, and when they carried data."""
+
+    last: Ints
+    """By call: its last arrival."""
+    end: Ints
+    """By call: when its data was across."""
+    delivered: Ints
+    """By member: how long its range goes on after the data was across."""
+    wait: Ints
+    """By member: until the last arrived."""
+    transfer: Ints
+    """By member: after that, until its data was across."""
+
+
+def times_of(tables: TableSet, members: Members, is_known: Flags) -> Times:
+    """Divide the time of each member; `is_known` marks the members of complete calls.
+
+    Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
+    takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
+    """
+    call, count = members.call, members.count
+    last = per_code(call, members.start, np.maximum, count)
+    delivered = np.where(is_known, _delivered_ns(tables, members), 0)
+    over = members.end - delivered
+    lasting = np.maximum(members.end - members.start, 0)
+    wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
+    transfer = np.maximum(over - members.start - wait, 0)
+    return Times(last, per_code(call, over, np.maximum, count), delivered, wait, transfer)
+
+
+def _delivered_ns(tables: TableSet, members: Members) -> Ints:
     """Measure how long the range of a posted send or receive goes on after the receiver had the data.
 
     gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
