@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import made
+import numpy as np
 import pytest
 from made import Row, part
 
 from usp_prof.analyses import breakdown, collectives, critical_path, moe, overlap, pipeline, step_time, stragglers
+from usp_prof.model.errors import InputError
 from usp_prof.replay import representatives
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 from usp_prof.tables import calls, clock
 from usp_prof.tables.matching import blocks
+from usp_prof.tables.matching.shelves import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -127,6 +130,14 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
     assert answers(path, tmp_path) == whole
     gc.collect()
     assert not list(tmp_path.glob("usp-prof-*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_folder_without_room_is_said(tmp_path: Path) -> None:
+    (tmp_path / "start_ns").symlink_to("/dev/full")
+    with pytest.raises(InputError, match="No space left on device") as refused:
+        Shelf(tmp_path).put({"start_ns": np.arange(1 << 17)})
+    assert "TMPDIR" in refused.value.hint
 
 
 def rows(*parts: Row) -> dict[str, list[Row]]:

@@ -11,6 +11,8 @@ from weakref import finalize
 
 import numpy as np
 
+from usp_prof.model.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,8 +29,20 @@ class Folder:
     def mapped(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         """Put an array into a file of this name, and give it back as one whose pages the system may drop."""
         path = self.path / name
-        values.tofile(path)
+        _append(path, values)
         return np.memmap(path, values.dtype, "r+") if len(values) else values
+
+
+def _append(path: Path, values: NDArray[Any]) -> None:
+    """Write numbers behind those of a file; `tofile` would not say so where there is no room."""
+    try:
+        with path.open("ab") as file:
+            file.write(np.ascontiguousarray(values).data)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}",
+            hint="let TMPDIR name a folder with room: some 200 bytes for each collective of each rank",
+        ) from None
 
 
 class InFile:
@@ -59,8 +73,7 @@ class Shelf:
             if self.folder is None:
                 self.pieces.setdefault(name, []).append(values)
             else:
-                with (self.folder / name).open("ab") as file:
-                    values.tofile(file)
+                _append(self.folder / name, values)
 
     def columns(self) -> dict[str, NDArray[Any] | InFile]:
         """Give what was put."""
