@@ -19,6 +19,8 @@ from usp_prof.tables import calls as call_table
 from usp_prof.tables.matching.blocks import plan_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -97,6 +99,9 @@ class Kind:
     link_fraction: float
 
 
+_TEXTS = ("axis", "op", "group")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """Each complete call of known size, for a chart of bandwidth over size."""
@@ -104,10 +109,14 @@ class Points:
     bytes: Ints
     transfer_ns: Ints
     busbw: Floats
-    axis: NDArray[np.object_]
-    op: NDArray[np.object_]
     inter_node: Flags
-    group: NDArray[np.object_]
+    texts: Mapping[str, tuple[NDArray[Any], list[str]]]
+    """Codes and what they stand for: `axis`, `op`, `group`."""
+
+    def matches(self, name: str, text: str) -> Flags:
+        """Mark the calls of one axis, operation or group."""
+        codes, texts = self.texts[name]
+        return lookup([other == text for other in texts], codes, missing=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +144,7 @@ class CollectivesResult:
             values += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
         for axis, op in sorted({(k.axis, k.op) for k in self.kinds}):
             dims = {"axis": axis, "collective": op}
-            rows = (self.points.axis == axis) & (self.points.op == op)
+            rows = self.points.matches("axis", axis) & self.points.matches("op", op)
             values += _bandwidth_values(self.points, rows, dims)
             skews = [(k.skew_ns, k.complete) for k in self.kinds if (k.axis, k.op) == (axis, op) and k.complete]
             if skews:
@@ -189,10 +198,8 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
         kept["bytes"][usable],
         kept["transfer_ns"][usable],
         busbw[usable],
-        kept["axis"][usable],
-        kept["op"][usable],
         kept["inter_node"][usable],
-        kept["group"][usable],
+        {name: (codes[usable], texts) for name in _TEXTS for codes, texts in [kept.narrow_codes(name)]},
     )
     return CollectivesResult(
         _kinds(kept, busbw, peak),

@@ -53,7 +53,7 @@ class Arrivals:
     """What of it is the late rank's own doing; 0 where the data comes from one rank."""
     is_from_one_rank: Flags
     """The others depend on what one rank alone has: nobody is late."""
-    row_of_call: Ints
+    row_of_call: NDArray[np.int32]
     """By number of a call: its row here, -1 for those that are left out."""
 
 
@@ -73,7 +73,7 @@ def _measure(tables: TableSet) -> Arrivals:
     all_calls = matched.columns()
     is_taken = _taken(all_calls)
     calls = all_calls.take(is_taken)
-    row_of_call = np.full(len(all_calls), -1, np.int64)
+    row_of_call = np.full(len(all_calls), -1, np.int32)
     row_of_call[is_taken] = np.arange(len(calls))
     # One entry a row: by how much the last arrival is later, and its own way longer, than all others'.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)

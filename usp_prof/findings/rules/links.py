@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import collectives
+from usp_prof.columns.rows import distinct, rows_by_code
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
@@ -131,21 +132,22 @@ class LowBandwidth:
         if shares or not measures.link_peak > 0:
             return
         points = measures.points
-        large = (points.bytes >= LARGE_BYTES) & ~points.inter_node & (points.axis != "pp")
-        for axis in sorted({str(name) for name in points.axis[large]}):
-            rows = large & (points.axis == axis)
-            groups = sorted({str(name) for name in points.group[rows]})
-            by_group = [float(np.median(points.busbw[rows & (points.group == group)])) for group in groups]
+        large = (points.bytes >= LARGE_BYTES) & ~points.inter_node & ~points.matches("axis", "pp")
+        codes, axes = points.texts["axis"]
+        for axis in sorted({axes[code] for code in distinct(codes[large]).tolist()}):
+            rows = np.flatnonzero(large & points.matches("axis", axis))
+            groups = rows_by_code(points.texts["group"][0][rows])
+            by_group = [float(np.median(points.busbw[rows[places]])) for places in groups.values()]
             # The best group tells what the axis reaches: one that is slower than the others is a slow link.
             measured = max(by_group)
-            if rows.sum() < FEWEST_LARGE or measured >= LOW_SHARE * measures.link_peak:
+            if len(rows) < FEWEST_LARGE or measured >= LOW_SHARE * measures.link_peak:
                 continue
             graph = graph_of(tables)
             yield Draft(
                 f"{axis} collectives reach {100 * measured / measures.link_peak:.0f} % of the link",
                 {"axis": axis},
                 {
-                    "calls": int(rows.sum()),
+                    "calls": len(rows),
                     "median_bytes": float(np.median(points.bytes[rows])),
                     "bus_bytes_per_second": measured,
                     "link_bytes_per_second": measures.link_peak,
@@ -264,7 +266,7 @@ class WideTensorParallel:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the rate of tensor-parallel collectives between hosts with the link inside one."""
         measures = collectives.compute(tables)
-        rows = (measures.points.axis == str(Axis.TP)) & measures.points.inter_node
+        rows = measures.points.matches("axis", str(Axis.TP)) & measures.points.inter_node
         if not rows.any() or not measures.link_peak > 0:
             return
         measured = float(np.median(measures.points.busbw[rows]))

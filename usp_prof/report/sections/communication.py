@@ -159,12 +159,13 @@ def bandwidth(result: CollectivesResult) -> BandwidthPoints | None:
     if not len(points.bytes):
         return None
     every = -(-len(points.bytes) // _MOST_POINTS)
+    (axis, axes), (op, ops) = points.texts["axis"], points.texts["op"]
     label = f"{result.link_name} {quantity(result.link_peak, Unit.BYTES_PER_SECOND)}" if result.link_name else ""
     return BandwidthPoints(
         points.bytes[::every].astype(float),
         points.busbw[::every],
-        tuple(str(axis) or "unknown" for axis in points.axis[::every]),
-        tuple(str(op) for op in points.op[::every]),
+        tuple(axes[code] or "unknown" for code in axis[::every].tolist()),
+        tuple(ops[code] for code in op[::every].tolist()),
         result.link_peak,
         label,
     )

@@ -89,7 +89,7 @@ class Plan:
 
 
 def plan_of(tables: TableSet) -> Plan:
-    """Deal the groups of a run into blocks, once.
+    """Deal the groups of a run into blocks, once; where there are several their parts are then in files.
 
     A predicted run, whose calls are those of the recorded one, is one block.
     """
