@@ -182,3 +182,14 @@ def test_tables_are_built_from_the_same_match() -> None:
     assert calls.build(tables).num_rows == 1
     assert calls.build_parts(tables).num_rows == 2
     assert calls.build(made.run({0: {}})).num_rows == 0
+
+
+def test_the_last_is_known_where_nobody_is_blamed() -> None:
+    """The critical path goes on at whoever came last, be it by less than the clocks can tell."""
+    first_is_last = {r: rows(part("all_reduce", 1_000 - 900 * r, 9_000, sequence=1)) for r in range(2)}
+    found = calls.of(made.run(first_is_last))
+    assert found.columns()["late_rank"].tolist() == [-1]
+    assert found.last_rank.tolist() == [0]
+    assert found.among([1]).last_rank.tolist() == [-1]
+    together = {r: rows(part("all_reduce", 100, 9_000, sequence=1)) for r in range(2)}
+    assert calls.of(made.run(together)).last_rank.tolist() == [1]

@@ -78,6 +78,7 @@ def _measure(tables: TableSet) -> Arrivals:
     # One entry a row: by how much the last arrival is later, and its own way longer, than all others'.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
     for parts in matched.parts.each_block("call", "part", of_rank=_ways(tables, all_calls)):
+        # Only parts of calls that have a row; `place` numbers the rows that this block fills.
         row = row_of_call[parts["call"]]
         members = np.flatnonzero(row >= 0)
         rows, place = numbered(row[members])
@@ -95,6 +96,7 @@ def _ways(tables: TableSet, calls: Columns) -> OfRank:
 
     def of_rank(rank: int, parts: Rows) -> Rows:
         start = tables.columns("collectives", rank)["start_ns"][parts["part"]]
+        # One entry a part of this rank, in the order of `parts`; 0 for parts of calls that are not measured.
         own = np.zeros(len(start), np.int64)
         rows = np.flatnonzero(taken[parts["call"]])
         since = _arrival_before(group_of_call[parts["call"][rows]], start[rows], int(clocks.local(rank, begin)))
@@ -111,6 +113,7 @@ def _taken(calls: Columns) -> Flags:
 
 def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
     """Give for each of a rank's parts its arrival at the group's call before; for the first the begin of all."""
+    # In this order a part follows the one before it of the same group.
     order = np.lexsort((start, group))
     before = np.full(len(start), first, np.int64)
     follows = group[order][1:] == group[order][:-1]

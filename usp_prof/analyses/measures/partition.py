@@ -196,6 +196,7 @@ def _stalls(tables: TableSet, rank: int) -> Intervals:
 
 def _whole(tables: TableSet) -> Partition:
     """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
+    # `is_known`: by row, whether the trace holds what the rank's device did.
     of_ranks, is_known = [], []
     for rank in tables.ranks:
         of_ranks.append(_of_rank(tables, rank))
@@ -214,6 +215,7 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     talks = activities.matches("kind", "communication")
     waiting, delivered = _carrying_nothing(tables, rank)
     begin, done = np.minimum(start + waiting, end), end - delivered
+    # By communication: the place of its axis in `names`; from here on `code` has no entry for other activities.
     code, names = _axis_codes(activities)
     code = code[talks]
     by_axis = {
@@ -262,6 +264,7 @@ def _of_rank(tables: TableSet, rank: int) -> Partition:
     axes = tuple(sorted(sets.axes, key=place_of_axis))
     exposed = [sets.waited[axis] for axis in axes]
     order = [sets.compute, *exposed, sets.copies, sets.bubble, *(sets.host[cause] for cause in _HOST_CAUSES)]
+    # One row a step, one column a member of `order`: compute, the exposed axes, copies, bubble, the host's causes.
     owned = by_priority(order).cut(start, end, len(order))
     lone = [part - sets.compute for part in sets.axes.values()]
     count = len(axes)
@@ -271,6 +274,7 @@ def _of_rank(tables: TableSet, rank: int) -> Partition:
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
     comm = [sets.axes[axis].within(start, end) for axis in axes]
     stalled, activities = stalls(tables, rank), tables.columns("activities", rank)
+    # Starts of compute in order: those before the end of a step, less those before its start, began in it.
     begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
     return Partition(
         axes=axes,

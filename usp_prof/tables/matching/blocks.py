@@ -131,7 +131,9 @@ def _plan(tables: TableSet) -> Plan:
 
 def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
     """Put the parts of all ranks onto a shelf, rank by rank; gives the texts that their codes stand for, by column."""
+    # By column of texts: the code of each text, in the order in which they come up.
     code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
+    # Ranks that wait to be put together.
     pieces: list[dict[str, NDArray[Any]]] = []
     for rank, columns in tables.one_by_one("collectives"):
         pieces.append({name: _in_common(columns, name, code_of.get(name)) for name in _EVERY})
@@ -151,6 +153,7 @@ def _in_common(columns: Columns, name: str, code_of: dict[str, int] | None) -> N
 
 def _groups(as_read: Shelf, count: int, texts: Mapping[str, Sequence[str]]) -> tuple[Ints, Flags]:
     """Count the parts of each group, and mark the groups in which gloo sends or receives."""
+    # Both by code of a group.
     parts, is_posted = np.zeros(len(texts["group"]), np.int64), np.zeros(len(texts["group"]), bool)
     for rows in _stretches(count):
         columns = _columns(as_read, rows, ("group", "library", "op"), texts)

@@ -90,6 +90,7 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
 
     These have one member, or the next before the last is within what the clocks leave open.
     """
+    # Call by call, in each by arrival. Before the last lies another member, or a part of another call.
     by_arrival = np.lexsort((members.start, members.call))
     calls = np.arange(members.count)
     place_of_last = np.searchsorted(members.call[by_arrival], calls, side="right") - 1

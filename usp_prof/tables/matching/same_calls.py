@@ -141,7 +141,7 @@ def _matches(tables: TableSet) -> Matches:
         number_of_call = np.empty(calls + 1, np.int32)
         number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
         number_of_call[UNMATCHED] = UNMATCHED
-        for begin, end in pairwise(plan.first_row.tolist()):
+        for begin, end in pairwise(plan.first_row.tolist()):  # rank by rank: no copy of all of them
             call[begin:end] = number_of_call[call[begin:end]]
     return Matches(call, by, folder)
 
