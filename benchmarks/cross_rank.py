@@ -5,6 +5,7 @@ time in steps are of communication alone, since nothing else is made.
 
     python benchmarks/cross_rank.py                          256 and 1,024 ranks of 4,000 events
     python benchmarks/cross_rank.py --ranks 16384
+    python benchmarks/cross_rank.py --ranks 16384 --alone    by one process; else several measure ranks and blocks
 
 Only what this part reads is made and stored: `collectives`, `activities`, `steps` and `ranks`, of a job of dp x tp x pp
 on hosts of 8 ranks. Each rank talks `events / 8` times, mostly on tp. Clocks of hosts are up to 40 ms apart; rank 5
@@ -20,6 +21,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,7 @@ import numpy as np
 from usp_prof.analyses import collectives as collective_analysis
 from usp_prof.analyses import critical_path, stragglers
 from usp_prof.store.cache import StoredTables, write_parquet
+from usp_prof.store.workers import Workers
 from usp_prof.tables import activities, calls, clock, collectives, steps
 from usp_prof.tables import ranks as rank_table
 from usp_prof.tables.build import empty, table
@@ -121,13 +124,28 @@ class Stored(StoredTables):
         return super().view(name) if self.path(name).exists() else empty(SCHEMA_OF[name])
 
 
-def measure(folder: Path, world: int, *, analyses: bool) -> str:
+class Spending:
+    """CPU and time by the clock since the last time that it was asked, and the peak until now."""
+
+    def __init__(self) -> None:
+        self._cpu, self._clock = time.process_time(), time.monotonic()
+
+    def said(self) -> str:
+        """Say them, as cells of a table: the CPU of this process, without its workers'."""
+        cpu, clock = time.process_time(), time.monotonic()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        text = f"{cpu - self._cpu:.1f} s | {clock - self._clock:.1f} s | {peak:.0f} MB"
+        self._cpu, self._clock = cpu, clock
+        return text
+
+
+def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
     """Join the ranks; gives a row of the table."""
     tables = TableSet({rank: Stored(folder / str(rank), {"tables": []}) for rank in range(world)})
-    before = os.times()
+    tables.workers = None if alone else Workers()
+    spending = Spending()
     joined, clocks = calls.of(tables), clock.of(tables)
-    spent = os.times()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    spent = spending.said()
     error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
     error -= int(np.median(error))
     found = joined.columns()
@@ -141,19 +159,12 @@ def measure(folder: Path, world: int, *, analyses: bool) -> str:
         )
         if is_wrong
     ]
-    cpu = spent.user + spent.system - before.user - before.system
     said = ", ".join(wrong) or "yes"
     if analyses:
         for analysis in (collective_analysis, stragglers, critical_path):
-            before = os.times()
             analysis.compute(tables).values()
-            spent = os.times()
-            cpu_of = spent.user + spent.system - before.user - before.system
-            peak_of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(
-                f"{analysis.__name__.rpartition('.')[2]}: {cpu_of:.1f} s, until then {peak_of:.0f} MB", file=sys.stderr
-            )
-    return f"| {world} | {len(joined.parts)} | {cpu:.1f} s | {peak:.0f} MB | {said} |"
+            print(f"{analysis.__name__.rpartition('.')[2]}: {spending.said()}", file=sys.stderr)
+    return f"| {world} | {len(joined.parts)} | {spent} | {said} |"
 
 
 def main() -> int:
@@ -162,20 +173,21 @@ def main() -> int:
     parser.add_argument("--ranks", default="256,1024", metavar="LIST")
     parser.add_argument("--events", type=int, default=4_000)
     parser.add_argument("--analyses", action="store_true", help="ask the analyses too that go through all parts")
+    parser.add_argument("--alone", action="store_true", help="without processes that measure ranks and blocks")
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "RANKS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(measure(Path(args.measure[0]), int(args.measure[1]), analyses=args.analyses))
+        print(measure(Path(args.measure[0]), int(args.measure[1]), analyses=args.analyses, alone=args.alone))
         return 0
     print(f"{args.events} events a rank, load {os.getloadavg()[0]:.0f}")
-    print("| ranks | parts | CPU | peak | right |")
-    print("|---|---|---|---|---|")
+    print("| ranks | parts | CPU of the head | by the clock | its peak | right |")
+    print("|---|---|---|---|---|---|")
     wrong = 0
     for world in map(int, args.ranks.split(",")):
         with tempfile.TemporaryDirectory(prefix="usp-prof-cross-rank-") as name:
             write(Path(name), world, args.events // 8)
             command = [sys.executable, __file__, "--measure", name, str(world)]
-            command += ["--analyses"] * args.analyses
+            command += ["--analyses"] * args.analyses + ["--alone"] * args.alone
             row = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         wrong += not row.endswith("| yes |")
         print(row, flush=True)

@@ -25,6 +25,7 @@ from usp_prof.store.cache import CacheUnwritableError, StoredTables
 from usp_prof.store.load import gather_late_health
 from usp_prof.store.places import open_cache
 from usp_prof.store.reading import read_run
+from usp_prof.store.workers import Workers
 from usp_prof.tables.catalogue import assemble
 from usp_prof.tables.sql_cells import Cells
 
@@ -179,6 +180,10 @@ class Run(Questions):
         return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"
 
 
+_WORTH_PROCESSES = 4 << 30
+"""Bytes of unpacked traces from which on it pays to start processes that measure, which takes them a second."""
+
+
 def open_run(
     path: str | Location | Discovery,
     *,
@@ -210,6 +215,8 @@ def open_run(
         sources = {rank: of_rank.source for rank, of_rank in read.loaded.items()}
         tables = assemble(sources, manifest=read.manifest, health=read.health)
         gather_late_health(read.loaded.values(), tables.health)
+        if executor is not None or sum(one.json_bytes for one in read.loaded.values()) > _WORTH_PROCESSES:
+            tables.workers = Workers(executor)
         return tables
 
     return Run(read.found, discovery, read.loaded, assembled, read.health, cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from usp_prof.run import open_run
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.least_squares import DenseEquations, GraphEquations, Observations, equations
-from usp_prof.tables.matching.ties import find_ties
+from usp_prof.tables.matching.ties import joined_ties, ties_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +79,8 @@ def test_recorded_calls_give_the_same_clocks_both_ways(run: str, tmp_path: Path)
     """Every rank is taken as a clock of its own, which most recorded runs are too small to have."""
     tables = open_run(TRACES / run, cache_dir=tmp_path).tables
     ranks = np.asarray(tables.ranks)
-    ties = find_ties(same_calls.each_block(tables, TO_TIE), ranks).across(ranks)
+    of_blocks = same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks))
+    ties = joined_ties(of_blocks, ranks).across(ranks)
     if not len(ties.call):
         return
     first_end = int(ties.end.min())

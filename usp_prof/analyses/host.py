@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from usp_prof.columns.intervals import time_of, union, union_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,26 +157,48 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
 
 
 def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
+    chosen = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     ranks, calls, syncs, ops, queues, steps = [], [], [], [], [], 0
-    for rank in tables.ranks:
-        if selection.ranks is not None and rank not in selection.ranks:
-            continue
-        numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
-        steps = max(steps, len(numbers))
-        launches = ranges.selected(tables, "launches", rank, selection)
-        blocked = ranges.sync_stats(tables, rank, launches)
-        limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
-        depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
-        calls += ranges.call_stats(rank, launches)
-        syncs += blocked
-        ops += _op_times(rank, ranges.selected(tables, "ops", rank, selection))
-        queues += [(rank, *depth) for depth in depths]
-        ranks.append(_rank(tables, rank, selection, max(1, len(numbers)), launches, blocked, depths))
+    for seen in shares.of_each_rank(tables, partial(_seen, selection=selection), chosen):
+        ranks.append(seen.rank)
+        calls += seen.calls
+        syncs += seen.syncs
+        ops += seen.ops
+        queues += [(seen.rank.rank, *depth) for depth in seen.depths]
+        steps = max(steps, seen.steps)
     notes = [_STACKS] if any(np.isnan(host.gc_ns) for host in ranks) else []
     ordered = tuple(sorted(syncs, key=lambda sync: (-sync.time_ns, sync.rank, sync.name, sync.cause)))
     calls.sort(key=lambda call: (-call.time_ns, call.rank, call.name))
     ops.sort(key=lambda op: (-op.self_ns, op.rank, op.name))
     return HostResult(tuple(ranks), tuple(calls), ordered, tuple(ops), tuple(queues), steps, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one rank's trace tells of its host."""
+
+    rank: RankHost
+    calls: list[CallStat]
+    syncs: list[SyncStat]
+    ops: list[OpTime]
+    depths: list[tuple[int, int, int]]
+    steps: int
+
+
+def _seen(tables: TableSet, rank: int, selection: Selection) -> _Seen:
+    numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
+    launches = ranges.selected(tables, "launches", rank, selection)
+    syncs = ranges.sync_stats(tables, rank, launches)
+    limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
+    depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
+    return _Seen(
+        _rank(tables, rank, selection, max(1, len(numbers)), launches, syncs, depths),
+        ranges.call_stats(rank, launches),
+        syncs,
+        _op_times(rank, ranges.selected(tables, "ops", rank, selection)),
+        depths,
+        len(numbers),
+    )
 
 
 _STACKS = HealthRow(

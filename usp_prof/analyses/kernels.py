@@ -7,14 +7,16 @@ intensity, and the efficiency against it. What has no formula is listed with its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures import device_bounds
-from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally
+from usp_prof.analyses.measures.kernel_tally import PACED, SMALL_NS, KernelStat, OpStat, Tally, of_rank
 from usp_prof.analyses.result import frame, in_order
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,11 +182,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResul
 
 def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
     bounds = device_bounds.roof(tables)
-    tally = Tally(bounds)
+    tally = Tally()
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    for rank in ranks:
-        if tables.has_device_work(rank):
-            tally.add(tables, rank, selection)
+    for of_one in shares.of_each_rank(tables, partial(of_rank, roof=bounds, selection=selection), ranks):
+        tally.add(of_one)
     on_gpu = any(len(tables.columns("kernels", rank)) for rank in ranks)
     kernels, ops = tally.kernels(), tally.ops()
     total = int(sum(kernel.total_ns for kernel in kernels))

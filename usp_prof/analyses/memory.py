@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from usp_prof.model import hardware
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,13 +207,16 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     """Look at the memory of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     peaks, calls, copies = [], {}, dict[str, list[int]]()
-    for rank in ranks:
-        rows = device_rows(tables, rank)
-        peak_of_rank = peak(tables, rank, rows, selection.takes_steps(rows["step"]))
-        peaks += [peak_of_rank] if peak_of_rank is not None else []
-        _add_copies(copies, tables, rank, selection)
-        if len(tables.columns("launches", rank)):
-            calls[rank] = _allocator_calls(tables, rank, selection)
+    of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
+    for rank, seen in zip(ranks, of_ranks, strict=True):
+        peaks += [seen.peak] if seen.peak is not None else []
+        for copied in seen.copies:
+            before = copies.setdefault(copied.direction, [0, 0, 0])
+            copies[copied.direction] = [
+                total + more for total, more in zip(before, (copied.count, copied.bytes, copied.time_ns), strict=True)
+            ]
+        if seen.allocator_calls is not None:
+            calls[rank] = seen.allocator_calls
     snapshots = tuple(one for one in tables.assumptions.snapshots if one.rank < 0 or one.rank in ranks)
     peaks += _peaks_of(snapshots, without={peak.rank for peak in peaks})
     contradictory = [peak for peak in peaks if peak.contradicts_itself]
@@ -222,6 +227,26 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
     all_copies = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
     return MemoryResult(tuple(peaks), capacity_of_ranks(tables, ranks), calls, all_copies, tuple(notes), snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRank:
+    """What one rank's trace tells of its memory."""
+
+    peak: Peak | None
+    copies: list[Copies]
+    allocator_calls: float | None
+    """In one step; none where launches were not recorded."""
+
+
+def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
+    rows = device_rows(tables, rank)
+    has_launches = len(tables.columns("launches", rank)) > 0
+    return _OfRank(
+        peak(tables, rank, rows, selection.takes_steps(rows["step"])),
+        _copies(tables, rank, selection),
+        _allocator_calls(tables, rank, selection) if has_launches else None,
+    )
 
 
 def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:
@@ -278,14 +303,15 @@ def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float
     return int(takes.sum()) / max(1, len(steps))
 
 
-def _add_copies(copies: dict[str, list[int]], tables: TableSet, rank: int, selection: Selection) -> None:
+def _copies(tables: TableSet, rank: int, selection: Selection) -> list[Copies]:
+    """Sum up the copies by name, of which several may go in one direction."""
     kernels = ranges.selected(tables, "kernels", rank, selection)
     moved = kernels.take(kernels.matches("kind", "memcpy") & (kernels["bytes"] >= 0) & (kernels["dur_ns"] > 0))
     codes, names = moved.codes("name")
+    copies = []
     for code in np.unique(codes).tolist():
         match = _DIRECTION.search(names[code])
-        sums = copies.setdefault((match["direction"] if match else None) or "unknown", [0, 0, 0])
         rows = codes == code
-        sums[0] += int(rows.sum())
-        sums[1] += int(moved["bytes"][rows].sum())
-        sums[2] += int(moved["dur_ns"][rows].sum())
+        size, lasting = int(moved["bytes"][rows].sum()), int(moved["dur_ns"][rows].sum())
+        copies.append(Copies((match["direction"] if match else None) or "unknown", int(rows.sum()), size, lasting))
+    return copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from usp_prof.columns.intervals import Intervals, union
 from usp_prof.columns.rows import first_rows, group_codes, lookup
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.tables import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,12 +127,10 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     kinds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     hiders: dict[tuple[str, str], int] = {}
     ranks = np.unique(parts.rank).tolist()
-    for rank in ranks:
-        parts_of_rank = parts.take(parts.rank == rank)
-        window = union(parts_of_rank.start, parts_of_rank.end)
-        for key, comm_and_hidden in _kinds(tables, rank, window, len(parts_of_rank.rank)).items():
+    for kinds_of_rank, hiders_of_rank in calls.of_each_rank(tables, partial(_of_rank, selection=selection), ranks):
+        for key, comm_and_hidden in kinds_of_rank.items():
             kinds.setdefault(key, []).append(comm_and_hidden)
-        for key, hidden in _hiders(tables, rank, window).items():
+        for key, hidden in hiders_of_rank.items():
             hiders[key] = hiders.get(key, 0) + hidden
     means = []
     for (axis, collective), of_ranks in sorted(kinds.items()):
@@ -144,6 +144,16 @@ def _levels(p: Partition, comm: Ints, exposed: Ints, **dims: int | str) -> list[
     values = spread(COMM_TIME, p.rank, p.step, comm, **dims)
     values += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)
     return values + spread_ratio(OVERLAP_FRACTION, p.rank, p.step, hidden, comm, **dims)
+
+
+def _of_rank(
+    tables: TableSet, rank: int, selection: Selection
+) -> tuple[dict[tuple[str, str], tuple[float, float]], dict[tuple[str, str], int]]:
+    """Measure one rank's kinds of collectives, and what hides them, in its selected steps."""
+    windows = tables.columns("steps", rank)
+    chosen = selection.takes_steps(windows["step"])
+    window = union(windows["start_ns"][chosen], windows["end_ns"][chosen])
+    return _kinds(tables, rank, window, int(chosen.sum())), _hiders(tables, rank, window)
 
 
 def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:

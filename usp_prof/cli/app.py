@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import traceback
+from contextlib import ExitStack
 from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
@@ -25,8 +26,19 @@ from usp_prof.model.printable import for_log, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
 
     from _typeshed import SupportsWrite
+
+
+class OpenUntilTheEnd(ExitStack):
+    """What a command keeps open until it ends."""
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        super().__init__()
+        self.executor: Executor | None = None
+        """The one that the options name, once it was asked for."""
 
 
 class Exit(IntEnum):
@@ -325,7 +337,8 @@ def _run(words: list[str]) -> int:
             args = parser.parse_args(words or ["--help"])
         finally:  # help, version and usage end here: they are written as every result is
             sys.stdout.flush()
-        return load(args.command).run(args)
+        with OpenUntilTheEnd() as args.open_until_the_end:
+            return load(args.command).run(args)
 
     return run_to_exit(command, show_tracebacks=bool({"-v", "--verbose"}.intersection(words)))
 

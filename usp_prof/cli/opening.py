@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
+    from usp_prof.cli.app import OpenUntilTheEnd
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.run import Run
 
@@ -160,31 +161,33 @@ def choice_options(parser: argparse.ArgumentParser) -> None:
 def executor_option(parser: argparse.ArgumentParser) -> None:
     """Declare who reads."""
     parser.add_argument(
-        "--executor", metavar="WHERE", help="what reads the traces: dask:tcp://HOST:PORT (default: local processes)"
+        "--executor",
+        metavar="WHERE",
+        help="what reads and measures ranks: dask:tcp://HOST:PORT (default: local processes)",
     )
 
 
 def open_from(args: argparse.Namespace) -> Run:
     """Open the run that the options name, showing progress."""
-    with reading_progress(args) as progress, executor_from(args) as executor:
+    with reading_progress(args) as progress:
         return open_run(
             args.path,
             run=args.run,
             ranks=parse_ranks(args.ranks) if args.ranks else None,
             cache_dir=args.cache_dir,
             progress=progress,
-            executor=executor,
+            executor=executor_of(args),
         )
 
 
-@contextmanager
-def executor_from(args: argparse.Namespace) -> Iterator[Executor | None]:
+def executor_of(args: argparse.Namespace) -> Executor | None:
     """Give the executor that the options name; None: processes of this machine."""
     if args.executor is None:
-        yield None
-        return
-    with named_executor(args.executor, lambda text: note(args, text)) as executor:
-        yield executor
+        return None
+    kept: OpenUntilTheEnd = args.open_until_the_end
+    if kept.executor is None:
+        kept.executor = kept.enter_context(named_executor(args.executor, lambda text: note(args, text)))
+    return kept.executor
 
 
 def parse_ranks(text: str) -> tuple[int, ...] | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import executor_from, note, output, parse_ranks, reading_progress, run_options
+from usp_prof.cli.opening import executor_of, note, output, parse_ranks, reading_progress, run_options
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.printable import counted
 from usp_prof.store.places import open_cache
@@ -43,10 +43,10 @@ class Read:
         """Read; what lies in the store already is not read again."""
         index, count = parse_shard(args.shard)
         ranks = parse_ranks(args.ranks) if args.ranks else None
-        with reading_progress(args) as progress, executor_from(args) as executor:
+        with reading_progress(args) as progress:
             done = read_ranks(
                 args.path, run=args.run, ranks=ranks, shard=(index, count), cache_dir=args.cache_dir,
-                progress=progress, executor=executor,
+                progress=progress, executor=executor_of(args),
             )  # fmt: skip
         for row in done.health:
             note(args, f"rank {row.rank}: {row.detail}")

@@ -69,6 +69,11 @@ class Topology:
     source: str = "none"
     """manifest, description, inferred or none: the weakest source that an axis rests on."""
 
+    def __reduce__(self) -> tuple[type[Topology], tuple[object, ...]]:
+        """Carry plain mappings: a read-only view of one cannot be pickled."""
+        places = {rank: dict(place) for rank, place in self.coordinates.items()}
+        return Topology, (dict(self.axes), places, self.groups, self.source)
+
     def group(self, key: str) -> Group | None:
         """Find a group by its key."""
         return next((group for group in self.groups if group.key == key), None)

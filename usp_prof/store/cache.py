@@ -97,6 +97,10 @@ class StoredTables:
         """Name the tables that are stored."""
         return tuple(self.note["tables"])
 
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Carry where they lie: nothing of them, nor what the file says beside its events."""
+        return type(self), (self.folder, {"tables": self.note["tables"]})
+
 
 class Cache:
     """A folder of entries. What was opened or stored through this object is in use as long as it lives."""

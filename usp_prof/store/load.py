@@ -95,6 +95,14 @@ class MendingSource:
         """Forget what was read and can be read again."""
         self._source.let_go()
 
+    def __reduce__(self) -> tuple[Callable[[Source], Source], tuple[Source]]:
+        """Carry the tables alone: a worker that finds one damaged fails, and it is put right here."""
+        return _unmended, (self._source,)
+
+
+def _unmended(source: Source) -> Source:
+    return source
+
 
 def load(
     files: Sequence[TraceFile],

@@ -32,7 +32,7 @@ from usp_prof.store.cache import (
 from usp_prof.store.entry import NAME, BrokenSealError, files_of, hash_of, read_seal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     import pyarrow as pa
@@ -160,3 +160,14 @@ class RemoteTables(StoredTables):
         return (
             super().path(name) if file in self._small else self._cache.fetched(self._entry, self._sealed, file) / file
         )
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Carry where they lie: another process opens the entry there."""
+        return _opened_again, (self._cache.place, self._cache.limit_bytes, self._entry.name)
+
+
+def _opened_again(place: str, limit_bytes: int, key: str) -> StoredTables:
+    stored = cache_at(place, limit_bytes).open(key)
+    if stored is None:
+        raise InputError(f"the stored tables {key} of {place} are gone or damaged", hint="open the run again")
+    return stored

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import by_appearance, numbered, per_code
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
-from usp_prof.tables import clock
+from usp_prof.tables import clock, shares
 from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of, remove_files
@@ -20,7 +21,10 @@ from usp_prof.tables.matching.members import (
     group_size,
     inter_node,
     last_ranks,
+    late_by_compute,
     members_of,
+    node_of_rank,
+    none_late,
     on_one_clock,
     sequence_numbers,
     times_of,
@@ -30,15 +34,19 @@ from usp_prof.tables.matching.same_calls import MatchedBy
 from usp_prof.tables.matching.shelves import Folder, Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.matching.members import Members
+    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.members import MarkLate
     from usp_prof.tables.matching.parts import Rows
+    from usp_prof.tables.matching.same_calls import MatchedParts
+    from usp_prof.tables.shares import Known
     from usp_prof.tables.table_set import TableSet
 
+Made = TypeVar("Made")
 
 SCHEMA = Schema(
     "calls",
@@ -92,6 +100,8 @@ class Calls:
     _columns: Columns = field(init=False)
     _is_pair: Flags = field(init=False)
     """By call: a send or receive whose both sides were read."""
+    is_collective: Flags = field(init=False)
+    """By call: a collective of several ranks, of all of which the part was read."""
 
     def __post_init__(self) -> None:
         """Set up once what is asked for again and again."""
@@ -99,6 +109,8 @@ class Calls:
         object.__setattr__(self, "_columns", columns)
         is_transfer = columns.matches("matched_by", str(MatchedBy.P2P))
         object.__setattr__(self, "_is_pair", is_transfer & columns["complete"])
+        is_shared = columns["complete"] & (columns["group_size"] > 1)
+        object.__setattr__(self, "is_collective", is_shared & ~is_transfer)
 
     def columns(self) -> Columns:
         """Give the calls as arrays."""
@@ -124,10 +136,11 @@ class Calls:
         parts = Parts()
         parts.add(rank[order], {name: values[order] for name, values in rows.items()}, len(call_rows))
         late_rank, last_rank = (
-            np.where(np.isin(rank, ranks), rank, -1) for rank in (self._columns["late_rank"], self.last_rank)
+            np.where(np.isin(of_call, ranks), of_call, -1)
+            for of_call in (self._columns["late_rank"][call_rows], self.last_rank[call_rows])
         )
-        calls = _with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank[call_rows])
-        return Calls(calls, parts, last_rank[call_rows])
+        calls = _with(self.calls.take(call_rows), call=np.arange(len(call_rows)), late_rank=late_rank)
+        return Calls(calls, parts, last_rank)
 
     def pairs_of(self, rank: int, *names: str) -> Rows:
         """Give columns of one rank's sends and receives whose other side was read."""
@@ -149,6 +162,24 @@ def of(tables: TableSet) -> Calls:
     return tables.memo("calls", lambda: _make(tables))
 
 
+def of_each_rank(
+    tables: TableSet,
+    measure: Callable[[TableSet, int], Made],
+    ranks: Sequence[int] | None = None,
+    more: Callable[[TableSet, Sequence[int]], Known] = lambda *_: {},
+) -> Iterator[Made]:
+    """Give `measure(tables, rank)` of each rank, in order, by workers where there are some (see `shares`).
+
+    Of the run as a whole it may ask for the clocks, for the calls that its rank is a member of, whose numbers are
+    others there, and for what `more` gives.
+    """
+
+    def known(of_share: Sequence[int]) -> Known:
+        return {"clock": clock.of(tables), "calls": of(tables).among(of_share), **more(tables, of_share)}
+
+    return shares.of_each_rank(tables, measure, ranks, known)
+
+
 def build(tables: TableSet) -> pa.Table:
     """Make the table of calls."""
     return of(tables).calls
@@ -168,27 +199,49 @@ def build_parts(tables: TableSet) -> pa.Table:
     return table(PARTS, columns)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """The measured calls of a block of groups, by first arrival, and their parts, by call and rank."""
+
+    calls: dict[str, NDArray[Any]]
+    """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
+    texts: dict[str, list[str]]
+    """The same for all blocks that have calls."""
+    number: Ints
+    """By call: its number among the matched calls of the run."""
+    rank: Ints
+    parts: dict[str, NDArray[Any]]
+
+
 @dataclass(slots=True, eq=False)
 class _Measured:
-    """The calls of blocks, block after block, in each by first arrival."""
+    """The calls of blocks, block after block, in each by first arrival: as in `_Block`."""
 
     calls: Shelf
-    """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
     texts: dict[str, list[str]] = field(default_factory=dict)
-    """The same for all blocks that have calls."""
     numbers: list[Ints] = field(default_factory=list)
-    """By call: its number among the matched calls of the run."""
+
+    def put(self, block: _Block) -> None:
+        """Put a block's below those that are there."""
+        self.calls.put(block.calls)
+        self.numbers.append(block.number)
+        if len(block.number) or not self.texts:
+            self.texts = block.texts
 
 
 def _make(tables: TableSet) -> Calls:
     """Measure the calls of each block of groups, and set them below each other by first arrival."""
-    clocks = clock.of(tables)
     folder, apart = None, None
     if plan_of(tables).parts > MOST_HELD:
         folder, apart = Folder("calls"), Folder("calls-of-blocks")
     parts, measured = Parts(folder), _Measured(Shelf(apart.path if apart else None))
-    for block in same_calls.each_block(tables, TO_MEASURE):
-        _measure(tables, members_of(block, clocks), parts, measured)
+    # How long gloo's transfers carried data is told by the compute of their ranks, which blocks do not have.
+    may_post = plan_of(tables).may_have("gloo")
+    mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
+    measure = partial(_measure, clocks=clock.of(tables), nodes=node_of_rank(tables), mark_late=mark_late)
+    for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
+        measured.put(block)
+        parts.add(block.rank, block.parts, len(block.number))
     remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
     columns, number = _sorted_calls(measured, folder)
     parts.number(number)
@@ -196,16 +249,16 @@ def _make(tables: TableSet) -> Calls:
     return Calls(table(SCHEMA, columns, len(number)), parts, last_rank)
 
 
-def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measured) -> None:
-    """Measure each call of a block from its members, and add the block to the parts and to what was measured."""
-    clocks = clock.of(tables)
+def _measure(matched: MatchedParts, clocks: Clock, nodes: Ints, mark_late: MarkLate) -> _Block:
+    """Measure each call of a block from its members."""
+    members = members_of(matched, clocks)
     columns, call, count = members.columns, members.call, members.count
     # One entry a call: its first member, and how many it has and was seen with.
     head = np.searchsorted(call, np.arange(count))
     size, seen = group_size(members, head), np.bincount(call, minlength=count)
     complete = (seen == size) & on_one_clock(members, clocks)
     is_known = complete[call]
-    times = times_of(tables, members, is_known)
+    times = times_of(members, is_known, mark_late)
     last_rank, is_tied = last_ranks(members, clocks)
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
     calls = {
@@ -225,25 +278,19 @@ def _measure(tables: TableSet, members: Members, parts: Parts, measured: _Measur
         "last_rank": last_rank.astype(np.int32),
         "transfer_ns": np.where(complete, np.maximum(times.end - times.last, 0), -1),
         "wait_ns": np.where(complete, per_code(call, times.wait, np.add, count), -1),
-        "inter_node": inter_node(tables, members),
+        "inter_node": inter_node(members, nodes[np.searchsorted(clocks.ranks, members.rank)]),
         "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
     }
-    measured.calls.put(calls)
-    measured.numbers.append(members.number)
-    if count or not measured.texts:
-        measured.texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
-        measured.texts["matched_by"] = [str(how) for how in MatchedBy]
-    parts.add(
-        members.rank,
-        {
-            "call": call,
-            "part": members.part,
-            "wait_ns": np.where(is_known, times.wait, -1),
-            "transfer_ns": np.where(is_known, times.transfer, -1),
-            "delivered_ns": times.delivered,
-        },
-        count,
-    )
+    texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
+    parts = {
+        "call": call,
+        "part": members.part,
+        "wait_ns": np.where(is_known, times.wait, -1),
+        "transfer_ns": np.where(is_known, times.transfer, -1),
+        "delivered_ns": times.delivered,
+    }
+    texts["matched_by"] = [str(how) for how in MatchedBy]
+    return _Block(calls, texts, members.number, members.rank, parts)
 
 
 def _sorted_calls(measured: _Measured, folder: Folder | None) -> tuple[dict[str, Any], Ints]:

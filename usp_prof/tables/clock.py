@@ -7,6 +7,7 @@ on. Ranks of one host share a clock when their files have a time base; a file wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from usp_prof.tables.build import table
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.clock_fit import Solution, solve
-from usp_prof.tables.matching.ties import find_ties
+from usp_prof.tables.matching.ties import joined_ties, ties_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +145,7 @@ def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
     based = np.array([has_base for _, has_base in _hosts_and_bases(tables)], bool)
-    ties = find_ties(same_calls.each_block(tables, TO_TIE), ranks)
+    ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or from many. Where their clocks contradict no collective

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
     from usp_prof.model.selection import Selection
+    from usp_prof.tables.shares import Workers
 
 T = TypeVar("T")
 
@@ -133,6 +134,12 @@ class _Held:
         self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
         self._bytes += size
 
+    def let_go(self, rank: int) -> None:
+        """Hold nothing of a rank any more."""
+        self._of_rank.pop(rank, None)
+        self._bytes -= self._bytes_of_rank.pop(rank, 0)
+        self._sources[rank].let_go()
+
     def _bound(self) -> None:
         """Let ranks go until those that are held keep to the bound.
 
@@ -140,10 +147,7 @@ class _Held:
         that may be in use. Were it the one that was used longest ago, each would be gone just before its turn.
         """
         while self._bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
-            rank = next(islice(reversed(self._of_rank), _LATELY_USED, None))
-            del self._of_rank[rank]
-            self._bytes -= self._bytes_of_rank.pop(rank, 0)
-            self._sources[rank].let_go()
+            self.let_go(next(islice(reversed(self._of_rank), _LATELY_USED, None)))
 
 
 class TableSet:
@@ -160,10 +164,16 @@ class TableSet:
         manifest: Manifest | None = None,
         health: Iterable[HealthRow] = (),
         topology: Topology | None = None,
+        known: Mapping[object, object] | None = None,
     ) -> None:
+        """Take the ranks' tables; of a share of a run what is `known` of it as a whole, by the key of `memo`.
+
+        Nothing else can be asked of a share that all ranks tell together.
+        """
         self._sources = dict(sorted(sources.items()))
         self._held = _Held(self._sources)
-        self._memo: dict[object, object] = {}
+        self._memo: dict[object, object] = dict(known or {})
+        self._is_share = known is not None
         self.manifest = manifest
         self.assumptions = NOTHING_ASSUMED
         self.kept: Kept | None = None
@@ -173,6 +183,8 @@ class TableSet:
         self.incomparable = ""
         """Why steps of different ranks cannot be compared, where they cannot; empty where they can."""
         self.topology = topology or Topology()
+        self.workers: Workers | None = None
+        """Who measures what can be measured of each rank apart; only tables as they were read have some."""
         self.health: list[HealthRow] = sorted(health)
 
     @property
@@ -230,6 +242,14 @@ class TableSet:
         some.recorded = self.recorded or self
         return some
 
+    def sources_of(self, ranks: Iterable[int]) -> dict[int, Source]:
+        """Give where the tables of some ranks come from."""
+        return {rank: self._sources[rank] for rank in ranks}
+
+    def let_go(self, rank: int) -> None:
+        """Hold nothing of a rank any more: it is read again when it is asked for."""
+        self._held.let_go(rank)
+
     def together(self, name: str, columns: Sequence[str]) -> Columns:
         """Give some columns of one table of all ranks as arrays."""
         schema = self.view(name, self.ranks[0]).schema
@@ -258,6 +278,8 @@ class TableSet:
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Build a derived result once."""
         if key not in self._memo:
+            if self._is_share:
+                raise KeyError(f"{key!r} is made of all ranks: a share of them cannot tell it")
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type
 

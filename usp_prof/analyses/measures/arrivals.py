@@ -12,6 +12,7 @@ stage's loss or sampled tokens): the others depend on it. A root that is slow is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,14 +23,11 @@ from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.columns.table import Columns
     from usp_prof.model.selection import Selection
-    from usp_prof.tables.matching.parts import OfRank, Rows
+    from usp_prof.tables.matching.parts import Rows
     from usp_prof.tables.table_set import TableSet
 
 
@@ -70,14 +68,14 @@ def _measure(tables: TableSet) -> Arrivals:
     3. Its own doing is what its way is longer than all others', between nothing and that distance.
     """
     matched = call_table.of(tables)
-    all_calls = matched.columns()
-    is_taken = _taken(all_calls)
-    calls = all_calls.take(is_taken)
-    row_of_call = np.full(len(all_calls), -1, np.int32)
-    row_of_call[is_taken] = np.arange(len(calls))
+    calls = matched.columns().take(matched.is_collective)
+    row_of_call = np.full(len(matched.is_collective), -1, np.int32)
+    row_of_call[matched.is_collective] = np.arange(len(calls))
     # One entry a row: by how much the last arrival is later, and its own way longer, than all others'.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
-    for parts in matched.parts.each_block("call", "part", of_rank=_ways(tables, all_calls)):
+    measure_ways = partial(_ways, begin=_first_begin(tables))
+    ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
+    for parts in matched.parts.each_block("call", beside=ways):
         # Only parts of calls that have a row; `place` numbers the rows that this block fills.
         row = row_of_call[parts["call"]]
         members = np.flatnonzero(row >= 0)
@@ -88,27 +86,18 @@ def _measure(tables: TableSet) -> Arrivals:
     return Arrivals(calls["step"], *calls.narrow_codes("axis"), late, late_by, own, from_one, row_of_call)
 
 
-def _ways(tables: TableSet, calls: Columns) -> OfRank:
-    """Give what measures one rank's arrivals at its calls, and its own way to each."""
-    clocks, group_of_call = clock.of(tables), calls.codes("group")[0]
-    taken, parts_of = _taken(calls), call_table.of(tables).parts.of
-    begin = _first_begin(tables, [rank for rank in tables.ranks if taken[parts_of(rank, "call")["call"]].any()])
-
-    def of_rank(rank: int, parts: Rows) -> Rows:
-        start = tables.columns("collectives", rank)["start_ns"][parts["part"]]
-        # One entry a part of this rank, in the order of `parts`; 0 for parts of calls that are not measured.
-        own = np.zeros(len(start), np.int64)
-        rows = np.flatnonzero(taken[parts["call"]])
-        since = _arrival_before(group_of_call[parts["call"][rows]], start[rows], int(clocks.local(rank, begin)))
-        own[rows] = start[rows] - since - partition.stalls(tables, rank).within(since, start[rows])
-        return {"arrival": clocks.align(rank, start), "own": own}
-
-    return of_rank
-
-
-def _taken(calls: Columns) -> Flags:
-    """Mark the calls whose arrivals are measured: complete collectives of several ranks."""
-    return np.asarray(calls["complete"] & (calls["group_size"] > 1) & ~calls.matches("matched_by", "p2p"))
+def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
+    """Measure one rank's arrivals at its calls, and its own way to each: one entry a row of its `collectives`."""
+    matched, clocks = call_table.of(tables), clock.of(tables)
+    start = tables.columns("collectives", rank)["start_ns"]
+    parts = matched.parts.of(rank, "call", "part")
+    is_measured = matched.is_collective[parts["call"]]
+    group = matched.columns().narrow_codes("group")[0][parts["call"][is_measured]]
+    rows = parts["part"][is_measured]
+    since = _arrival_before(group, start[rows], int(clocks.local(rank, begin)))
+    own = np.zeros(len(start), np.int64)
+    own[rows] = start[rows] - since - partition.stalls(tables, rank).within(since, start[rows])
+    return {"arrival": clocks.align(rank, start), "own": own}
 
 
 def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
@@ -121,9 +110,10 @@ def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
     return before
 
 
-def _first_begin(tables: TableSet, ranks: Iterable[int]) -> int:
-    """Give the begin of the first step over some ranks, on the common clock; all ways are measured from it at first."""
-    clocks = clock.of(tables)
+def _first_begin(tables: TableSet) -> int:
+    """Give the begin of the first step of ranks with such calls, on the common clock: first ways begin there."""
+    matched, clocks = call_table.of(tables), clock.of(tables)
+    ranks = [rank for rank in tables.ranks if matched.is_collective[matched.parts.of(rank, "call")["call"]].any()]
     begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks]
     return int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,8 @@ from usp_prof.columns.rows import group_codes, numbered, per_code, rows_by_code
 from usp_prof.tables import calls as call_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.tables.matching.parts import Rows
@@ -79,7 +80,7 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         return ()
     row_of_call = _rows(tables, calls, wanted)
     ratio = np.full(len(calls), np.nan)
-    for parts in call_table.of(tables).parts.each_block("call", "part", of_rank=partial(_received, tables)):
+    for parts in call_table.of(tables).parts.each_block("call", beside=_received(tables)):
         row = row_of_call[parts["call"]]
         rows, call = numbered(row[row >= 0])
         received = parts["received"][row >= 0]
@@ -105,8 +106,10 @@ def _rows(tables: TableSet, calls: Columns, wanted: Flags) -> Ints:
     return row_of_call
 
 
-def _received(tables: TableSet, rank: int, parts: Rows) -> Rows:
-    return {"received": tables.columns("collectives", rank)["out_bytes"][parts["part"]]}
+def _received(tables: TableSet) -> Iterator[Rows]:
+    """Give for each rank with parts, by row of its `collectives`, what it received."""
+    for _, columns in tables.one_by_one("collectives", call_table.of(tables).parts.ranks):
+        yield {"received": columns["out_bytes"]}
 
 
 def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tuple[tuple[int, int, int], ...]]:

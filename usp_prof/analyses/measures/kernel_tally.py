@@ -46,6 +46,12 @@ class KernelStat:
     max_ns: int = 0
     small_ns: int = 0
 
+    def add(self, other: KernelStat) -> None:
+        """Add more calls of the same."""
+        for name in ("count", "total_ns", "squares", "small_ns"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.min_ns, self.max_ns = min(self.min_ns, other.min_ns), max(self.max_ns, other.max_ns)
+
     @property
     def mean_ns(self) -> float:
         """Mean over calls."""
@@ -75,6 +81,14 @@ class OpStat:
     matrix_core_ns: int = 0
     unknown_core_ns: int = 0
     bound: str = ""
+    is_costed: bool = False
+    """A formula tells its cost."""
+
+    def add(self, other: OpStat) -> None:
+        """Add more calls of the same."""
+        for name in ("calls", "kernels", "time_ns", "flop", "bytes", "ideal_ns", "matrix_core_ns", "unknown_core_ns"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bound = other.bound or self.bound
 
     @property
     def intensity(self) -> float:
@@ -97,21 +111,44 @@ class OpStat:
         return self.ideal_ns / self.time_ns if self.is_bounded else nan
 
 
+@dataclass(frozen=True, slots=True)
+class RankTally:
+    """The compute of one rank."""
+
+    kernels: list[KernelStat]
+    ops: list[OpStat]
+    """One a group of kernels: several may be of one op."""
+    steps: list[tuple[int, float, int]]
+    """Step, the time that the roofline allows, and the time taken, of the groups that have a bound."""
+
+
+def of_rank(tables: TableSet, rank: int, roof: Roof, selection: Selection) -> RankTally:
+    """Tally the compute of the selected steps of one rank; nothing where its device was not recorded."""
+    work = op_work.of_rank(tables, rank, selection) if tables.has_device_work(rank) else None
+    if work is None or not len(work.name):
+        return RankTally([], [], [])
+    return RankTally(_kernels(work), *_ops_and_steps(work, roof))
+
+
 @dataclass(slots=True)
 class Tally:
     """Sums over ranks."""
 
-    roof: Roof
     _kernels: dict[str, KernelStat] = field(default_factory=dict)
     _ops: dict[tuple[str, str, str, bool], OpStat] = field(default_factory=dict)
     _steps: dict[int, tuple[float, int]] = field(default_factory=dict)
 
-    def add(self, tables: TableSet, rank: int, selection: Selection) -> None:
+    def add(self, of_one: RankTally) -> None:
         """Add one rank's compute."""
-        work = op_work.of_rank(tables, rank, selection)
-        if len(work.name):
-            self._add_kernels(work)
-            self._add_ops(work)
+        for kernel in of_one.kernels:
+            self._kernels.setdefault(kernel.name, KernelStat(kernel.name)).add(kernel)
+        for op in of_one.ops:
+            key = (op.name, op.dims, op.precision, op.is_costed)
+            nothing = OpStat(op.name, op.dims, op.family, op.precision, known=op.known, is_costed=op.is_costed)
+            self._ops.setdefault(key, nothing).add(op)
+        for step, allowed, taken in of_one.steps:
+            allowed_before, taken_before = self._steps.get(step, (0.0, 0))
+            self._steps[step] = (allowed_before + allowed, taken_before + taken)
 
     def kernels(self) -> tuple[KernelStat, ...]:
         """Give the kernels, longest first."""
@@ -125,86 +162,91 @@ class Tally:
         """Give the roofline's time over the time taken, of the ops with a bound, for each step."""
         return {step: ideal / taken for step, (ideal, taken) in sorted(self._steps.items()) if taken}
 
-    def _add_kernels(self, work: RankWork) -> None:
-        """Add the kernels by name."""
-        dur, names = work.dur_ns, len(work.names)
-        count = np.bincount(work.name, minlength=names)
-        total = sums(work.name, dur, names)
-        small = sums(work.name, np.where(dur < SMALL_NS, dur, 0), names)
-        squares = np.bincount(work.name, weights=dur.astype(float) ** 2, minlength=names)
-        shortest, longest = np.full(names, np.iinfo(np.int64).max), np.zeros(names, np.int64)
-        np.minimum.at(shortest, work.name, dur)
-        np.maximum.at(longest, work.name, dur)
-        for code in np.flatnonzero(count).tolist():
-            stat = self._kernels.setdefault(work.names[code], KernelStat(work.names[code]))
-            stat.count += int(count[code])
-            stat.total_ns += int(total[code])
-            stat.squares += float(squares[code])
-            stat.small_ns += int(small[code])
-            stat.min_ns = min(stat.min_ns, int(shortest[code]))
-            stat.max_ns = max(stat.max_ns, int(longest[code]))
 
-    def _add_ops(self, work: RankWork) -> None:
-        """Add the ops by name, shapes and arithmetic.
+def _kernels(work: RankWork) -> list[KernelStat]:
+    """Sum up the kernels by name."""
+    dur, names = work.dur_ns, len(work.names)
+    count = np.bincount(work.name, minlength=names)
+    total = sums(work.name, dur, names)
+    small = sums(work.name, np.where(dur < SMALL_NS, dur, 0), names)
+    squares = np.bincount(work.name, weights=dur.astype(float) ** 2, minlength=names)
+    shortest, longest = np.full(names, np.iinfo(np.int64).max), np.zeros(names, np.int64)
+    np.minimum.at(shortest, work.name, dur)
+    np.maximum.at(longest, work.name, dur)
+    return [
+        KernelStat(
+            work.names[code],
+            int(count[code]),
+            int(total[code]),
+            float(squares[code]),
+            int(shortest[code]),
+            int(longest[code]),
+            int(small[code]),
+        )
+        for code in np.flatnonzero(count).tolist()
+    ]
 
-        1. Group the kernels: those of ops of one kind (name and shapes) with one arithmetic, and paced waits apart.
-        2. Sum each group, and add it to the op's statistics.
-        3. Where the op has a formula, give one op of the group the time that the roofline allows.
-        4. Add these times step by step, but for groups that are faster: what beats its bound has none.
 
-            kernels  gemm of op 1, bias of op 1, gemm of op 2 (alike)     one group: 2 calls, 3 kernels
-        """
-        groups = group_kernels(work)
-        ideal = np.zeros(len(groups.first))  # ns that the roofline allows one op of the group; 0: it has no bound
-        for code, row in enumerate(groups.first.tolist()):
-            kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
-            stat = self._stat(kind, arithmetic=int(groups.arithmetic[row]), paced=bool(groups.is_paced[row]))
-            calls = int(groups.calls[code])
-            stat.calls += calls
-            stat.kernels += int(groups.kernels[code])
-            stat.time_ns += int(groups.time_ns[code])
-            stat.matrix_core_ns += int(groups.matrix_core_ns[code])
-            stat.unknown_core_ns += int(groups.unknown_core_ns[code])
-            if kind is not None and kind.cost is not None and stat.family:
-                ideal[code] = self._bound(stat, kind.cost, calls)
-        ideal[ideal * groups.calls > groups.time_ns] = 0.0
-        self._add_steps(work, groups.of_kernel, ideal)
+def _ops_and_steps(work: RankWork, roof: Roof) -> tuple[list[OpStat], list[tuple[int, float, int]]]:
+    """Sum up the ops by name, shapes and arithmetic.
 
-    def _add_steps(self, work: RankWork, group: Ints, ideal: Floats) -> None:
-        """Add what the roofline allows and what was taken, step by step, of the groups that have a bound."""
-        is_bounded = ideal[group] > 0
-        # An op's time counts once, in the step of its first kernel.
-        rows = np.flatnonzero(is_bounded & first_of_each_op(work))
-        steps, place = numbered(work.step)
-        allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
-        took = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
-        for step, allowed_ns, taken_ns in zip(steps.tolist(), allowed.tolist(), took.tolist(), strict=True):
-            allowed_before, taken_before = self._steps.get(step, (0.0, 0))
-            self._steps[step] = (allowed_before + allowed_ns, taken_before + taken_ns)
+    1. Group the kernels: those of ops of one kind (name and shapes) with one arithmetic, and paced waits apart.
+    2. Sum each group.
+    3. Where the op has a formula, give one op of the group the time that the roofline allows.
+    4. Add these times step by step, but for groups that are faster: what beats its bound has none.
 
-    def _stat(self, kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:
-        cost = kind.cost if kind is not None and arithmetic != NO_PRODUCT else None
-        name = kind.name if kind is not None else PACED if paced else _NO_OP
-        precision = cost.precision if cost is not None else None
-        if arithmetic in {IN_TF32, UNKNOWN_ARITHMETIC}:
-            precision = Precision.TF32 if arithmetic == IN_TF32 else None
-        dims = kind.dims if kind is not None and cost is not None and cost.bytes else ""
-        key = (name, dims, str(precision or ""), cost is not None)
-        if key not in self._ops:
-            family = str(cost.family) if cost is not None else ""
-            self._ops[key] = OpStat(name, dims, family, str(precision or ""), known=kind is not None or paced)
-        return self._ops[key]
+        kernels  gemm of op 1, bias of op 1, gemm of op 2 (alike)     one group: 2 calls, 3 kernels
+    """
+    groups = group_kernels(work)
+    ideal = np.zeros(len(groups.first))  # ns that the roofline allows one op of the group; 0: it has no bound
+    ops = []
+    for code, row in enumerate(groups.first.tolist()):
+        kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
+        stat = _stat(kind, arithmetic=int(groups.arithmetic[row]), paced=bool(groups.is_paced[row]))
+        stat.calls = int(groups.calls[code])
+        stat.kernels = int(groups.kernels[code])
+        stat.time_ns = int(groups.time_ns[code])
+        stat.matrix_core_ns = int(groups.matrix_core_ns[code])
+        stat.unknown_core_ns = int(groups.unknown_core_ns[code])
+        if kind is not None and kind.cost is not None and stat.family:
+            ideal[code] = _bound(stat, kind.cost, roof)
+        ops.append(stat)
+    ideal[ideal * groups.calls > groups.time_ns] = 0.0
+    return ops, _steps(work, groups.of_kernel, ideal)
 
-    def _bound(self, stat: OpStat, cost: Cost, calls: int) -> float:
-        """Add what the ops cost, and the time that the roofline allows for them; give that of one in ns."""
-        stat.flop += cost.flop * calls
-        stat.bytes += cost.bytes * calls
-        peak = self.roof.op_peak(Precision(stat.precision) if stat.precision else None)
-        by_flop = cost.flop / peak * 1e9 if peak else 0.0
-        by_bytes = cost.bytes / self.roof.memory_rate * 1e9 if self.roof.memory_rate else 0.0
-        if cost.flop and not peak:
-            return 0.0
-        stat.ideal_ns += max(by_flop, by_bytes) * calls
-        if by_flop or by_bytes:
-            stat.bound = "compute" if by_flop >= by_bytes else "memory"
-        return max(by_flop, by_bytes)
+
+def _steps(work: RankWork, group: Ints, ideal: Floats) -> list[tuple[int, float, int]]:
+    """Sum up what the roofline allows and what was taken, step by step, of the groups that have a bound."""
+    is_bounded = ideal[group] > 0
+    # An op's time counts once, in the step of its first kernel.
+    rows = np.flatnonzero(is_bounded & first_of_each_op(work))
+    steps, place = numbered(work.step)
+    allowed = np.bincount(place[rows], weights=ideal[group[rows]], minlength=len(steps))
+    took = sums(place[is_bounded], work.dur_ns[is_bounded], len(steps))
+    return list(zip(steps.tolist(), allowed.tolist(), took.tolist(), strict=True))
+
+
+def _stat(kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:
+    cost = kind.cost if kind is not None and arithmetic != NO_PRODUCT else None
+    name = kind.name if kind is not None else PACED if paced else _NO_OP
+    precision = cost.precision if cost is not None else None
+    if arithmetic in {IN_TF32, UNKNOWN_ARITHMETIC}:
+        precision = Precision.TF32 if arithmetic == IN_TF32 else None
+    dims = kind.dims if kind is not None and cost is not None and cost.bytes else ""
+    family = str(cost.family) if cost is not None else ""
+    is_known = kind is not None or paced
+    return OpStat(name, dims, family, str(precision or ""), known=is_known, is_costed=cost is not None)
+
+
+def _bound(stat: OpStat, cost: Cost, roof: Roof) -> float:
+    """Put in what the ops cost, and the time that the roofline allows for them; give that of one in ns."""
+    stat.flop, stat.bytes = cost.flop * stat.calls, cost.bytes * stat.calls
+    peak = roof.op_peak(Precision(stat.precision) if stat.precision else None)
+    by_flop = cost.flop / peak * 1e9 if peak else 0.0
+    by_bytes = cost.bytes / roof.memory_rate * 1e9 if roof.memory_rate else 0.0
+    if cost.flop and not peak:
+        return 0.0
+    stat.ideal_ns = max(by_flop, by_bytes) * stat.calls
+    if by_flop or by_bytes:
+        stat.bound = "compute" if by_flop >= by_bytes else "memory"
+    return max(by_flop, by_bytes)

@@ -19,6 +19,7 @@ from usp_prof.analyses.measures.partition import Cause as Idle
 from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered, rows_by_code, rows_of
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.tables import calls as call_table
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,20 +79,25 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
 
 def _flop(tables: TableSet, parts: Partition) -> Floats:
     """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
-    flop_of_row = np.zeros(len(parts.rank))
-    for rank, rows in rows_by_code(parts.rank).items():
-        work = op_work.of_rank(tables, rank, EVERYTHING)
-        # The first kernel of each op of a known kind; -1 stands for kernels without one.
-        first = first_rows(work.owner)
-        first = first[(work.owner[first] >= 0) & (work.kind[first] >= 0)]
-        flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in work.kinds]
+    flop_of_row, rows_of_rank = np.zeros(len(parts.rank)), rows_by_code(parts.rank)
+    of_ranks = shares.of_each_rank(tables, _flop_of_ops, list(rows_of_rank))
+    for rows, (step, flop) in zip(rows_of_rank.values(), of_ranks, strict=True):
         # By op: the place of its step among the rank's steps; ops outside of them do not count.
         steps, place_of_row = numbered(parts.step[rows])
-        place = rows_of(steps, work.step[first])
+        place = rows_of(steps, step)
         inside = place >= 0
-        flop = lookup(flop_of_kind, work.kind[first[inside]], missing=0.0)
-        flop_of_row[rows] = np.bincount(place[inside], flop, len(steps))[place_of_row]
+        flop_of_row[rows] = np.bincount(place[inside], flop[inside], len(steps))[place_of_row]
     return flop_of_row
+
+
+def _flop_of_ops(tables: TableSet, rank: int) -> tuple[Ints, Floats]:
+    """Give step and FLOP of each op of a known kind that launched kernels."""
+    work = op_work.of_rank(tables, rank, EVERYTHING)
+    # The first kernel of each op; -1 stands for kernels without one.
+    first = first_rows(work.owner)
+    first = first[(work.owner[first] >= 0) & (work.kind[first] >= 0)]
+    flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in work.kinds]
+    return work.step[first], lookup(flop_of_kind, work.kind[first], missing=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +26,17 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
+from usp_prof.tables.matching.shelves import Folder, Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
+    from usp_prof.tables.matching.shelves import InFile
+    from usp_prof.tables.shares import Known
     from usp_prof.tables.table_set import TableSet
 
 
@@ -167,7 +172,7 @@ class Sets:
 
 def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Partition the selected steps of the selected ranks; ranks whose device was not recorded have no rows."""
-    whole = tables.memo("partition", lambda: _whole(tables))
+    whole = _measured(tables).parts
     kept = selection.takes_steps(whole.step)
     if selection.ranks is not None:
         kept &= np.isin(whole.rank, selection.ranks)
@@ -181,10 +186,22 @@ def sets_of(tables: TableSet, rank: int) -> Sets:
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
     """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
-    return tables.memo_of_rank(rank, "stalls", lambda: _stalls(tables, rank))
+    return _stalls(tables).of(rank)
 
 
-def _stalls(tables: TableSet, rank: int) -> Intervals:
+def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Known:
+    """Give the stalls of some ranks as a worker is told them."""
+    return {_STALLS: _stalls(tables).only(ranks)}
+
+
+_STALLS = "stalls"
+
+
+def _stalls(tables: TableSet) -> _Stalls:
+    return tables.memo(_STALLS, lambda: _measured(tables).stalls)
+
+
+def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     sets, collectives = sets_of(tables, rank), tables.columns("collectives", rank)
     parts = calls.of(tables).parts.of(rank, "part", "wait_ns")
     # By row of `collectives`: the wait for the last member; 0 for parts of no call.
@@ -194,17 +211,58 @@ def _stalls(tables: TableSet, rank: int) -> Intervals:
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
-def _whole(tables: TableSet) -> Partition:
+class _Stalls:
+    """The stalls of all ranks, in a file where their parts are: there may be one for each part."""
+
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder, self._shelf = folder, Shelf(folder.path if folder else None)
+        self._rows_of_rank: dict[int, slice] = {}
+        self._count = 0
+        self._columns: dict[str, NDArray[Any] | InFile] = {}
+
+    def put(self, rank: int, stalled: Intervals) -> None:
+        """Put a rank's below those that are there."""
+        self._rows_of_rank[rank] = slice(self._count, self._count + len(stalled))
+        self._count += len(stalled)
+        self._shelf.put({"start": stalled.start, "end": stalled.end})
+        self._columns = {}
+
+    def of(self, rank: int) -> Intervals:
+        """Give those of one rank."""
+        self._columns = self._columns or self._shelf.columns()
+        rows = self._rows_of_rank[rank]
+        return Intervals(self._columns["start"][rows], self._columns["end"][rows])
+
+    def only(self, ranks: Iterable[int]) -> _Stalls:
+        """Give those of some ranks, in memory."""
+        some = _Stalls(None)
+        for rank in ranks:
+            some.put(rank, self.of(rank))
+        return some
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """What one pass over the ranks gives."""
+
+    parts: Partition
+    stalls: _Stalls
+
+
+def _measured(tables: TableSet) -> _Measured:
+    return tables.memo("partition", lambda: _whole(tables))
+
+
+def _whole(tables: TableSet) -> _Measured:
     """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
-    # `is_known`: by row, whether the trace holds what the rank's device did.
-    of_ranks, is_known = [], []
-    for rank in tables.ranks:
-        of_ranks.append(_of_rank(tables, rank))
-        is_known.append(np.full(len(of_ranks[-1].rank), tables.has_device_work(rank)))
+    of_ranks, stalled = [], _Stalls(Folder("stalls") if calls.of(tables).parts.are_in_files else None)
+    for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
+        of_ranks.append(parts)
+        stalled.put(rank, stalled_of_rank)
     axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
     of_ranks = [parts.with_axes(axes) for parts in of_ranks]
     whole = Partition(axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS))
-    return whole.take(np.concatenate(is_known))
+    return _Measured(whole, stalled)
 
 
 def _sets(tables: TableSet, rank: int) -> Sets:
@@ -258,7 +316,8 @@ def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     return waiting, delivered
 
 
-def _of_rank(tables: TableSet, rank: int) -> Partition:
+def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
+    """Partition the steps of one rank (none where its device was not recorded), and give its stalls."""
     sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
     start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
     axes = tuple(sorted(sets.axes, key=place_of_axis))
@@ -273,10 +332,10 @@ def _of_rank(tables: TableSet, rank: int) -> Partition:
         idle[:, CAUSES.index(cause)] = owned[:, column]
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
     comm = [sets.axes[axis].within(start, end) for axis in axes]
-    stalled, activities = stalls(tables, rank), tables.columns("activities", rank)
+    stalled, activities = _stalls_of_rank(tables, rank), tables.columns("activities", rank)
     # Starts of compute in order: those before the end of a step, less those before its start, began in it.
     begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
-    return Partition(
+    parts = Partition(
         axes=axes,
         rank=np.full(len(start), rank, np.int64),
         step=windows["step"],
@@ -293,3 +352,4 @@ def _of_rank(tables: TableSet, rank: int) -> Partition:
         waited=(stalled - sets.bubble).within(start, end),
         kernels=np.searchsorted(begun, end) - np.searchsorted(begun, start),
     )
+    return parts.take(np.full(len(start), tables.has_device_work(rank))), stalled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, named
 from usp_prof.schedule_orders import Action, Kind, Order, order, simulate
-from usp_prof.tables import clock
+from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,34 +66,39 @@ _ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source
 
 def gather(tables: TableSet, selection: Selection) -> Actions:
     """Take the actions of the selected steps of all ranks (a pipeline cannot be judged by some of its stages)."""
-    clocks = clock.of(tables)
     actions_of_rank: list[dict[str, NDArray[Any]]] = []
-    sources = set()
-    for rank in tables.ranks:
-        columns = tables.columns("actions", rank)
-        if not len(columns):
-            continue
-        sources |= set(columns.codes("source")[1])
-        start, end = _on_device(tables, rank)
-        known = (start >= 0) & (end >= start)
-        known &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
-        busy = end - start
-        if _WAITS_INSIDE in sources:
-            sets = partition.sets_of(tables, rank)
-            busy = busy - (sets.bubble - sets.compute).within(start, end)
-        arrays = {
-            **{name: columns[name] for name in ("rank", "step", "stage", "kind", "micro_batch")},
-            "start_ns": clocks.align(rank, start),
-            "end_ns": clocks.align(rank, end),
-            "busy_ns": busy,
-        }
-        actions_of_rank.append({name: values[known] for name, values in arrays.items()})
+    sources: set[str] = set()
+    for sources_of_rank, arrays in calls.of_each_rank(tables, partial(_of_rank, selection=selection)):
+        sources |= sources_of_rank
+        actions_of_rank += [arrays] if sources_of_rank else []
     if not sources:
         return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
     stacked = {name: np.concatenate([arrays[name] for arrays in actions_of_rank]) for name in _ARRAYS}
     joined = _made(stacked, "+".join(sorted(sources)))
     order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
     return joined.take(order)
+
+
+def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str], dict[str, NDArray[Any]]]:
+    """Give what told one rank's actions, and the actions; nothing where it has none."""
+    clocks, columns = clock.of(tables), tables.columns("actions", rank)
+    if not len(columns):
+        return set(), {}
+    sources = set(columns.codes("source")[1])
+    start, end = _on_device(tables, rank)
+    known = (start >= 0) & (end >= start)
+    known &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
+    busy = end - start
+    if _WAITS_INSIDE in sources:
+        sets = partition.sets_of(tables, rank)
+        busy = busy - (sets.bubble - sets.compute).within(start, end)
+    arrays = {
+        **{name: columns[name] for name in ("rank", "step", "stage", "kind", "micro_batch")},
+        "start_ns": clocks.align(rank, start),
+        "end_ns": clocks.align(rank, end),
+        "busy_ns": busy,
+    }
+    return sources, {name: values[known] for name, values in arrays.items()}
 
 
 def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from usp_prof.columns.arrow import array_of, coded
 from usp_prof.columns.rows import lookup, rows_by_code
 from usp_prof.columns.table import Columns
+from usp_prof.tables import shares
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.matching.shelves import Folder, Shelf, shelves_in
 
@@ -51,25 +52,41 @@ PUT_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Groups that are taken together."""
+class Places:
+    """Where the parts of each rank are, were all ranks' parts below each other."""
 
-    parts: int
-    """How many all ranks have of these groups."""
-    shelf: Shelf | None
-    """These parts in files; none where the run is one block."""
+    ranks: Ints
+    first: Ints
+    """By rank: the row of its first part; at the end, how many there are."""
+
+    def rows(self, columns: Columns) -> Ints:
+        """Give the rows of parts."""
+        return np.asarray(self.first[np.searchsorted(self.ranks, columns["rank"])] + columns["part"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Groups that are taken together, their parts in files: all that another process of this machine needs of them."""
+
+    count: int
+    """How many parts all ranks have of these groups."""
+    shelf: Shelf
+    texts: Mapping[str, list[str]]
+    """By column of texts all that blocks have, as they come up first: codes mean the same in all blocks."""
+    places: Places
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Read some columns of the parts."""
+        return _columns(self.shelf, slice(0, self.count), names, self.texts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The blocks of a run."""
 
+    places: Places
     blocks: tuple[Block, ...]
-    ranks: Ints
-    first_row: Ints
-    """By rank: the row of its first part, were all ranks' parts below each other; at the end, how many there are."""
-    texts: dict[str, list[str]]
-    """By column of texts all that blocks in files have, as they come up first: codes mean the same in all blocks."""
+    """None where the run is one block, in memory."""
     folder: Folder | None
     """Where the files of the blocks are."""
 
@@ -81,11 +98,11 @@ class Plan:
     @property
     def parts(self) -> int:
         """Count the parts of all ranks."""
-        return int(self.first_row[-1])
+        return int(self.places.first[-1])
 
-    def rows(self, rank: Ints, part: Ints) -> Ints:
-        """Give the rows of parts, were all ranks' parts below each other."""
-        return self.first_row[np.searchsorted(self.ranks, rank)] + part
+    def may_have(self, library: str) -> bool:
+        """Say whether some part may be of a library: of a run in memory that is not known."""
+        return self.is_whole or any(library in block.texts["library"] for block in self.blocks)
 
 
 def plan_of(tables: TableSet) -> Plan:
@@ -96,11 +113,9 @@ def plan_of(tables: TableSet) -> Plan:
     return tables.memo("blocks", lambda: _plan(tables))
 
 
-def read(tables: TableSet, block: Block, names: Sequence[str]) -> Columns:
-    """Read some columns of the parts of a block, rank by rank; a run that is one block is read once, and held."""
-    if block.shelf is None:
-        return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
-    return _columns(block.shelf, slice(0, block.parts), names, plan_of(tables).texts)
+def whole(tables: TableSet) -> Columns:
+    """Give the parts of a run that is one block, rank by rank: they are read once, and held."""
+    return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
 
 
 def remove_files(tables: TableSet) -> None:
@@ -112,11 +127,10 @@ def remove_files(tables: TableSet) -> None:
 
 def _plan(tables: TableSet) -> Plan:
     parts = [tables.view("collectives", rank).num_rows for rank in tables.ranks]
-    first_row = np.cumsum([0, *parts])
-    ranks = np.asarray(tables.ranks, np.int64)
-    count = int(first_row[-1])
+    places = Places(np.asarray(tables.ranks, np.int64), np.cumsum([0, *parts]))
+    count = int(places.first[-1])
     if count <= MOST_PARTS or tables.recorded is not None:
-        return Plan((Block(count, None),), ranks, first_row, {}, None)
+        return Plan(places, (), None)
     folder, folder_as_read = Folder("blocks"), Folder("parts-as-read")
     as_read = Shelf(folder_as_read.path)
     texts = _put_as_read(tables, as_read)
@@ -126,7 +140,8 @@ def _plan(tables: TableSet) -> Plan:
     shelves = shelves_in(folder.path, len(parts_of_block))
     _put_apart(as_read, count, shelves, block_of_group)
     folder_as_read.remove()
-    return Plan(tuple(map(Block, parts_of_block, shelves)), ranks, first_row, texts, folder)
+    made = (Block(count, shelf, texts, places) for count, shelf in zip(parts_of_block, shelves, strict=True))
+    return Plan(places, tuple(made), folder)
 
 
 def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
@@ -135,19 +150,24 @@ def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
     code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
     # Ranks that wait to be put together.
     pieces: list[dict[str, NDArray[Any]]] = []
-    for rank, columns in tables.one_by_one("collectives"):
-        pieces.append({name: _in_common(columns, name, code_of.get(name)) for name in _EVERY})
+    for rank, (columns, texts) in zip(tables.ranks, shares.of_each_rank(tables, _as_read), strict=True):
+        pieces.append(columns | {name: _in_common(columns[name], texts[name], code_of[name]) for name in _TEXTS})
         if rank == tables.ranks[-1] or sum(len(piece["rank"]) for piece in pieces) >= PUT_AT_ONCE:
             shelf.put({name: np.concatenate([piece[name] for piece in pieces]) for name in _EVERY})
             pieces = []
     return {name: list(codes) for name, codes in code_of.items()}
 
 
-def _in_common(columns: Columns, name: str, code_of: dict[str, int] | None) -> NDArray[Any]:
-    """Give a column of a rank: numbers as int64, texts as int32 in codes of all ranks, to which new texts are added."""
-    if code_of is None:
-        return columns[name]
-    codes, texts = columns.narrow_codes(name)
+def _as_read(tables: TableSet, rank: int) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
+    """Read the parts of one rank: numbers as int64, texts as codes; and the texts, by column."""
+    [(_, columns)] = tables.one_by_one("collectives", [rank])
+    coded = {name: columns.narrow_codes(name) for name in _TEXTS}
+    read = {name: coded[name][0] if name in coded else columns[name] for name in _EVERY}
+    return read, {name: texts for name, (_, texts) in coded.items()}
+
+
+def _in_common(codes: NDArray[Any], texts: Sequence[str], code_of: dict[str, int]) -> NDArray[np.int32]:
+    """Give codes of one rank's texts in those of all ranks, to which new texts are added."""
     return lookup([code_of.setdefault(text, len(code_of)) for text in texts], codes, missing=-1).astype(np.int32)
 
 

@@ -13,6 +13,8 @@ from usp_prof.tables.communication.posts import asked_late
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from usp_prof.tables.clock import Clock
     from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.table_set import TableSet
+
+    MarkLate = Callable[["Members", Flags], Flags]
+    """Marks which of these posted receives were asked late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,14 +107,13 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
     return members.rank[last], np.asarray(is_alone | is_tied)
 
 
-def inter_node(tables: TableSet, members: Members) -> Flags:
-    """Say of each call whether its members lie on several hosts."""
-    node = tables.memo("nodes", lambda: _nodes(tables))[np.searchsorted(tables.ranks, members.rank)]
+def inter_node(members: Members, node: Ints) -> Flags:
+    """Say of each call whether its members, of each of which the host is given, lie on several."""
     low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
     return np.asarray(low != high)
 
 
-def _nodes(tables: TableSet) -> Ints:
+def node_of_rank(tables: TableSet) -> Ints:
     """Give each rank the number of its host; by rank numbers where hosts have no names."""
     hosts = clock.hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
@@ -145,7 +149,7 @@ class Times:
     """By member: after that, until its data was across."""
 
 
-def times_of(tables: TableSet, members: Members, is_known: Flags) -> Times:
+def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
     """Divide the time of each member; `is_known` marks the members of complete calls.
 
     Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
@@ -153,7 +157,7 @@ def times_of(tables: TableSet, members: Members, is_known: Flags) -> Times:
     """
     call, count = members.call, members.count
     last = per_code(call, members.start, np.maximum, count)
-    delivered = np.where(is_known, _delivered_ns(tables, members), 0)
+    delivered = np.where(is_known, _delivered_ns(members, mark_late), 0)
     over = members.end - delivered
     lasting = np.maximum(members.end - members.start, 0)
     wait = np.minimum(np.maximum(last[call] - members.start, 0), lasting)
@@ -161,7 +165,7 @@ def times_of(tables: TableSet, members: Members, is_known: Flags) -> Times:
     return Times(last, per_code(call, over, np.maximum, count), delivered, wait, transfer)
 
 
-def _delivered_ns(tables: TableSet, members: Members) -> Ints:
+def _delivered_ns(members: Members, mark_late: MarkLate) -> Ints:
     """Measure how long the range of a posted send or receive goes on after the receiver had the data.
 
     gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
@@ -175,7 +179,7 @@ def _delivered_ns(tables: TableSet, members: Members) -> Ints:
     both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
     received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
     is_posted_receive = is_receive & on_gloo
-    late = _asked_late(tables, members, is_posted_receive)
+    late = mark_late(members, is_posted_receive)
     axes, names = columns.codes("axis")
     for axis in range(len(names)):
         on_axis = is_posted_receive & (axes == axis)
@@ -196,7 +200,12 @@ def _of_call(members: Members, parts: Flags) -> Flags:
     return marked[members.call]
 
 
-def _asked_late(tables: TableSet, members: Members, receives: Flags) -> Flags:
+def none_late(members: Members, _: Flags) -> Flags:
+    """Mark none, where nothing was posted."""
+    return np.zeros(len(members.call), bool)
+
+
+def late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flags:
     """Mark the posted receives that nobody waited for until later work was done."""
     late = np.zeros(len(members.call), dtype=bool)
     receive_rows = np.flatnonzero(receives)

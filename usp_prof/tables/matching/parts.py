@@ -21,7 +21,7 @@ from usp_prof.columns.rows import distinct
 from usp_prof.tables.matching.shelves import Shelf, made_in, shelves_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Rows = Mapping[str, NDArray[Any]]
     """Some columns of some parts."""
-    OfRank = Callable[[int, Rows], Rows]
-    """Gives more columns of one rank's parts."""
 
 
 MOST_HELD = 4 << 20
@@ -82,6 +80,11 @@ class Parts:
         self._files = folder
         self._folder = folder.path if folder else None
 
+    @property
+    def are_in_files(self) -> bool:
+        """Say whether they are too many to be held."""
+        return self._folder is not None
+
     def __len__(self) -> int:
         """Count the parts."""
         return sum(block.every.stop for block in self._blocks)
@@ -126,17 +129,19 @@ class Parts:
             for name in names
         }
 
-    def each_block(self, *names: str, of_rank: OfRank | None = None) -> Iterator[Rows]:
-        """Give columns of each block's parts, sorted by call and rank; and those that `of_rank` gives, a rank a call.
+    def each_block(self, *names: str, beside: Iterable[Rows] | None = None) -> Iterator[Rows]:
+        """Give columns of each block's parts, sorted by call and rank, and with them what is `beside`.
 
-        `of_rank` gets the columns of its rank's parts that are asked for, of which `rank` cannot be one.
+        That has for each of `ranks`, in order, columns with an entry for each row of its `collectives`.
         """
         with ExitStack() as stack:
-            folder = stack.enter_context(TemporaryDirectory(dir=self._folder)) if of_rank and self._folder else None
+            in_files = beside is not None and self._folder is not None
+            folder = stack.enter_context(TemporaryDirectory(dir=self._folder)) if in_files else None
             shelves = shelves_in(Path(folder) if folder else None, len(self._blocks))
-            if of_rank:
-                for rank in self.ranks:
-                    self._put_apart(shelves, rank, of_rank(rank, self.of(rank, *names)))
+            if beside is not None:
+                for rank, columns in zip(self.ranks, beside, strict=True):
+                    part = self.of(rank, "part")["part"]
+                    self._put_apart(shelves, rank, {name: values[part] for name, values in columns.items()})
             for block, shelf in zip(self._blocks, shelves, strict=True):
                 # Rows are sorted by rank: sorted by call and else left as they are, they are sorted by call and rank.
                 order = np.argsort(block.columns["call"][block.every], kind="stable")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,22 +25,26 @@ from usp_prof.columns.rows import (
     occurrence_from_end,
     per_code,
 )
+from usp_prof.tables import shares
 from usp_prof.tables.communication.posts import P2P
-from usp_prof.tables.matching.blocks import TO_MATCH, plan_of, read
+from usp_prof.tables.matching.blocks import TO_MATCH, plan_of, whole
 from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
+    from usp_prof.tables.matching.blocks import Block
     from usp_prof.tables.table_set import TableSet
 
     Keys = tuple[Ints, ...]
     """Columns that are alike in all parts of a call, and in no two calls."""
 
+Made = TypeVar("Made")
 
 UNMATCHED = -1
 _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce")
@@ -85,14 +90,26 @@ class Matches:
     """Where the arrays are, of a run of several blocks."""
 
 
-def each_block(tables: TableSet, columns: Sequence[str]) -> Iterator[MatchedParts]:
-    """Give the matched parts of a run with some columns of `collectives`, block by block of its groups."""
-    plan, matches = plan_of(tables), matches_of(tables)
-    for block in plan.blocks:
-        parts = read(tables, block, columns)
-        # A run that is one block, as a predicted one is, was matched row by row as it is read.
-        rows: slice | Ints = slice(None) if plan.is_whole else plan.rows(parts["rank"], parts["part"])
-        yield _with_calls(parts, matches.call[rows], matches.by[rows])
+def of_each_block(
+    tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, apart: bool = True
+) -> Iterator[Made]:
+    """Give `measure` of the matched parts of each block of groups, with some columns of `collectives`.
+
+    Where there are several blocks workers measure them, unless `measure` needs more than these (not `apart`).
+    """
+    matches, blocks = matches_of(tables), plan_of(tables).blocks
+    if matches.folder is None:
+        return iter([measure(_with_calls(whole(tables), matches.call, matches.by))])
+    in_files = partial(_measured, folder=matches.folder.path, columns=columns, measure=measure)
+    return shares.of_each_block(tables, in_files, blocks) if apart else map(in_files, blocks)
+
+
+def _measured(block: Block, folder: Path, columns: Sequence[str], measure: Callable[[MatchedParts], Made]) -> Made:
+    """Measure a block; `folder` has the arrays of `Matches`."""
+    parts = block.columns(columns)
+    call, by = np.memmap(folder / _CALL, np.int32, "r"), np.memmap(folder / _BY, np.int8, "r")
+    rows = block.places.rows(parts)
+    return measure(_with_calls(parts, call[rows], by[rows]))
 
 
 def matches_of(tables: TableSet) -> Matches:
@@ -111,39 +128,62 @@ def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np
 def _as_recorded(tables: TableSet) -> Matches:
     """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
     recorded = tables.recorded or tables
-    matches, columns = matches_of(recorded), read(tables, plan_of(tables).blocks[0], TO_MATCH)
-    row = plan_of(recorded).rows(columns["rank"], columns["part"])
+    matches, row = matches_of(recorded), plan_of(recorded).places.rows(whole(tables))
     return Matches(matches.call[row], matches.by[row], None)
+
+
+_CALL, _BY = "call", "by"
+"""Names of files."""
 
 
 def _matches(tables: TableSet) -> Matches:
     """Match block by block, and number the calls as if all had been matched at once."""
     plan = plan_of(tables)
-    folder = None if plan.is_whole else Folder("matches")
-    call, by = np.full(plan.parts, UNMATCHED, np.int32), np.full(plan.parts, UNMATCHED, np.int8)
-    if folder is not None:
-        call, by = folder.mapped("call", call), folder.mapped("by", by)
-    # By call, block after block: how it was matched, and its group.
+    if plan.is_whole:
+        call_of_part, by_of_part = _match(whole(tables))
+        return Matches(call_of_part.astype(np.int32), by_of_part, None)
+    folder = Folder("matches")
+    call = folder.mapped(_CALL, np.full(plan.parts, UNMATCHED, np.int32))
+    by = folder.mapped(_BY, np.full(plan.parts, UNMATCHED, np.int8))
     ways, groups, calls = [], [], 0
-    for block in plan.blocks:
-        columns = read(tables, block, TO_MATCH)
-        call_of_part, by_of_part = _match(columns)
-        rows = np.flatnonzero(call_of_part != UNMATCHED)
-        first = rows[first_rows(call_of_part[rows])]
-        ways.append(by_of_part[first])
-        groups.append(columns.codes("group")[0][first])
-        place = rows if plan.is_whole else plan.rows(columns["rank"][rows], columns["part"][rows])
-        call[place] = calls + call_of_part[rows]
-        by[place] = by_of_part[rows]
-        calls += len(first)
-    if not plan.is_whole:
-        # Calls of all blocks are sorted as those of each are: by the way they were matched, and by their groups.
-        number_of_call = np.empty(calls + 1, np.int32)
-        number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
-        number_of_call[UNMATCHED] = UNMATCHED
-        for begin, end in pairwise(plan.first_row.tolist()):  # rank by rank: no copy of all of them
-            call[begin:end] = number_of_call[call[begin:end]]
+    for matched in shares.of_each_block(tables, _match_block, plan.blocks):
+        call[matched.rows] = calls + matched.call
+        by[matched.rows] = matched.by
+        ways.append(matched.way_of_call)
+        groups.append(matched.group_of_call)
+        calls += len(matched.way_of_call)
+    # Calls of all blocks are sorted as those of each are: by the way they were matched, and by their groups.
+    number_of_call = np.empty(calls + 1, np.int32)
+    number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
+    number_of_call[UNMATCHED] = UNMATCHED
+    for begin, end in pairwise(plan.places.first.tolist()):  # rank by rank: no copy of all of them
+        call[begin:end] = number_of_call[call[begin:end]]
     return Matches(call, by, folder)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MatchedBlock:
+    """The matched parts of a block: one entry a part in the first three arrays, one a call in the others."""
+
+    rows: Ints
+    """Their rows, were all ranks' parts below each other."""
+    call: NDArray[np.int32]
+    by: NDArray[np.int8]
+    way_of_call: NDArray[np.int8]
+    """How it was matched."""
+    group_of_call: NDArray[np.int32]
+    """Code of its group."""
+
+
+def _match_block(block: Block) -> _MatchedBlock:
+    columns = block.columns(TO_MATCH)
+    call, by = _match(columns)
+    matched = np.flatnonzero(call != UNMATCHED)
+    first = matched[first_rows(call[matched])]
+    group = columns.narrow_codes("group")[0][first]
+    return _MatchedBlock(
+        block.places.rows(columns)[matched], call[matched].astype(np.int32), by[matched], by[first], group
+    )
 
 
 def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:

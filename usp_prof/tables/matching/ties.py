@@ -93,16 +93,19 @@ def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
     return Ties(call, row, start, end, part, number)
 
 
-def find_ties(blocks: Iterable[MatchedParts], ranks: Ints) -> AllTies:
-    """Take the calls whose members end together; where these do not connect all ranks, sends and receives as well."""
-    collectives, transfers = [], []
-    for parts in blocks:
-        is_matched = parts.call >= 0
-        collectives.append(_members(parts, is_matched & parts.columns.matches("op", *_END_TOGETHER), ranks))
-        transfers.append(_members(parts, is_matched & parts.columns.matches("op", *P2P), ranks))
+def ties_of(parts: MatchedParts, ranks: Ints) -> tuple[Ties, Ties]:
+    """Take of a block the collectives whose members end together, and the sends and receives."""
+    is_matched = parts.call >= 0
+    ends_together, is_transfer = (parts.columns.matches("op", *ops) for ops in (_END_TOGETHER, P2P))
+    return _members(parts, is_matched & ends_together, ranks), _members(parts, is_matched & is_transfer, ranks)
+
+
+def joined_ties(blocks: Iterable[tuple[Ties, Ties]], ranks: Ints) -> AllTies:
+    """Take the collectives of all blocks; where these do not connect all ranks, sends and receives as well."""
+    collectives, transfers = zip(*blocks, strict=True)
     # Were every rank a clock of its own: do the collectives connect them all?
     component = components(np.arange(len(ranks), dtype=np.int64), collectives)
-    return AllTies(tuple(collectives), tuple(transfers) if len(np.unique(component)) > 1 else ())
+    return AllTies(collectives, transfers if len(np.unique(component)) > 1 else ())
 
 
 def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:

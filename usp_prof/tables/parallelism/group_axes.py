@@ -7,8 +7,7 @@ and axes, table by table when they are asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
-from types import MappingProxyType
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +29,7 @@ from usp_prof.tables.parallelism.inference import (
     traffic_of,
 )
 from usp_prof.tables.parallelism.mesh import Job, job_group, lay_out, talking
+from usp_prof.tables.shares import Common
 from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     health = axis_health(settled, traffic, parts, ungrouped if whole is None else Inferred())
     if no_mesh:
         health.append(HealthRow("mesh_unknown", Severity.INFO, detail=f"no mesh is shown: {no_mesh}"))
-    return AxisLayout(
-        topology, MappingProxyType(allowed), whole.key if whole else "", ungrouped.axis.value, world
-    ), health
+    return AxisLayout(topology, allowed, whole.key if whole else "", ungrouped.axis.value, world), health
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
@@ -200,7 +198,7 @@ class AxisLayout:
     """The topology, and what each part's axis and group become by it."""
 
     topology: Topology
-    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Axes that a group serves, where the manifest lists several; a mark may choose among them."""
     whole: str = ""
     """Key of the group that parts without any group belong to; empty when that cannot be known."""
@@ -212,31 +210,51 @@ class AxisLayout:
 
 def apply(sources: Mapping[int, Source], layout: AxisLayout) -> dict[int, Source]:
     """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
-    return {rank: _resolved(source, layout) for rank, source in sources.items()}
+    common = Common(layout)
+    return {rank: _resolved(source, common) for rank, source in sources.items()}
 
 
-def _resolved(source: Source, layout: AxisLayout) -> Source:
+def _resolved(source: Source, layout: Common[AxisLayout]) -> Source:
     """Give one rank's tables with the run's groups and axes in them."""
-
-    @cache
-    def collectives() -> View:
-        return _collectives(source.view("collectives"), layout)
-
-    def activities(view: View) -> View:
-        return Replaced(view, {"axis": lambda: _axes_of_activities(view, collectives())})
-
+    collectives = _Collectives(source, layout)
     return ChangedSource(
         source,
         {
-            "collectives": lambda _: collectives(),
-            "groups": lambda view: _groups(view, layout),
-            "activities": activities,
+            "collectives": collectives,
+            "groups": partial(_groups, layout=layout),
+            "activities": partial(_activities, collectives=collectives),
         },
     )
 
 
-def _groups(view: View, layout: AxisLayout) -> View:
-    groups = {group.key: group for group in layout.topology.groups}
+class _Collectives:
+    """One rank's collectives with the settled axes, made when they are first asked for."""
+
+    def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
+        self._source, self._layout = source, layout
+        self._made: View | None = None
+
+    def __call__(self, _: View) -> View:
+        """Give them, whatever lies beneath."""
+        return self.made()
+
+    def made(self) -> View:
+        """Give them."""
+        if self._made is None:
+            self._made = _collectives(self._source.view("collectives"), self._layout.value)
+        return self._made
+
+    def __reduce__(self) -> tuple[type, tuple[Source, Common[AxisLayout]]]:
+        """Carry what they are made of: a worker makes them anew."""
+        return _Collectives, (self._source, self._layout)
+
+
+def _activities(view: View, collectives: _Collectives) -> View:
+    return Replaced(view, {"axis": lambda: _axes_of_activities(view, collectives.made())})
+
+
+def _groups(view: View, layout: Common[AxisLayout]) -> View:
+    groups = {group.key: group for group in layout.value.topology.groups}
     group_of_row = [groups[key] for key in view.column("group").to_pylist()]
     return Replaced(
         view,

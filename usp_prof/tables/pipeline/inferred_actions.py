@@ -10,6 +10,7 @@ in from the pipeline's order as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +27,11 @@ from usp_prof.tables.pipeline.traffic import chains
 from usp_prof.tables.table_set import ChangedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from usp_prof.columns.table import View
     from usp_prof.tables.pipeline.stretches import Messages, Stretches
     from usp_prof.tables.table_set import Source
 
@@ -55,11 +57,30 @@ class Inference:
 def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
     """Wrap each rank's tables so that actions are complete; made on demand."""
     inference = Inference(sources)
+    return {
+        rank: ChangedSource(source, {actions.SCHEMA.name: _Completed(inference, rank)})
+        for rank, source in sources.items()
+    }
 
-    def changed(rank: int, source: Source) -> ChangedSource:
-        return ChangedSource(source, {actions.SCHEMA.name: lambda _: inference.of(rank)})
 
-    return {rank: changed(rank, source) for rank, source in sources.items()}
+class _Completed:
+    """One rank's actions in place of those that were marked."""
+
+    def __init__(self, inference: Inference, rank: int) -> None:
+        self._inference, self._rank = inference, rank
+
+    def __call__(self, _: View) -> View:
+        """Give them; the first of all ranks makes them."""
+        view: View = self._inference.of(self._rank)
+        return view
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Carry this rank's actions alone: a worker does not have the others."""
+        return partial, (_given, self._inference.of(self._rank))
+
+
+def _given(made: View, _: View) -> View:
+    return made
 
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:

@@ -172,12 +172,19 @@ _ON_HOST = ("launches", "memory", "ops", "actions")
 
 def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
     """Give one rank's tables, cut into other steps; the cached tables beneath stay as they are."""
+    changes: dict[str, Callable[[View], View]] = {
+        name: partial(_with_steps, name=name, steps=steps) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")
+    }
+    return ChangedSource(source, {**changes, step_table.SCHEMA.name: partial(_steps_of_rank, rank=rank, steps=steps)})
 
-    def with_steps(name: str) -> Callable[[View], View]:
-        return lambda view: Replaced(view, {"step": partial(_step_numbers, name, view, steps)})
 
-    changes = {name: with_steps(name) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")}
-    return ChangedSource(source, {**changes, step_table.SCHEMA.name: lambda _: step_table.table_of_rank(rank, steps)})
+def _with_steps(view: View, name: str, steps: step_table.Steps) -> View:
+    return Replaced(view, {"step": partial(_step_numbers, name, view, steps)})
+
+
+def _steps_of_rank(_: View, rank: int, steps: step_table.Steps) -> View:
+    view: View = step_table.table_of_rank(rank, steps)
+    return view
 
 
 def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:

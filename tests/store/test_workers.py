@@ -1,0 +1,93 @@
+"""Workers: what one of them does not give is computed here, and only another version of the package is refused."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loky import ProcessPoolExecutor
+
+from usp_prof.model.errors import UspProfError
+from usp_prof.store import workers
+from usp_prof.store.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def process_of(_: int) -> int:
+    return os.getpid()
+
+
+def dies_elsewhere(number: int, home: int) -> int:
+    """Kill the process, unless it is the one that asked."""
+    if os.getpid() != home and number == 1:
+        os._exit(1)
+    return number
+
+
+def test_processes_of_this_machine_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processors", lambda: 2)
+    made = list(Workers().each(process_of, range(6)))
+    assert len(made) == 6
+    assert os.getpid() not in made
+
+
+def test_one_processor_computes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processors", lambda: 1)
+    assert list(Workers().each(process_of, range(3))) == [os.getpid()] * 3
+
+
+def test_an_executor_computes_in_order() -> None:
+    with ProcessPoolExecutor(2) as executor:
+        assert list(Workers(executor).each(partial(dies_elsewhere, home=os.getpid()), [5, 4, 3])) == [5, 4, 3]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_a_dead_worker_leaves_is_computed_here(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processors", lambda: 2)
+    executor = ProcessPoolExecutor(2) if given else None
+    ours = Workers(executor)
+    for _ in range(workers.ATTEMPTS + 1):  # and again, when no processes are started any more
+        assert list(ours.each(partial(dies_elsewhere, home=os.getpid()), range(9))) == list(range(9))
+    if executor is not None:
+        executor.shutdown(kill_workers=True)
+
+
+def test_one_that_was_shut_down_costs_nothing() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    assert list(Workers(executor).each(process_of, range(2))) == [os.getpid()] * 2
+
+
+def test_one_that_gives_something_else_is_not_believed() -> None:
+    class Forgetful(ThreadPoolExecutor):
+        def submit(self, *_: object, **__: object) -> Future[None]:  # type: ignore[override]
+            return super().submit(lambda: None)
+
+    with Forgetful(1) as executor:
+        assert list(Workers(executor).each(process_of, range(2))) == [os.getpid()] * 2
+
+
+def test_a_fault_of_ours_comes_up() -> None:
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ZeroDivisionError):
+        list(Workers(executor).each(lambda number: 1 // number, [1, 0]))
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    class Other(ThreadPoolExecutor):
+        def submit(self, run: Callable[..., Any], _: object, *args: Any) -> Future[Any]:  # type: ignore[override]
+            return super().submit(run, ("0.0.1", "other"), *args)
+
+    with Other(1) as executor, pytest.raises(UspProfError, match=r"another usp-prof .* than this machine \(0.0.1\)"):
+        list(Workers(executor).each(process_of, range(2)))
+
+
+def test_whoever_stops_asking_wants_nothing_more() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        made = Workers(executor).each(process_of, iter(range(10_000)))
+        assert next(made) == os.getpid()
+        made.close()  # type: ignore[attr-defined] # a generator

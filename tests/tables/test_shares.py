@@ -1,0 +1,114 @@
+"""Shares: whoever measures ranks and blocks, the figures are those of one process; a share tells nothing of the run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from usp_prof.analyses import NAMES
+from usp_prof.run import open_run
+from usp_prof.store.workers import Workers
+from usp_prof.tables import calls, clock, shares
+from usp_prof.tables.matching import blocks
+from usp_prof.tables.shares import Common
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.tables.table_set import TableSet
+
+TRACES = Path(__file__).parents[2] / "traces"
+SAMPLE = ["recorded-5d", "recorded-interleaved", "gpu-nccl-pp2"]
+RECORDED = sorted(path.parent.name for path in TRACES.glob("*/run.json"))
+
+
+class Pickled(ThreadPoolExecutor):
+    """Threads to which everything comes as it would come to another process."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.jobs = 0
+
+    def submit(self, run: Callable[..., Any], *args: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
+        sent = pickle.dumps((run, args))
+
+        def received() -> bytes:
+            function, given = pickle.loads(sent)  # noqa: S301 - our own
+            return pickle.dumps(function(*given))
+
+        self.jobs += 1
+        done: Future[Any] = Future()
+        super().submit(received).add_done_callback(lambda made: _hand_over(made, done))
+        return done
+
+
+def _hand_over(made: Future[bytes], done: Future[Any]) -> None:
+    error = made.exception()
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(pickle.loads(made.result()))  # noqa: S301
+
+
+def figures(tables: TableSet) -> str:
+    """Give all values, notes and what else analyses list, and the tables of calls, parts and clocks, as one text."""
+    rows: list[object] = []
+    for name in NAMES:
+        result = import_module(f"usp_prof.analyses.{name}").compute(tables)
+        listing = result.listing() if hasattr(result, "listing") else {}
+        rows += [name, *result.values(), *result.notes, *listing.items()]
+    for build in (calls.build, calls.build_parts, clock.build):
+        rows += build(tables).to_pylist()
+    return "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize("most_parts", [1 << 20, 100])
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=[] if run in SAMPLE else [pytest.mark.full]) for run in RECORDED]
+)
+def test_workers_measure_what_one_process_does(
+    run: str, most_parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = figures(open_run(TRACES / run, cache_dir=tmp_path).tables)
+    for place, name, value in (
+        (shares, "FEW_RANKS", 0), (shares, "RANKS_OF_SHARE", 3), (blocks, "MOST_PARTS", most_parts),
+        (calls, "MOST_HELD", most_parts),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, value)
+    with Pickled() as executor:
+        tables = open_run(TRACES / run, cache_dir=tmp_path, executor=executor).tables
+        read = executor.jobs
+        together = figures(tables)
+    assert together == alone
+    assert executor.jobs - read >= 5
+
+
+def test_processes_of_this_machine_measure_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = TRACES / "gpu-nccl-pp2"  # not of gloo, whose transfers are measured where the tables are
+    alone = figures(open_run(run, cache_dir=tmp_path).tables)
+    monkeypatch.setattr(blocks, "MOST_PARTS", 40)
+    tables = open_run(run, cache_dir=tmp_path).tables
+    tables.workers = Workers()
+    assert figures(tables) == alone
+
+
+def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "FEW_RANKS", 0)
+    monkeypatch.setattr(shares, "RANKS_OF_SHARE", 3)
+    with ThreadPoolExecutor(1) as executor:
+        tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path, executor=executor).tables
+        with pytest.raises(KeyError, match=r"calls.* is made of all ranks"):
+            list(shares.of_each_rank(tables, lambda share, _: calls.of(share)))
+
+
+def test_what_is_common_is_pickled_once() -> None:
+    common = Common(json.loads("[1, 2]"))
+    one, other = (pickle.loads(pickle.dumps(common)) for _ in range(2))  # noqa: S301
+    assert one.value == [1, 2]
+    assert one is other

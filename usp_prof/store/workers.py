@@ -1,0 +1,134 @@
+"""Workers: who measures shares of a run once its ranks are stored. The executor that read them, else local processes.
+
+What a worker does not give (it died, it does not see the store, its executor was shut down) is computed here instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import finalize
+
+from usp_prof._version import __version__, fingerprint
+from usp_prof.store.executors import free_memory, processors
+from usp_prof.store.rank_jobs import ATTEMPTS, OtherVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Executor, Future
+
+_log = logging.getLogger("usp_prof")
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_WORKER_BYTES = 600 << 20
+"""Memory of a worker with a block of collectives; the tables of one rank take less."""
+_MEMORY_SHARE = 0.5
+_IDLE_S = 30
+_AHEAD = 256
+"""Items that an executor of unknown size is given at once; what is made of them waits for its turn here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[Made]):
+    """What a function gave: an executor that gives something else in its place is not believed."""
+
+    made: Made
+
+
+class Workers:
+    """Processes of this machine, as many as there are processors, or the workers of an executor."""
+
+    def __init__(self, executor: Executor | None = None) -> None:
+        self._given = executor
+        self._own: Executor | None = None
+        self._broken = 0
+        """How often processes of this machine died; after `ATTEMPTS` none are started any more."""
+
+    def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
+        """Give `function` of each item, in order; both, and what it gives, can be pickled.
+
+        What needs temporary files of this machine is computed `here`, whatever executor was given.
+        """
+        is_given = self._given is not None and not here
+        ahead = _AHEAD if is_given else 2 * _local_workers()
+        waiting: deque[tuple[Item, Future[_Answer[Made]] | None]] = deque()
+        try:
+            for item in items:
+                waiting.append((item, self._submitted(self._given if is_given else self._local(), function, item)))
+                if len(waiting) >= ahead:
+                    yield self._made(function, *waiting.popleft())
+            while waiting:
+                yield self._made(function, *waiting.popleft())
+        finally:
+            for _, future in waiting:  # whoever stops asking wants nothing more
+                if future is not None:
+                    future.cancel()
+
+    def _submitted(
+        self, executor: Executor | None, function: Callable[[Item], Made], item: Item
+    ) -> Future[_Answer[Made]] | None:
+        """Hand an item to a worker; None where nobody takes it."""
+        if executor is None:
+            return None
+        try:
+            return executor.submit(_computed, _code(), function, item)
+        except Exception as error:  # noqa: BLE001 - whatever an executor of somebody else's raises, such as when shut down
+            self._failed(error)
+            return None
+
+    def _made(self, function: Callable[[Item], Made], item: Item, future: Future[_Answer[Made]] | None) -> Made:
+        """Take what a worker made of an item; where it made nothing, make it here."""
+        if future is None:
+            return function(item)
+        try:
+            answer = future.result()
+        except OtherVersionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the same fault, if it is one of ours, comes up here
+            self._failed(error)
+            return function(item)
+        return answer.made if isinstance(answer, _Answer) else function(item)
+
+    def _failed(self, error: Exception) -> None:
+        """Note that a worker gave nothing; processes that died are not asked again."""
+        _log.info("a worker gave nothing, its share is computed here: %s: %s", type(error).__name__, error)
+        if isinstance(error, BrokenExecutor) and self._own is not None:
+            self._own, self._broken = None, self._broken + 1
+
+    def _local(self) -> Executor | None:
+        """Give processes of this machine; None where one process does as well."""
+        if self._own is None and self._broken < ATTEMPTS and (count := _local_workers()) > 1:
+            from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have so many ranks
+
+            pool = ProcessPoolExecutor(max_workers=count, timeout=_IDLE_S)
+            finalize(self, partial(pool.shutdown, wait=False, kill_workers=True))
+            self._own = pool
+        return self._own
+
+
+def _local_workers() -> int:
+    """Say how many processes of this machine can work at once: bounded by processors and memory."""
+    free = free_memory()
+    bounds = [processors()] if free is None else [processors(), int(free * _MEMORY_SHARE / _WORKER_BYTES)]
+    return max(1, min(bounds))
+
+
+def _code() -> tuple[str, str]:
+    """Name what computes: this package's version and code."""
+    return __version__, fingerprint()
+
+
+def _computed(code: tuple[str, str], function: Callable[[Item], Made], item: Item) -> _Answer[Made]:
+    """Compute in a worker, with the code of whoever asks and no other."""
+    if code != _code():
+        raise OtherVersionError(
+            f"the workers have another usp-prof ({__version__}) than this machine ({code[0]})",
+            hint="install the same version on all of them",
+        )
+    return _Answer(function(item))
