@@ -180,7 +180,7 @@ class Run(Questions):
         return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"
 
 
-_WORTH_PROCESSES = 4 << 30
+_WORTH_PROCESSES = 2 << 30
 """Bytes of unpacked traces from which on it pays to start processes that measure, which takes them a second."""
 
 

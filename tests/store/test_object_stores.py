@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ from usp_prof.model.errors import InputError, UsageError
 from usp_prof.store import places
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +128,19 @@ def test_what_one_machine_read_into_the_store_another_opens_without_reading(
     run = open_run(REMOTE, cache_dir=store)
     assert run.ranks == tuple(range(RANKS))
     assert run.sql("SELECT count(*) FROM events").fetchall()[0][0] > 0
+
+
+def test_a_rank_that_is_sent_to_a_worker_is_opened_there(server: Server) -> None:
+    tables = open_run(REMOTE, cache_dir=f"s3://{BUCKET}/sent").tables
+    [source] = tables.sources_of([1]).values()
+    sent = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own
+    for name in ("activities", "collectives", "steps"):
+        assert sent.table(name).equals(source.table(name))
+    for file in RemotePath(f"s3://{BUCKET}/sent").files():
+        if file.name == "entry.json":
+            server.put(file.url.removeprefix("s3://"), b"other contents")
+    with pytest.raises(InputError, match="are gone or damaged"):
+        pickle.loads(pickle.dumps(source))  # noqa: S301
 
 
 @pytest.mark.parametrize("small", [1 << 20, 0], ids=["fetched with the entry", "asked for later"])
@@ -397,11 +413,15 @@ class TestWebServer:
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and_then(
-    server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    server: Server, from_disk: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     pytest.importorskip("distributed")
     from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 
+    monkeypatch.setattr(shares, "FEW_RANKS", 0)  # the workers measure as well
+    monkeypatch.setattr(shares, "RANKS_OF_SHARE", 1)
+    caplog.set_level(logging.INFO, "usp_prof")
     store = f"s3://{BUCKET}/dask"
     with dask_cluster(3, tmp_path) as cluster:
         killed, stopped, _ = cluster.workers
@@ -416,5 +436,6 @@ def test_dask_loses_a_worker_and_waits_for_another_while_the_store_fails_now_and
         finally:
             resume.join()
     assert capsys.readouterr().out == from_disk
+    assert "gave nothing" not in caplog.text
     entries = [file for file in location(store).files() if file.name == "entry.json"]  # type: ignore[union-attr]
     assert len(entries) == RANKS, "nothing lost, nothing twice"

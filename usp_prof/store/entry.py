@@ -161,8 +161,6 @@ class StoredTable:
         self._rows = -1
         """-1: the file was not opened yet."""
         self._schema: pa.Schema | None = None
-        self._bytes = 0
-        """Of all columns, as encoded in the file."""
 
     @property
     def num_rows(self) -> int:
@@ -179,19 +177,11 @@ class StoredTable:
         return self._schema
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Read one column; of a small table all."""
+        """Read one column."""
+        place = self.schema.get_field_index(name)
         if name not in self._read:
-            if self._is_small:
-                self.hold(self.whole())
-            else:
-                self._read[name] = self._one(self.schema.get_field_index(name))
+            self._read[name] = self._one(place)
         return self._read[name]
-
-    @property
-    def _is_small(self) -> bool:
-        if self._rows < 0:
-            self._look()
-        return self._bytes <= _SMALL
 
     def _one(self, place: int) -> pa.ChunkedArray:
         """Read the column at a place: tables are flat, so that a field is a column of the file."""
@@ -201,7 +191,7 @@ class StoredTable:
 
     def hold(self, whole: pa.Table) -> None:
         """Take the table as it was written or read: nothing of it is read again."""
-        self._rows, self._schema, self._bytes = whole.num_rows, self._shared(whole.schema), whole.nbytes
+        self._rows, self._schema = whole.num_rows, self._shared(whole.schema)
         self._read.update(zip(whole.column_names, whole.columns, strict=True))
 
     def whole(self) -> pa.Table:
@@ -215,11 +205,13 @@ class StoredTable:
             return file.read(columns=list(names), use_threads=False)
 
     def _look(self) -> None:
+        """Look into the file; a small table is read as a whole, as the file is open."""
         with self._opened() as file:
             about = file.metadata
-            self._rows = int(about.num_rows)
-            self._bytes = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
-            self._schema = self._shared(file.schema_arrow)
+            if sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups)) <= _SMALL:
+                self.hold(file.read(use_threads=False))
+            else:
+                self._rows, self._schema = int(about.num_rows), self._shared(file.schema_arrow)
 
     def _shared(self, schema: pa.Schema) -> pa.Schema:
         known = _SCHEMAS.setdefault(self._path.name, schema)

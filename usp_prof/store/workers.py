@@ -9,8 +9,7 @@ import logging
 from collections import deque
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import finalize
 
 from usp_prof._version import __version__, fingerprint
@@ -20,6 +19,8 @@ from usp_prof.store.rank_jobs import ATTEMPTS, OtherVersionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor, Future
+
+    from loky import ProcessPoolExecutor
 
 _log = logging.getLogger("usp_prof")
 
@@ -46,7 +47,7 @@ class Workers:
 
     def __init__(self, executor: Executor | None = None) -> None:
         self._given = executor
-        self._own: Executor | None = None
+        self._own: ProcessPoolExecutor | None = None
         self._broken = 0
         """How often processes of this machine died; after `ATTEMPTS` none are started any more."""
 
@@ -58,6 +59,7 @@ class Workers:
         is_given = self._given is not None and not here
         ahead = _AHEAD if is_given else 2 * _local_workers()
         waiting: deque[tuple[Item, Future[_Answer[Made]] | None]] = deque()
+        is_done = False
         try:
             for item in items:
                 waiting.append((item, self._submitted(self._given if is_given else self._local(), function, item)))
@@ -65,10 +67,18 @@ class Workers:
                     yield self._made(function, *waiting.popleft())
             while waiting:
                 yield self._made(function, *waiting.popleft())
+            is_done = True
         finally:
-            for _, future in waiting:  # whoever stops asking wants nothing more
-                if future is not None:
-                    future.cancel()
+            if not is_done:  # whoever stops asking wants nothing more, as after Ctrl-C
+                self._stop([future for _, future in waiting if future is not None], is_given=is_given)
+
+    def _stop(self, futures: Iterable[Future[Any]], *, is_given: bool) -> None:
+        """End what is under way: processes of this machine at once, others with what they have begun."""
+        for future in futures:
+            future.cancel()
+        if not is_given and self._own is not None:
+            self._own.shutdown(wait=True, kill_workers=True)
+            self._own = None
 
     def _submitted(
         self, executor: Executor | None, function: Callable[[Item], Made], item: Item
@@ -106,9 +116,8 @@ class Workers:
         if self._own is None and self._broken < ATTEMPTS and (count := _local_workers()) > 1:
             from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have so many ranks
 
-            pool = ProcessPoolExecutor(max_workers=count, timeout=_IDLE_S)
-            finalize(self, partial(pool.shutdown, wait=False, kill_workers=True))
-            self._own = pool
+            self._own = ProcessPoolExecutor(max_workers=count, timeout=_IDLE_S)
+            finalize(self, self._own.shutdown)
         return self._own
 
 

@@ -126,7 +126,7 @@ def remove_files(tables: TableSet) -> None:
 
 
 def _plan(tables: TableSet) -> Plan:
-    parts = [tables.view("collectives", rank).num_rows for rank in tables.ranks]
+    parts = [len(columns) for _, columns in tables.one_by_one("collectives")]
     places = Places(np.asarray(tables.ranks, np.int64), np.cumsum([0, *parts]))
     count = int(places.first[-1])
     if count <= MOST_PARTS or tables.recorded is not None:
