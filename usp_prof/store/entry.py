@@ -143,7 +143,7 @@ def hash_of(path: Path) -> str:
 # Tables of an entry.
 
 _SMALL = 1 << 16
-"""Bytes of a table, as encoded, that is read when its file is first opened: to open it costs as much as four columns."""
+"""Bytes of a table, as encoded, that is read when it is first looked into: opening costs as much as four columns."""
 _SCHEMAS: dict[str, pa.Schema] = {}
 """By file name the schema that was read last: those of all ranks are one object."""
 

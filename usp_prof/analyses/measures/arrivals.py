@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures import partition
-from usp_prof.columns.rows import latest_of_each, numbered, per_code, rows_of
+from usp_prof.columns.rows import distinct, latest_of_each, numbered, per_code, rows_of
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
@@ -141,33 +141,44 @@ class Waiting:
 
 def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     """Add up the parts of complete calls per axis, rank and step; a step without any such part counts as zero."""
-    matched = call_table.of(tables)
-    axis_of_call, axis_names = matched.columns().codes("axis")
-    step_of_call = matched.columns()["step"]
-    is_taken = matched.columns()["complete"] & (step_of_call >= 0) & selection.takes_steps(step_of_call)
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    # A cell is a step of a rank; sums have a row for each axis and a column for each cell.
-    steps_of_rank = {rank: _chosen_steps(tables, rank, selection) for rank in ranks}
-    begin, cells = 0, sum(map(len, steps_of_rank.values()))
-    sums = {name: np.zeros((len(axis_names), cells), np.int64) for name in ("wait_ns", "transfer_ns")}
-    occurs = np.zeros(len(axis_names), bool)
-    for rank, steps in steps_of_rank.items():
-        parts = matched.parts.of(rank, "call", *sums)
-        rows = np.flatnonzero(is_taken[parts["call"]] & (parts["wait_ns"] >= 0))
-        axis, place = axis_of_call[parts["call"][rows]], rows_of(steps, step_of_call[parts["call"][rows]])
-        occurs[axis] = True
-        is_known = place >= 0  # -1: a step that the rank's own table does not have
-        for name, total in sums.items():
-            np.add.at(total, (axis[is_known], begin + place[is_known]), parts[name][rows[is_known]])
-        begin += len(steps)
-    axes = np.flatnonzero(occurs)
-    return Waiting(
-        rank=np.tile(np.repeat(np.array(ranks, np.int64), list(map(len, steps_of_rank.values()))), len(axes)),
-        step=np.tile(np.concatenate([np.zeros(0, np.int64), *steps_of_rank.values()]), len(axes)),
-        axis=np.repeat(np.array([axis_names[code] for code in axes], object), cells),
-        wait_ns=sums["wait_ns"][axes].ravel(),
-        transfer_ns=sums["transfer_ns"][axes].ravel(),
+    of_ranks = list(call_table.of_each_rank(tables, partial(_waiting_of_rank, selection=selection), ranks))
+    occurring = {axis for _, of_axes in of_ranks for axis in of_axes}
+    axes = [axis for axis in call_table.of(tables).columns().narrow_codes("axis")[1] if axis in occurring]
+    counts = [len(steps) for steps, _ in of_ranks]
+    nothing = [np.zeros((2, count), np.int64) for count in counts]
+    # A row for waits and one for transfers; axis by axis a column for each step of each rank.
+    sums = np.concatenate(
+        [
+            np.zeros((2, 0), np.int64),
+            *(of_axes.get(axis, none) for axis in axes for (_, of_axes), none in zip(of_ranks, nothing, strict=True)),
+        ],
+        axis=1,
     )
+    return Waiting(
+        rank=np.tile(np.repeat(np.array(ranks, np.int64), counts), len(axes)),
+        step=np.tile(np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in of_ranks)]), len(axes)),
+        axis=np.repeat(np.array(axes, object), sum(counts)),
+        wait_ns=sums[0],
+        transfer_ns=sums[1],
+    )
+
+
+def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[Ints, dict[str, Ints]]:
+    """Give the steps of one rank, and for each axis a row of its waits and one of its transfers, per step."""
+    matched = call_table.of(tables)
+    steps, calls = _chosen_steps(tables, rank, selection), matched.columns()
+    parts = matched.parts.of(rank, "call", "wait_ns", "transfer_ns")
+    call, step = parts["call"], calls["step"][parts["call"]]
+    is_taken = calls["complete"][call] & (step >= 0) & selection.takes_steps(step)
+    rows = np.flatnonzero(is_taken & (parts["wait_ns"] >= 0))
+    codes, names = calls.narrow_codes("axis")
+    axis, place = codes[call[rows]], rows_of(steps, step[rows])
+    is_known = place >= 0  # -1: a step that the rank's own table does not have
+    sums = np.zeros((len(names), 2, len(steps)), np.int64)
+    for row, name in enumerate(("wait_ns", "transfer_ns")):
+        np.add.at(sums[:, row], (axis[is_known], place[is_known]), parts[name][rows[is_known]])
+    return steps, {names[code]: sums[code] for code in distinct(axis).tolist()}
 
 
 def _chosen_steps(tables: TableSet, rank: int, selection: Selection) -> Ints:
