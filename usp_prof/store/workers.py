@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import finalize
 
 from usp_prof._version import __version__, fingerprint
@@ -31,8 +31,10 @@ _WORKER_BYTES = 600 << 20
 """Memory of a worker with a block of collectives; the tables of one rank take less."""
 _MEMORY_SHARE = 0.5
 _IDLE_S = 30
-_AHEAD = 256
-"""Items that an executor of unknown size is given at once; what is made of them waits for its turn here."""
+_AHEAD = 64
+"""Shares of ranks that are given away at once, at most: what is made of them waits for its turn in this process."""
+_BLOCKS_AHEAD = 8
+"""The same of blocks, of which some 50 MB are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ class _Answer(Generic[Made]):
     """What a function gave: an executor that gives something else in its place is not believed."""
 
     made: Made
+
+
+@dataclass(frozen=True, slots=True)
+class _Job(Generic[Item, Made]):
+    """An item, and whoever was given it."""
+
+    item: Item
+    executor: Executor | None = None
+    future: Future[_Answer[Made]] | None = None
+    """None where nobody took it."""
 
 
 class Workers:
@@ -56,60 +68,61 @@ class Workers:
 
         What needs temporary files of this machine is computed `here`, whatever executor was given.
         """
-        is_given = self._given is not None and not here
-        ahead = _AHEAD if is_given else 2 * _local_workers()
-        waiting: deque[tuple[Item, Future[_Answer[Made]] | None]] = deque()
+        ahead = _BLOCKS_AHEAD if here else _AHEAD
+        if here or self._given is None:
+            ahead = min(ahead, 2 * _local_workers())
+        jobs: deque[_Job[Item, Made]] = deque()
         is_done = False
         try:
             for item in items:
-                waiting.append((item, self._submitted(self._given if is_given else self._local(), function, item)))
-                if len(waiting) >= ahead:
-                    yield self._made(function, *waiting.popleft())
-            while waiting:
-                yield self._made(function, *waiting.popleft())
+                jobs.append(self._submitted(function, item, here=here))
+                if len(jobs) >= ahead:
+                    yield self._made(function, jobs.popleft())
+            while jobs:
+                yield self._made(function, jobs.popleft())
             is_done = True
         finally:
             if not is_done:  # whoever stops asking wants nothing more, as after Ctrl-C
-                self._stop([future for _, future in waiting if future is not None], is_given=is_given)
+                self._stop(jobs)
 
-    def _stop(self, futures: Iterable[Future[Any]], *, is_given: bool) -> None:
-        """End what is under way: processes of this machine at once, others with what they have begun."""
-        for future in futures:
-            future.cancel()
-        if not is_given and self._own is not None:
-            self._own.shutdown(wait=True, kill_workers=True)
-            self._own = None
-
-    def _submitted(
-        self, executor: Executor | None, function: Callable[[Item], Made], item: Item
-    ) -> Future[_Answer[Made]] | None:
-        """Hand an item to a worker; None where nobody takes it."""
+    def _submitted(self, function: Callable[[Item], Made], item: Item, *, here: bool) -> _Job[Item, Made]:
+        """Hand an item to a worker, if one takes it."""
+        executor = self._given if self._given is not None and not here else self._local()
         if executor is None:
-            return None
+            return _Job(item)
         try:
-            return executor.submit(_computed, _code(), function, item)
+            return _Job(item, executor, executor.submit(_computed, _code(), function, item))
         except Exception as error:  # noqa: BLE001 - whatever an executor of somebody else's raises, such as when shut down
-            self._failed(error)
-            return None
+            self._failed(executor, error)
+            return _Job(item)
 
-    def _made(self, function: Callable[[Item], Made], item: Item, future: Future[_Answer[Made]] | None) -> Made:
+    def _made(self, function: Callable[[Item], Made], job: _Job[Item, Made]) -> Made:
         """Take what a worker made of an item; where it made nothing, make it here."""
-        if future is None:
-            return function(item)
+        if job.future is None:
+            return function(job.item)
         try:
-            answer = future.result()
+            answer = job.future.result()
         except OtherVersionError:
             raise
         except Exception as error:  # noqa: BLE001 - the same fault, if it is one of ours, comes up here
-            self._failed(error)
-            return function(item)
-        return answer.made if isinstance(answer, _Answer) else function(item)
+            self._failed(job.executor, error)
+            return function(job.item)
+        return answer.made if isinstance(answer, _Answer) else function(job.item)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, executor: Executor | None, error: Exception) -> None:
         """Note that a worker gave nothing; processes that died are not asked again."""
         _log.info("a worker gave nothing, its share is computed here: %s: %s", type(error).__name__, error)
-        if isinstance(error, BrokenExecutor) and self._own is not None:
+        if isinstance(error, BrokenExecutor) and executor is self._own:
             self._own, self._broken = None, self._broken + 1
+
+    def _stop(self, jobs: Iterable[_Job[Item, Made]]) -> None:
+        """End what is under way: processes of this machine at once, others with what they have begun."""
+        for job in jobs:
+            if job.future is not None:
+                job.future.cancel()
+        if self._own is not None:
+            self._own.shutdown(wait=True, kill_workers=True)
+            self._own = None
 
     def _local(self) -> Executor | None:
         """Give processes of this machine; None where one process does as well."""

@@ -23,7 +23,7 @@ from usp_prof.tables.matching.members import (
     last_ranks,
     late_by_compute,
     members_of,
-    node_of_rank,
+    nodes_of,
     none_late,
     on_one_clock,
     sequence_numbers,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.clock import Clock
-    from usp_prof.tables.matching.members import MarkLate
+    from usp_prof.tables.matching.members import MarkLate, Nodes
     from usp_prof.tables.matching.parts import Rows
     from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.shares import Known
@@ -238,7 +238,7 @@ def _make(tables: TableSet) -> Calls:
     # How long gloo's transfers carried data is told by the compute of their ranks, which blocks do not have.
     may_post = plan_of(tables).may_have("gloo")
     mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
-    measure = partial(_measure, clocks=clock.of(tables), nodes=node_of_rank(tables), mark_late=mark_late)
+    measure = partial(_measure, clocks=clock.of(tables), nodes=nodes_of(tables), mark_late=mark_late)
     for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
         measured.put(block)
         parts.add(block.rank, block.parts, len(block.number))
@@ -249,7 +249,7 @@ def _make(tables: TableSet) -> Calls:
     return Calls(table(SCHEMA, columns, len(number)), parts, last_rank)
 
 
-def _measure(matched: MatchedParts, clocks: Clock, nodes: Ints, mark_late: MarkLate) -> _Block:
+def _measure(matched: MatchedParts, clocks: Clock, nodes: Nodes, mark_late: MarkLate) -> _Block:
     """Measure each call of a block from its members."""
     members = members_of(matched, clocks)
     columns, call, count = members.columns, members.call, members.count
@@ -278,7 +278,7 @@ def _measure(matched: MatchedParts, clocks: Clock, nodes: Ints, mark_late: MarkL
         "last_rank": last_rank.astype(np.int32),
         "transfer_ns": np.where(complete, np.maximum(times.end - times.last, 0), -1),
         "wait_ns": np.where(complete, per_code(call, times.wait, np.add, count), -1),
-        "inter_node": inter_node(members, nodes[np.searchsorted(clocks.ranks, members.rank)]),
+        "inter_node": inter_node(members, nodes),
         "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
     }
     texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}

@@ -1,7 +1,7 @@
 """Shares: ranks whose tables are measured by a worker, with what all ranks of the run together tell of them.
 
 Most of an analysis is about one rank at a time. `of_each_rank` has it done by workers where a run has some: it sends
-them shares of 32 ranks, and gives what they made of each rank in order.
+them shares of some ranks, and gives what they made of each rank in order.
 
     head      share of ranks 0..31: where their tables lie, their axes, steps and calls
     worker    measure(share, 0), measure(share, 1), ...     arrays per step or per collective
@@ -98,18 +98,20 @@ def of_each_rank(
     measure: Callable[[TableSet, int], Made],
     ranks: Sequence[int] | None = None,
     known: Callable[[Sequence[int]], Known] = lambda _: {},
+    at_once: int = RANKS_OF_SHARE,
 ) -> Iterator[Made]:
     """Give `measure(tables, rank)` of each rank (all without `ranks`), in order; of many ranks workers measure it.
 
-    `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives.
+    `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives. What it
+    makes of `at_once` ranks comes back together.
     """
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
     said = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
     of_run = tables.memo_as_assumed("said of the run", lambda: Common(said))
-    dealt = (chosen[first : first + RANKS_OF_SHARE] for first in range(0, len(chosen), RANKS_OF_SHARE))
-    shares = (_Share(tables.sources_of(ranks), of_run, known(ranks)) for ranks in dealt)
+    dealt = (chosen[first : first + at_once] for first in range(0, len(chosen), at_once))
+    shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in dealt)
     return chain.from_iterable(tables.workers.each(partial(_measured, measure), shares))
 
 

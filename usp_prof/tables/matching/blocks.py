@@ -47,6 +47,8 @@ TO_MEASURE = (
 )  # fmt: skip
 """Columns of `collectives` that are needed to match parts, to find what ties clocks, and to measure calls."""
 _EVERY = tuple(dict.fromkeys((*TO_MATCH, *TO_TIE, *TO_MEASURE)))
+_READ_AT_ONCE = 8
+"""Ranks whose parts come together from a worker: of 15,000 parts each they are 10 MB."""
 PUT_AT_ONCE = 1 << 17
 """Parts that are put into files together: these are not opened for each rank."""
 
@@ -150,7 +152,8 @@ def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
     code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
     # Ranks that wait to be put together.
     pieces: list[dict[str, NDArray[Any]]] = []
-    for rank, (columns, texts) in zip(tables.ranks, shares.of_each_rank(tables, _as_read), strict=True):
+    of_ranks = shares.of_each_rank(tables, _as_read, at_once=_READ_AT_ONCE)
+    for rank, (columns, texts) in zip(tables.ranks, of_ranks, strict=True):
         pieces.append(columns | {name: _in_common(columns[name], texts[name], code_of[name]) for name in _TEXTS})
         if rank == tables.ranks[-1] or sum(len(piece["rank"]) for piece in pieces) >= PUT_AT_ONCE:
             shelf.put({name: np.concatenate([piece[name] for piece in pieces]) for name in _EVERY})

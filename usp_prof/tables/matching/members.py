@@ -107,20 +107,29 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
     return members.rank[last], np.asarray(is_alone | is_tied)
 
 
-def inter_node(members: Members, node: Ints) -> Flags:
-    """Say of each call whether its members, of each of which the host is given, lie on several."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """The host of each rank, by a number."""
+
+    ranks: Ints
+    node: Ints
+
+
+def inter_node(members: Members, nodes: Nodes) -> Flags:
+    """Say of each call whether its members lie on several hosts."""
+    node = nodes.node[np.searchsorted(nodes.ranks, members.rank)]
     low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
     return np.asarray(low != high)
 
 
-def node_of_rank(tables: TableSet) -> Ints:
+def nodes_of(tables: TableSet) -> Nodes:
     """Give each rank the number of its host; by rank numbers where hosts have no names."""
     hosts = clock.hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    return np.array([numbers[host] for host in hosts], np.int64)
+    return Nodes(np.asarray(tables.ranks, np.int64), np.array([numbers[host] for host in hosts], np.int64))
 
 
 def sequence_numbers(members: Members, head: Ints) -> Ints:

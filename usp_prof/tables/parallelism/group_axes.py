@@ -211,20 +211,26 @@ class AxisLayout:
 def apply(sources: Mapping[int, Source], layout: AxisLayout) -> dict[int, Source]:
     """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
     common = Common(layout)
-    return {rank: _resolved(source, common) for rank, source in sources.items()}
+    return {rank: _Resolved(source, common) for rank, source in sources.items()}
 
 
-def _resolved(source: Source, layout: Common[AxisLayout]) -> Source:
-    """Give one rank's tables with the run's groups and axes in them."""
-    collectives = _Collectives(source, layout)
-    return ChangedSource(
-        source,
-        {
+class _Resolved(ChangedSource):
+    """One rank's tables with the run's groups and axes in them."""
+
+    def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
+        collectives = _Collectives(source, layout)
+        changes: dict[str, Callable[[View], View]] = {
             "collectives": collectives,
             "groups": partial(_groups, layout=layout),
             "activities": partial(_activities, collectives=collectives),
-        },
-    )
+        }
+        super().__init__(source, changes)
+        self._collectives = collectives
+
+    def let_go(self) -> None:
+        """Forget the collectives as well: they are made again."""
+        super().let_go()
+        self._collectives.let_go()
 
 
 class _Collectives:
@@ -243,6 +249,10 @@ class _Collectives:
         if self._made is None:
             self._made = _collectives(self._source.view("collectives"), self._layout.value)
         return self._made
+
+    def let_go(self) -> None:
+        """Forget them."""
+        self._made = None
 
     def __reduce__(self) -> tuple[type, tuple[Source, Common[AxisLayout]]]:
         """Carry what they are made of: a worker makes them anew."""
