@@ -200,6 +200,7 @@ def open_run(
 
     Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
     `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
+    and, of more than 64, measures them
     (any `concurrent.futures.Executor`; its workers must see the files and the cache folder under the same paths);
     without one, processes of this machine do.
 

@@ -9,6 +9,7 @@ ranks of a group in order, as many on each.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import FROM_ONE, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Axis
+from usp_prof.tables import shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,10 +126,12 @@ def _weighted(loads: tuple[Load, ...]) -> float:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
     """Look at the routing of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    arrived = {rank: _marked_tokens(tables, rank, selection) for rank in ranks}
+    of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
+    seen = dict(zip(ranks, of_ranks, strict=True))
+    arrived = {rank: of_rank.tokens for rank, of_rank in seen.items()}
     source = "marks"
     if not any(arrived.values()):
-        arrived = {rank: _sent_sizes(tables, rank, selection) for rank in ranks}
+        arrived = {rank: of_rank.sent for rank, of_rank in seen.items()}
         source = "all-to-all sizes"
     groups = axis_groups(tables, Axis.EP, ranks) or [tuple(ranks)]
     loads = [load for group in groups for load in _loads(arrived, group)]
@@ -138,10 +142,29 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
             for rank, arrivals in arrived.items()
             if arrivals
         }
-    times = _times(tables, ranks, selection)
+    times = {(phase, rank): time for rank, of_rank in seen.items() for phase, time in of_rank.times.items()}
     notes = [_NO_LOADS] if times and not loads and _has_experts(tables, ranks, times) else []
-    experts = _experts(tables, groups, selection)
+    experts = _experts({rank: of_rank.experts for rank, of_rank in seen.items()}, groups)
     return MoeResult(tuple(loads), tokens, times, source if loads else "", tuple(notes), experts)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRank:
+    """What one rank's trace tells of its experts."""
+
+    tokens: list[tuple[int, int]]
+    sent: list[tuple[int, int]]
+    experts: Floats
+    times: dict[str, float]
+
+
+def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
+    return _OfRank(
+        _marked_tokens(tables, rank, selection),
+        _sent_sizes(tables, rank, selection),
+        _counted(tables, rank, selection),
+        _times(tables, rank, selection),
+    )
 
 
 _NO_LOADS = HealthRow(
@@ -169,11 +192,11 @@ def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tu
     ]
 
 
-def _experts(tables: TableSet, groups: list[tuple[int, ...]], selection: Selection) -> dict[int, float]:
+def _experts(counted: dict[int, Floats], groups: list[tuple[int, ...]]) -> dict[int, float]:
     """Give each expert's tokens per step over all groups; nothing where a member does not count them."""
     sums: dict[int, float] = {}
     for group in groups:
-        members = [_counted(tables, rank, selection) for rank in group]
+        members = [counted[rank] for rank in group]
         if len({len(counts) for counts in members}) != 1 or not len(members[0]):
             return {}
         for expert, count in enumerate(np.concatenate(members).tolist()):
@@ -218,19 +241,18 @@ def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) ->
     ]
 
 
-def _times(tables: TableSet, ranks: list[int], selection: Selection) -> dict[tuple[str, int], float]:
+def _times(tables: TableSet, rank: int, selection: Selection) -> dict[str, float]:
     """Time the marked phases, and the all-to-alls of the expert axis, per step."""
     times = {}
-    for rank in ranks:
-        steps = step_count(tables, rank, selection)
-        marks = marked(tables, rank, selection, "ep")
-        phase = np.array([_PHASES.get(what, what) for what in marks.what], dtype=object)
-        for name in _TIMED:
-            if (phase == name).any():
-                times[name, rank] = int(marks.dur_ns[phase == name].sum()) / steps
-        parts = tables.columns("collectives", rank)
-        rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
-        inside = (parts["step"] >= 0) & selection.takes_steps(parts["step"])
-        if (rows & inside).any():
-            times["all_to_all", rank] = int(parts["dur_ns"][rows & inside].sum()) / steps
+    steps = step_count(tables, rank, selection)
+    marks = marked(tables, rank, selection, "ep")
+    phase = np.array([_PHASES.get(what, what) for what in marks.what], dtype=object)
+    for name in _TIMED:
+        if (phase == name).any():
+            times[name] = int(marks.dur_ns[phase == name].sum()) / steps
+    parts = tables.columns("collectives", rank)
+    rows = parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all")
+    inside = (parts["step"] >= 0) & selection.takes_steps(parts["step"])
+    if (rows & inside).any():
+        times["all_to_all"] = int(parts["dur_ns"][rows & inside].sum()) / steps
     return times

@@ -243,10 +243,11 @@ def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
 
 def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:
     """Give the sets of read ranks that form a group of this axis; all of them where no such group is known."""
-    groups_read = set()
-    for rank in ranks:
-        of_rank = tables.columns("groups", rank)
-        for text in of_rank["ranks"][of_rank.matches("axis", axis)]:
-            members = tuple(int(member) for member in text.split(",") if member)
-            groups_read.add(tuple(member for member in members if member in ranks))
+    texts: set[str] = set()
+    for _, of_rank in tables.one_by_one("groups", ranks):
+        texts |= set(of_rank["ranks"][of_rank.matches("axis", axis)].tolist())
+    are_read = set(ranks)
+    groups_read = {
+        tuple(int(member) for member in text.split(",") if member and int(member) in are_read) for text in texts
+    }
     return sorted(members for members in groups_read if len(members) > 1)
