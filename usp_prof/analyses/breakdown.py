@@ -115,16 +115,47 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     if str(Axis.UNKNOWN) in parts.axes:
         detail = "communication whose group is not described is shown as axis 'unknown'"
         notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
-    notes += _blind_notes(tables, parts)
-    notes += _one_sided_notes(tables, parts)
-    notes += _waiting_send_notes(tables, parts)
+    ranks = np.unique(parts.rank).tolist()
+    seen = list(calls.of_each_rank(tables, _of_rank, ranks))
+    notes += _blind_notes(parts, [rank for rank, of_rank in zip(ranks, seen, strict=True) if of_rank.is_blind])
+    notes += _one_sided_notes(sum(of_rank.one_sided for of_rank in seen))
+    notes += _waiting_send_notes(
+        sum(of_rank.sends_waited_ns for of_rank in seen), sum(of_rank.sends_lasted_ns for of_rank in seen)
+    )
     return sorted(notes)
 
 
-def _blind_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+@dataclass(frozen=True, slots=True)
+class _OfRank:
+    """What one rank's trace tells of what is not known of it."""
+
+    is_blind: bool
+    """Its host was not recorded."""
+    one_sided: int
+    """Pipeline receives whose other side is not known."""
+    sends_waited_ns: int
+    sends_lasted_ns: int
+
+
+def _of_rank(tables: TableSet, rank: int) -> _OfRank:
+    collectives = tables.columns("collectives", rank)
+    on_pipeline = collectives.matches("axis", str(Axis.PP))
+    receives = on_pipeline & collectives.matches("op", "recv", "send_recv")
+    # gloo's range of a send says only when it was posted: its waiting is left out already.
+    sends = on_pipeline & collectives.matches("op", "send") & ~collectives.matches("library", "gloo")
+    pairs = calls.of(tables).pairs_of(rank, "part", "wait_ns", "transfer_ns")
+    is_send = sends[pairs["part"]]
+    waited, transferred = (int(pairs[name][is_send].sum()) for name in ("wait_ns", "transfer_ns"))
+    return _OfRank(
+        len(tables.columns("kernels", rank)) > 0 and not len(tables.columns("launches", rank)),
+        int((receives & ~calls.paired(tables, rank)).sum()),
+        waited,
+        waited + transferred,
+    )
+
+
+def _blind_notes(parts: Partition, blind: list[int]) -> list[HealthRow]:
     """Say where the cause of idle time cannot be known because the host was not recorded."""
-    ranks = np.unique(parts.rank).tolist()
-    blind = [r for r in ranks if len(tables.columns("kernels", r)) and not len(tables.columns("launches", r))]
     idle = int(parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].sum())
     if not blind or not idle:
         return []
@@ -132,32 +163,16 @@ def _blind_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     return [HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail)]
 
 
-def _one_sided_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+def _one_sided_notes(count: int) -> list[HealthRow]:
     """Say where a pipeline receive's other side is not known: whether it waited for its peer cannot be told."""
-    count = 0
-    for rank in np.unique(parts.rank).tolist():
-        collectives = tables.columns("collectives", rank)
-        receives = collectives.matches("op", "recv", "send_recv") & collectives.matches("axis", str(Axis.PP))
-        count += int((receives & ~calls.paired(tables, rank)).sum())
     if not count:
         return []
     detail = "pipeline receives whose sender is not known: the time until it sent is bubble, but counts as exposed pp"
     return [HealthRow("bubble_in_pp", Severity.INFO, count=count, detail=detail)]
 
 
-def _waiting_send_notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
+def _waiting_send_notes(waited: int, lasted: int) -> list[HealthRow]:
     """Say how much of the pipeline's sends is waiting for the receiver: exposed pp by definition, not transfer."""
-    waited = lasted = 0
-    matched = calls.of(tables)
-    for rank in np.unique(parts.rank).tolist():
-        collectives = tables.columns("collectives", rank)
-        # gloo's range of a send says only when it was posted: its waiting is left out already.
-        sends = collectives.matches("op", "send") & collectives.matches("axis", str(Axis.PP))
-        sends &= ~collectives.matches("library", "gloo")
-        pairs = matched.pairs_of(rank, "part", "wait_ns", "transfer_ns")
-        is_send = sends[pairs["part"]]
-        waited += int(pairs["wait_ns"][is_send].sum())
-        lasted += int((pairs["wait_ns"] + pairs["transfer_ns"])[is_send].sum())
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
     detail = f"{100 * waited / lasted:.1f} % of pipeline sends is waiting for the receiver; it counts as exposed pp"
