@@ -200,9 +200,8 @@ def open_run(
 
     Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
     `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
-    and, of more than 64, measures them
-    (any `concurrent.futures.Executor`; its workers must see the files and the cache folder under the same paths);
-    without one, processes of this machine do.
+    and, of more than 64, measures them (any `concurrent.futures.Executor`; its workers must see the files and the cache
+    folder under the same paths). Without one, processes of this machine do; of small runs this one measures.
 
     A notebook shows how far reading has come. Ctrl-C, or an exception that `progress` raises, ends it and its
     workers at once; what was read until then is kept. `logging.getLogger("usp_prof")` is told what is read
