@@ -87,6 +87,10 @@ class Copies:
     bytes: int
     time_ns: int
 
+    def __add__(self, more: Copies) -> Copies:
+        """Add more in the same direction."""
+        return Copies(self.direction, self.count + more.count, self.bytes + more.bytes, self.time_ns + more.time_ns)
+
     @property
     def bandwidth(self) -> float:
         """Bytes per second over all of them: long copies weigh more than short ones."""
@@ -206,15 +210,12 @@ class MemoryResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
     """Look at the memory of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
-    peaks, calls, copies = [], {}, dict[str, list[int]]()
+    peaks, calls, copies = [], {}, dict[str, Copies]()
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     for rank, seen in zip(ranks, of_ranks, strict=True):
         peaks += [seen.peak] if seen.peak is not None else []
-        for copied in seen.copies:
-            before = copies.setdefault(copied.direction, [0, 0, 0])
-            copies[copied.direction] = [
-                total + more for total, more in zip(before, (copied.count, copied.bytes, copied.time_ns), strict=True)
-            ]
+        for one in seen.copies:
+            copies[one.direction] = copies[one.direction] + one if one.direction in copies else one
         if seen.allocator_calls is not None:
             calls[rank] = seen.allocator_calls
     snapshots = tuple(one for one in tables.assumptions.snapshots if one.rank < 0 or one.rank in ranks)
@@ -225,7 +226,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
     notes += [_SINCE_RECORDING] if any(peak.since_recording for peak in peaks) else []
     notes += [] if peaks or contradictory or not ranks else [_NOT_RECORDED]
     notes += [_of_no_rank(one) for one in snapshots if one.rank < 0]
-    all_copies = tuple(Copies(direction, *sums) for direction, sums in sorted(copies.items()))
+    all_copies = tuple(copies[direction] for direction in sorted(copies))
     return MemoryResult(tuple(peaks), capacity_of_ranks(tables, ranks), calls, all_copies, tuple(notes), snapshots)
 
 

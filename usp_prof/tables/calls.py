@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from usp_prof.columns.arrow import coded
-from usp_prof.columns.rows import by_appearance, numbered, per_code
+from usp_prof.columns.rows import numbered
 from usp_prof.columns.table import Columns
 from usp_prof.model.schema import STEP, Schema, Scope, flag, integer, text
 from usp_prof.tables import clock, shares
 from usp_prof.tables.build import table
-from usp_prof.tables.matching import same_calls
+from usp_prof.tables.matching import measured_calls, same_calls
 from usp_prof.tables.matching.blocks import TO_MEASURE, plan_of, remove_files
 from usp_prof.tables.matching.members import (
-    group_size,
-    inter_node,
-    last_ranks,
     late_by_compute,
-    members_of,
     nodes_of,
     none_late,
-    on_one_clock,
-    sequence_numbers,
-    times_of,
 )
 from usp_prof.tables.matching.parts import COLUMNS, MOST_HELD, Parts
 from usp_prof.tables.matching.same_calls import MatchedBy
@@ -39,10 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.clock import Clock
-    from usp_prof.tables.matching.members import MarkLate, Nodes
     from usp_prof.tables.matching.parts import Rows
-    from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.shares import Known
     from usp_prof.tables.table_set import TableSet
 
@@ -199,121 +188,24 @@ def build_parts(tables: TableSet) -> pa.Table:
     return table(PARTS, columns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
-    """The measured calls of a block of groups, by first arrival, and their parts, by call and rank."""
-
-    calls: dict[str, NDArray[Any]]
-    """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
-    texts: dict[str, list[str]]
-    """The same for all blocks that have calls."""
-    number: Ints
-    """By call: its number among the matched calls of the run."""
-    rank: Ints
-    parts: dict[str, NDArray[Any]]
-
-
-@dataclass(slots=True, eq=False)
-class _Measured:
-    """The calls of blocks, block after block, in each by first arrival: as in `_Block`."""
-
-    calls: Shelf
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    numbers: list[Ints] = field(default_factory=list)
-
-    def put(self, block: _Block) -> None:
-        """Put a block's below those that are there."""
-        self.calls.put(block.calls)
-        self.numbers.append(block.number)
-        if len(block.number) or not self.texts:
-            self.texts = block.texts
-
-
 def _make(tables: TableSet) -> Calls:
     """Measure the calls of each block of groups, and set them below each other by first arrival."""
     folder, apart = None, None
     if plan_of(tables).parts > MOST_HELD:
         folder, apart = Folder("calls"), Folder("calls-of-blocks")
-    parts, measured = Parts(folder), _Measured(Shelf(apart.path if apart else None))
+    parts, measured = Parts(folder), measured_calls.Measured(Shelf(apart.path if apart else None))
     # How long gloo's transfers carried data is told by the compute of their ranks, which blocks do not have.
     may_post = plan_of(tables).may_have("gloo")
     mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
-    measure = partial(_measure, clocks=clock.of(tables), nodes=nodes_of(tables), mark_late=mark_late)
+    measure = partial(measured_calls.measure, clocks=clock.of(tables), nodes=nodes_of(tables), mark_late=mark_late)
     for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
         measured.put(block)
         parts.add(block.rank, block.parts, len(block.number))
     remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
-    columns, number = _sorted_calls(measured, folder)
+    columns, number = measured.in_order(folder)
     parts.number(number)
     last_rank = columns.pop("last_rank")
     return Calls(table(SCHEMA, columns, len(number)), parts, last_rank)
-
-
-def _measure(matched: MatchedParts, clocks: Clock, nodes: Nodes, mark_late: MarkLate) -> _Block:
-    """Measure each call of a block from its members."""
-    members = members_of(matched, clocks)
-    columns, call, count = members.columns, members.call, members.count
-    # One entry a call: its first member, and how many it has and was seen with.
-    head = np.searchsorted(call, np.arange(count))
-    size, seen = group_size(members, head), np.bincount(call, minlength=count)
-    complete = (seen == size) & on_one_clock(members, clocks)
-    is_known = complete[call]
-    times = times_of(members, is_known, mark_late)
-    last_rank, is_tied = last_ranks(members, clocks)
-    largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
-    calls = {
-        "op": columns.narrow_codes("op")[0][head],
-        "group": columns.narrow_codes("group")[0][head],
-        "axis": columns.narrow_codes("axis")[0][head],
-        "sequence": sequence_numbers(members, head),
-        "matched_by": members.by[head],
-        "members": seen,
-        "group_size": size,
-        "complete": complete,
-        "bytes": per_code(call, largest, np.maximum, count),
-        "first_ns": per_code(call, members.start, np.minimum, count),
-        "last_ns": times.last,
-        "end_ns": times.end,
-        "late_rank": np.where(complete & (size > 1) & ~is_tied, last_rank, -1),
-        "last_rank": last_rank.astype(np.int32),
-        "transfer_ns": np.where(complete, np.maximum(times.end - times.last, 0), -1),
-        "wait_ns": np.where(complete, per_code(call, times.wait, np.add, count), -1),
-        "inter_node": inter_node(members, nodes),
-        "step": np.maximum(per_code(call, columns["step"], np.maximum, count), -1),
-    }
-    texts = {name: columns.narrow_codes(name)[1] for name in ("op", "group", "axis")}
-    parts = {
-        "call": call,
-        "part": members.part,
-        "wait_ns": np.where(is_known, times.wait, -1),
-        "transfer_ns": np.where(is_known, times.transfer, -1),
-        "delivered_ns": times.delivered,
-    }
-    texts["matched_by"] = [str(how) for how in MatchedBy]
-    return _Block(calls, texts, members.number, members.rank, parts)
-
-
-def _sorted_calls(measured: _Measured, folder: Folder | None) -> tuple[dict[str, Any], Ints]:
-    """Put the calls of all blocks in order of first arrival; gives the number of each, block after block.
-
-    With a folder their columns are in files there, of which no more is in memory than is in use.
-    """
-    kept, tie = measured.calls.columns(), np.concatenate(measured.numbers)
-    every = slice(0, len(tie))
-    order = np.lexsort((tie, kept["first_ns"][every]))
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    columns: dict[str, Any] = {}
-    for name in ("call", *kept):
-        values = np.arange(len(order)) if name == "call" else kept[name][every][order]
-        texts = measured.texts.get(name)
-        if texts is not None:
-            codes, texts = by_appearance(values, texts)
-            values = codes.astype(np.int32)
-        if folder is not None:
-            values = folder.mapped(name, values)
-        columns[name] = values if texts is None else coded(values, texts)
-    return columns, number
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,26 +16,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.measures.stalls import Stalls
 from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
 from usp_prof.replay.host_gaps import LOADS_DATA
 from usp_prof.tables import calls
-from usp_prof.tables.matching.shelves import Folder, Shelf
+from usp_prof.tables.matching.shelves import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Sequence
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.tables.matching.shelves import InFile
     from usp_prof.tables.shares import Known
     from usp_prof.tables.table_set import TableSet
 
@@ -197,7 +195,7 @@ def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Known:
 _STALLS = "stalls"
 
 
-def _stalls(tables: TableSet) -> _Stalls:
+def _stalls(tables: TableSet) -> Stalls:
     return tables.memo(_STALLS, lambda: _measured(tables).stalls)
 
 
@@ -211,42 +209,12 @@ def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     return (union(start, start + waiting) | sets.bubble) - sets.compute
 
 
-class _Stalls:
-    """The stalls of all ranks, in a file where their parts are: there may be one for each part."""
-
-    def __init__(self, folder: Folder | None) -> None:
-        self._folder, self._shelf = folder, Shelf(folder.path if folder else None)
-        self._rows_of_rank: dict[int, slice] = {}
-        self._count = 0
-        self._columns: dict[str, NDArray[Any] | InFile] = {}
-
-    def put(self, rank: int, stalled: Intervals) -> None:
-        """Put a rank's below those that are there."""
-        self._rows_of_rank[rank] = slice(self._count, self._count + len(stalled))
-        self._count += len(stalled)
-        self._shelf.put({"start": stalled.start, "end": stalled.end})
-        self._columns = {}
-
-    def of(self, rank: int) -> Intervals:
-        """Give those of one rank."""
-        self._columns = self._columns or self._shelf.columns()
-        rows = self._rows_of_rank[rank]
-        return Intervals(self._columns["start"][rows], self._columns["end"][rows])
-
-    def only(self, ranks: Iterable[int]) -> _Stalls:
-        """Give those of some ranks, in memory."""
-        some = _Stalls(None)
-        for rank in ranks:
-            some.put(rank, self.of(rank))
-        return some
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
     """What one pass over the ranks gives."""
 
     parts: Partition
-    stalls: _Stalls
+    stalls: Stalls
 
 
 def _measured(tables: TableSet) -> _Measured:
@@ -255,7 +223,7 @@ def _measured(tables: TableSet) -> _Measured:
 
 def _whole(tables: TableSet) -> _Measured:
     """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
-    of_ranks, stalled = [], _Stalls(Folder("stalls") if calls.of(tables).parts.are_in_files else None)
+    of_ranks, stalled = [], Stalls(Folder("stalls") if calls.of(tables).parts.are_in_files else None)
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
         stalled.put(rank, stalled_of_rank)

@@ -1,0 +1,45 @@
+"""Stalls: when each rank stood still for others, kept for all ranks of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.columns.intervals import Intervals
+from usp_prof.tables.matching.shelves import Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from usp_prof.tables.matching.shelves import Folder, InFile
+
+
+class Stalls:
+    """The stalls of all ranks, in files where the parts of calls are: there may be one for each part."""
+
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder, self._shelf = folder, Shelf(folder.path if folder else None)
+        self._rows_of_rank: dict[int, slice] = {}
+        self._count = 0
+        self._columns: dict[str, NDArray[Any] | InFile] = {}
+
+    def put(self, rank: int, stalled: Intervals) -> None:
+        """Put a rank's below those that are there."""
+        self._rows_of_rank[rank] = slice(self._count, self._count + len(stalled))
+        self._count += len(stalled)
+        self._shelf.put({"start": stalled.start, "end": stalled.end})
+        self._columns = {}
+
+    def of(self, rank: int) -> Intervals:
+        """Give those of one rank."""
+        self._columns = self._columns or self._shelf.columns()
+        rows = self._rows_of_rank[rank]
+        return Intervals(self._columns["start"][rows], self._columns["end"][rows])
+
+    def only(self, ranks: Iterable[int]) -> Stalls:
+        """Give those of some ranks, in memory."""
+        some = Stalls(None)
+        for rank in ranks:
+            some.put(rank, self.of(rank))
+        return some
