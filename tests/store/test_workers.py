@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,21 @@ def test_processes_of_this_machine_compute(monkeypatch: pytest.MonkeyPatch) -> N
     made = list(Workers().each(process_of, range(6)))
     assert len(made) == 6
     assert os.getpid() not in made
+
+
+def slow(number: int) -> int:
+    time.sleep(0 if not number else 30)
+    return number
+
+
+def test_processes_of_this_machine_end_at_once_where_nobody_asks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processors", lambda: 2)
+    ours, begun = Workers(), time.monotonic()
+    made = ours.each(slow, range(4))
+    assert next(made) == 0
+    made.close()  # type: ignore[attr-defined] # a generator
+    assert time.monotonic() - begun < 25
+    assert list(ours.each(abs, [-1, -2])) == [1, 2]
 
 
 def test_one_processor_computes_here(monkeypatch: pytest.MonkeyPatch) -> None:

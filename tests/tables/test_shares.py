@@ -86,7 +86,8 @@ def test_workers_measure_what_one_process_does(
         read = executor.jobs
         together = figures(tables)
     assert together == alone
-    assert executor.jobs - read >= 5
+    # Each of ten passes gives away shares of three ranks.
+    assert executor.jobs - read >= 10 * -(-len(tables.ranks) // 3)
 
 
 def test_processes_of_this_machine_measure_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +97,13 @@ def test_processes_of_this_machine_measure_blocks(tmp_path: Path, monkeypatch: p
     tables = open_run(run, cache_dir=tmp_path).tables
     tables.workers = Workers()
     assert figures(tables) == alone
+
+
+def test_processes_measure_large_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TRACES / "gpu-nccl-pp2"
+    assert open_run(path, cache_dir=tmp_path).tables.workers is None
+    monkeypatch.setattr(import_module("usp_prof.run"), "_WORTH_PROCESSES", 0)
+    assert open_run(path, cache_dir=tmp_path).tables.workers is not None
 
 
 def test_a_share_cannot_tell_what_all_ranks_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
 def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
     chosen = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     ranks, calls, syncs, ops, queues, steps = [], [], [], [], [], 0
-    for seen in shares.of_each_rank(tables, partial(_seen, selection=selection), chosen):
+    for seen in shares.of_each_rank(tables, partial(_of_rank, selection=selection), chosen):
         ranks.append(seen.rank)
         calls += seen.calls
         syncs += seen.syncs
@@ -174,24 +174,26 @@ def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one rank's trace tells of its host."""
+class _OfRank:
+    """What one rank's trace tells of its host, in the selected steps."""
 
     rank: RankHost
     calls: list[CallStat]
     syncs: list[SyncStat]
     ops: list[OpTime]
     depths: list[tuple[int, int, int]]
+    """As `queue_depth` gives them."""
     steps: int
+    """How many it has."""
 
 
-def _seen(tables: TableSet, rank: int, selection: Selection) -> _Seen:
+def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
     numbers = [number for number in tables.columns("steps", rank)["step"].tolist() if selection.takes_step(number)]
     launches = ranges.selected(tables, "launches", rank, selection)
     syncs = ranges.sync_stats(tables, rank, launches)
     limited = "cuda" in tables.columns("ranks", rank)["device_kind"]
     depths = ranges.queue_depth(tables, rank, QUEUE_LIMIT if limited else _NO_LIMIT)
-    return _Seen(
+    return _OfRank(
         _rank(tables, rank, selection, max(1, len(numbers)), launches, syncs, depths),
         ranges.call_stats(rank, launches),
         syncs,

@@ -153,9 +153,13 @@ class _OfRank:
     """What one rank's trace tells of its experts."""
 
     tokens: list[tuple[int, int]]
+    """Step and tokens of each routing that is marked, in order."""
     sent: list[tuple[int, int]]
+    """Step and bytes received of each uneven all-to-all: what stands in where nothing is marked."""
     experts: Floats
+    """Tokens of each of its experts per step; empty where they are not counted."""
     times: dict[str, float]
+    """Nanoseconds per step of each phase."""
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:

@@ -33,6 +33,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 RANKS_OF_SHARE = 32
+"""Enough that sending a share costs little beside measuring it, and few enough that a thousand ranks keep 32 busy."""
 
 
 class Workers(Protocol):
@@ -98,19 +99,20 @@ def of_each_rank(
     measure: Callable[[TableSet, int], Made],
     ranks: Sequence[int] | None = None,
     known: Callable[[Sequence[int]], Known] = lambda _: {},
-    at_once: int = RANKS_OF_SHARE,
+    at_once: int | None = None,
 ) -> Iterator[Made]:
     """Give `measure(tables, rank)` of each rank (all without `ranks`), in order; of many ranks workers measure it.
 
-    `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives. What it
-    makes of `at_once` ranks comes back together.
+    `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives. A share
+    has `at_once` ranks (`RANKS_OF_SHARE`, unless said), and what is made of them comes back together.
     """
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
     said = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
     of_run = tables.memo_as_assumed("said of the run", lambda: Common(said))
-    dealt = (chosen[first : first + at_once] for first in range(0, len(chosen), at_once))
+    count = at_once or RANKS_OF_SHARE
+    dealt = (chosen[first : first + count] for first in range(0, len(chosen), count))
     shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in dealt)
     return chain.from_iterable(tables.workers.each(partial(_measured, measure), shares))
 

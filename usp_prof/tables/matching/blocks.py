@@ -1,7 +1,7 @@
 """Blocks of groups: the collectives of a run that are matched and measured at once, so that memory is bounded.
 
 The parts of a call belong to one group. So the groups are dealt into blocks of a bounded number of parts, and of each
-block the parts are read, matched, and reduced before the next is read:
+block the parts are read, matched and reduced by themselves, by processes of this machine where a run has workers:
 
     group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       of 1,000 parts each, at most 2,000 a block
     block        0        0        1        1       block 0 has parts of ranks 0, 1 and 2, block 1 of ranks 1, 2 and 3

@@ -246,9 +246,10 @@ class _Collectives:
 
     def made(self) -> View:
         """Give them."""
-        if self._made is None:
-            self._made = _collectives(self._source.view("collectives"), self._layout.value)
-        return self._made
+        made = self._made  # another thread may let go of them meanwhile
+        if made is None:
+            made = self._made = _collectives(self._source.view("collectives"), self._layout.value)
+        return made
 
     def let_go(self) -> None:
         """Forget them."""
