@@ -4,7 +4,7 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 @cache
