@@ -22,7 +22,7 @@ SAMPLES: tuple[inputs.ChartInput, ...] = (
         ),
     ),
     inputs.HeatMap("compute", (0, 1), (3, 4), np.array([[1e6, 2e6], [1.2e6, np.nan]])),
-    inputs.AxisCommunication(("dp", "tp"), (1e6, 0.0), (2e6, 0.0)),
+    inputs.AxisCommunication(("dp", "tp"), (1e6, 0.0), (5e5, 0.0), (2e6, 0.0)),
     inputs.PipelineSchedule(
         ("stage 0", "stage 1"),
         _ROWS,

@@ -43,8 +43,8 @@ FIRST_RANKS = 16
 WALLED = 8
 """From so many ranks on, all of them stand beside the timeline as a wall."""
 KINDS = {
-    "host": "Host threads", "exposed": "Exposed", "actions": "Actions", "path": "Critical path",
-    "counters": "Counters",
+    "host": "Host threads", "exposed": "Exposed", "contended": "Contended", "actions": "Actions",
+    "path": "Critical path", "counters": "Counters",
 }  # fmt: skip
 """Rows that can be shown beside those of the device."""
 ACTION = re.compile(r"[FBIW]\d* stage -?\d+")

@@ -145,8 +145,8 @@ def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], st
 
 
 def _kind(name: str, category: str) -> str:
-    """Keep what is exposed of an axis apart from its calls, whose time it is a part of."""
-    return name if name == f"exposed {category}" else category
+    """Keep exposed and contended time of an axis apart from its calls, of which it is a part."""
+    return name if name in (f"exposed {category}", f"contended {category}") else category
 
 
 def by_kind(found: DataTable) -> DataTable:

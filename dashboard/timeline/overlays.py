@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-FORM = "overlays-4"
+FORM = "overlays-5"
 """What is kept, and the version of its form."""
-KINDS = {"exposed": "exposed", "actions": "actions", "path": "critical path", "counters": ""}
+KINDS = {"exposed": "exposed", "contended": "contended", "actions": "actions", "path": "critical path", "counters": ""}
 """The kinds of rows, and what they are called beside the timeline; each counter has a name of its own."""
 
 
@@ -55,7 +55,7 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
     """Build and write the rows laid over every rank."""
     pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
-        spans = [_path(pieces, rank), _actions(tables, rank), *_exposed(tables, rank), *_counters(tables, rank)]
+        spans = [_path(pieces, rank), _actions(tables, rank), *_communication(tables, rank), *_counters(tables, rank)]
         write(_assemble(rank, [span for span in spans if len(span.start_ns)]), folder / f"rank{rank}")
         if progress is not None:
             progress(done + 1, len(tables.ranks))
@@ -86,12 +86,13 @@ def _actions(tables: TableSet, rank: int) -> _Spans:
     return _Spans("actions", start, np.maximum(end - start, 0), actions["event"], names, kinds)
 
 
-def _exposed(tables: TableSet, rank: int) -> Iterator[_Spans]:
+def _communication(tables: TableSet, rank: int) -> Iterator[_Spans]:
+    """Yield what no compute hides: exposed per axis, and contended (attributed to an axis that ends later)."""
     sets = time_sets_of(tables, rank)
-    for axis, waited in sets.waited.items():
-        alone = waited - sets.compute
-        start, end = (clock_of(tables).align(rank, when) for when in (alone.start, alone.end))
-        yield _alike("exposed", f"exposed {axis}", axis, start, end - start)
+    for axis in sets.axes:
+        for kind, time in (("exposed", sets.exposed[axis]), ("contended", sets.contended(axis))):
+            start, end = (clock_of(tables).align(rank, when) for when in (time.start, time.end))
+            yield _alike(kind, f"{kind} {axis}", axis, start, end - start)
 
 
 def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:

@@ -75,9 +75,20 @@ def test_overlap_and_breakdown_are_two_views_of_one_sweep(
             assert p.comm[row, column] == len(truth)
         lone = [[w for w, low, high in listed if low <= m < high] for m in range(a, b)]
         alone = [{w for w in running if w in p.axes} for running in lone if "compute" not in running]
-        assert p.contended[row] == sum(len(axes) > 1 for axes in alone)
+        assert p.any_contended[row] == sum(len(axes) > 1 for axes in alone)
         assert p.any_comm[row] == sum(any(w in p.axes for w in running) for running in lone)
-    assert (p.comm >= p.exposed).all()
+        owners = [owner(listed, moment) for moment in range(a, b)]
+        for column, axis in enumerate(p.axes):
+            hidden = sum(axis in running and "compute" in running for running in lone)
+            contended = sum(axis in axes and who != axis for axes, who in zip(alone, _on_device(owners), strict=True))
+            assert (p.hidden[row, column], p.contended[row, column]) == (hidden, contended)
+    assert (p.comm == p.hidden + p.exposed + p.contended).all()
+    assert (p.any_comm == p.any_hidden + p.exposed.sum(axis=1)).all()
+
+
+def _on_device(owners: list[str]) -> list[str]:
+    """Leave out the moments that compute owns."""
+    return [who for who in owners if who != "compute"]
 
 
 def gpu(rows: list[made.Row], launches: list[made.Row], **more: Any) -> dict[str, list[made.Row]]:
@@ -195,7 +206,8 @@ def test_selection_picks_ranks_and_steps() -> None:
 def test_contention_and_unknown_axes_are_noted() -> None:
     rows = [work("communication", 0, 50, "dp"), work("communication", 20, 70, "unknown")]
     result = breakdown.compute(made.run({0: {"activities": rows, "steps": [step(0, 0, 100)]}}))
-    assert result.parts.contended.tolist() == [30]
+    assert result.parts.any_contended.tolist() == [30]
+    assert result.parts.contended.tolist() == [[30, 0]]
     assert result.parts.exposed.tolist() == [[20, 50]]
     assert [row.code for row in result.notes] == ["axes_contend", "axis_unknown"]
     assert np.isclose(sum(s.mean_ns for s in result.slices()), 100)

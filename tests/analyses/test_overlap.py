@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+
 import made
+import numpy as np
 import pytest
 from made import Row, part, step, work
 
+import usp_prof
 from usp_prof.analyses import overlap
+from usp_prof.analyses.measures import partition
 from usp_prof.model.selection import Selection
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 
 def tables() -> made.TableSet:
@@ -41,6 +49,57 @@ def test_hidden_and_exposed_by_axis_and_kind() -> None:
     assert fraction["dp", "other"] == 0
 
 
+def test_time_in_contention_with_another_axis_is_not_hidden() -> None:
+    rows = [work("communication", 0, 60, "dp"), work("communication", 20, 90, "tp"), work("compute", 80, 100)]
+    result = overlap.compute(made.run({0: {"activities": rows, "steps": [step(0, 0, 100)]}}))
+    frame = result.to_pandas()[["axis", "comm_ns", "hidden_ns", "exposed_ns", "contended_ns", "overlap_fraction"]]
+    assert frame.to_numpy().tolist() == [["dp", 60, 0, 20, 40, 0.0], ["tp", 70, 10, 60, 0, 1 / 7]]
+    assert values(result, "contended_comm_time")["dp",] == 40
+
+
+@pytest.mark.parametrize("name", ["recorded-5d", "gpu-nccl-zero3", "recorded-zero3-prefetch"])
+def test_a_sweep_over_a_recorded_run_finds_the_same_three_parts(name: str, tmp_path: Path) -> None:
+    run = usp_prof.open_run(TRACES / name, cache_dir=tmp_path)
+    parts = overlap.compute(run.tables).parts
+    contended = 0
+    for rank in run.ranks[:3]:
+        activities, sets = run.tables.columns("activities", rank), partition.sets_of(run.tables, rank)
+        is_compute, talks = (activities.matches("kind", kind) for kind in ("compute", "communication"))
+        code, names = activities.codes("axis")
+        axes = [names[number] or "unknown" for number in code[talks].tolist()]
+        spans = list(zip(sets.begin[talks].tolist(), sets.done[talks].tolist(), axes, strict=True))
+        spans += [(a, b, "compute") for a, b in zip(sets.begin[is_compute].tolist(), sets.done[is_compute].tolist(),
+                                                    strict=True)]  # fmt: skip
+        for row in np.flatnonzero(parts.rank == rank).tolist():
+            swept = three_parts(spans, int(parts.start[row]), int(parts.end[row]))
+            for column, axis in enumerate(parts.axes):
+                found = [int(part[row, column]) for part in (parts.hidden, parts.exposed, parts.contended)]
+                assert found == swept.get(axis, [0, 0, 0]), (rank, row, axis)
+                assert parts.comm[row, column] == sum(found)
+                contended += found[2]
+    assert contended > 0 or name != "recorded-5d"
+
+
+def three_parts(spans: list[tuple[int, int, str]], low: int, high: int) -> dict[str, list[int]]:
+    """Walk from edge to edge: hidden, exposed and contended time of each axis."""
+    events = sorted({(max(a, low), min(b, high), b, what) for a, b, what in spans if min(b, high) > max(a, low)})
+    edges = sorted({edge for a, b, _, _ in events for edge in (a, b)})
+    order = list(partition.AXIS_ORDER)
+    parts: dict[str, list[int]] = {}
+    running: list[tuple[int, int, int, str]] = []
+    waiting = events[::-1]
+    for a, b in pairwise(edges):
+        running = [event for event in running if event[1] > a]
+        while waiting and waiting[-1][0] <= a:
+            running.append(waiting.pop())
+        last_end = {what: max(end for *_, end, axis in running if axis == what) for *_, what in running}
+        computes = last_end.pop("compute", 0) > a
+        owner = min(last_end, key=lambda axis: (-last_end[axis], order.index(axis)), default="")
+        for axis in last_end:
+            parts.setdefault(axis, [0, 0, 0])[0 if computes else 1 if axis == owner else 2] += b - a
+    return parts
+
+
 def test_what_could_be_hidden_is_bounded_by_free_compute() -> None:
     found = values(overlap.compute(tables()), "hideable_comm_time")
     # 80 of compute, 35 of it already beside communication: 45 are free, 18 are exposed.
@@ -65,7 +124,7 @@ def test_the_table_has_a_row_for_each_axis() -> None:
     table = overlap.compute(tables()).to_pandas()
     rows = table[["axis", "comm_ns", "exposed_ns", "hidden_ns"]].to_numpy().tolist()
     assert rows == [["dp", 23, 18, 5], ["tp", 30, 0, 30]]
-    assert (table["exposed_ns"] + table["hidden_ns"] == table["comm_ns"]).all()
+    assert (table["exposed_ns"] + table["hidden_ns"] + table["contended_ns"] == table["comm_ns"]).all()
     assert table["overlap_fraction"].tolist() == [5 / 23, 1.0]
 
 
@@ -74,7 +133,7 @@ def test_without_communication_there_is_no_fraction() -> None:
     result = overlap.compute(made.run({0: rows}))
     assert values(result, "overlap_fraction") == {}
     assert values(result, "comm_time")[()] == 0
-    columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "overlap_fraction"]
+    columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "contended_ns", "overlap_fraction"]
     assert list(result.to_pandas().columns) == columns
     assert len(result.to_pandas()) == 0
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.columns.intervals import EMPTY, Intervals, at_least, union, union_by, union_of
+from usp_prof.columns.intervals import EMPTY, Intervals, union, union_by, union_of
 
 SPAN = 40
 pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
@@ -76,11 +76,9 @@ def test_windows_clip_gaps_and_measures_agree_with_points(listed: list[tuple[int
     assert whole.holds([BASE + low]).tolist() == [low in points(listed)]
 
 
-@given(st.lists(pairs, max_size=4), st.integers(1, 4))
-def test_at_least_counts_sets_not_intervals(many: list[list[tuple[int, int]]], count: int) -> None:
-    truth = {p for p in range(SPAN) if sum(p in points(one) for one in many) >= count}
-    assert held(at_least([made(one) for one in many], count)) == truth
-    assert union_of([made(one) for one in many]) == at_least([made(one) for one in many], 1)
+@given(st.lists(pairs, max_size=4))
+def test_the_union_of_sets_holds_the_points_of_any(many: list[list[tuple[int, int]]]) -> None:
+    assert held(union_of([made(one) for one in many])) == {p for one in many for p in points(one)}
 
 
 def test_nothing_is_nothing() -> None:
@@ -90,7 +88,6 @@ def test_nothing_is_nothing() -> None:
     assert EMPTY.before([3, 4]).tolist() == [0, 0]
     assert EMPTY.holds([1]).tolist() == [False]
     assert union_of([]) == EMPTY
-    assert at_least([EMPTY, EMPTY], 2) == EMPTY
     assert (EMPTY == 3) is False
 
 

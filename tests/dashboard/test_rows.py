@@ -18,6 +18,7 @@ from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
 from usp_prof.analyses import critical_path
 from usp_prof.analyses.measures import partition
+from usp_prof.columns.intervals import union_of
 from usp_prof.report.build import analyse, build
 from usp_prof.tables import calls
 
@@ -48,10 +49,12 @@ def total(store: TimelineStore, rank: int, kind: str) -> float:
 def test_exposed_rows_hold_what_is_exposed(tables: TableSet, store: TimelineStore) -> None:
     for rank in tables.ranks:
         sets = partition.sets_of(tables, rank)
-        exposed = sum(
-            int(((one - sets.compute).end - (one - sets.compute).start).sum()) for one in sets.waited.values()
-        )
-        assert total(store, rank, "exposed") == pytest.approx(exposed, rel=1e-6)
+        # The three parts of an axis add up to its communication.
+        shown = total(store, rank, "exposed") + total(store, rank, "contended")
+        hidden = sum(sets.hidden(axis).length for axis in sets.axes)
+        assert shown + hidden == pytest.approx(sum(comm.length for comm in sets.axes.values()), rel=1e-6)
+        without_compute = (union_of(list(sets.axes.values())) - sets.compute).length
+        assert total(store, rank, "exposed") == pytest.approx(without_compute, rel=1e-6)
 
 
 def test_action_rows_hold_every_action(tables: TableSet, store: TimelineStore) -> None:

@@ -45,6 +45,7 @@ PROMISED: Mapping[str, set[Dims]] = {
     "idle_time": each_with("cause"),
     "comm_time": each_with("axis"),
     "hidden_comm_time": each_with("axis"),
+    "contended_comm_time": these("axis", "axis rank", "axis rank step"),
     "overlap_fraction": each_with("axis"),
     "wait_time": each_with("axis"),
     "transfer_time": each_with("axis"),

@@ -96,7 +96,7 @@ class BreakdownResult:
         columns |= {f"exposed_{axis}_ns": p.exposed[:, i] for i, axis in enumerate(p.axes)}
         columns |= {"memcpy_ns": p.memcpy}
         columns |= {f"idle_{cause}_ns": p.idle[:, i] for i, cause in enumerate(CAUSES)}
-        return frame(columns | {"contended_ns": p.contended})
+        return frame(columns | {"contended_ns": p.any_contended})
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownResult:
@@ -107,7 +107,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> BreakdownRes
 
 def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     notes = []
-    contended, exposed = int(parts.contended.sum()), int(parts.exposed.sum())
+    contended, exposed = int(parts.any_contended.sum()), int(parts.exposed.sum())
     if contended:
         share = f"{100 * contended / exposed:.1f} % of the exposed communication has several axes exposed at once"
         detail = f"{share}; that time is given to the axis that ends last"

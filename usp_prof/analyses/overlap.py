@@ -31,8 +31,13 @@ COMM_TIME = Metric(
 )  # fmt: skip
 HIDDEN_COMM_TIME = Metric(
     "hidden_comm_time", Unit.NS, Better.NEITHER, "Hidden communication",
-    "Communication time less what of it is exposed.",
+    "Communication time during which compute runs.",
     ("rank", "step", "axis", "collective"),
+)  # fmt: skip
+CONTENDED_COMM_TIME = Metric(
+    "contended_comm_time", Unit.NS, Better.LOWER, "Contended communication",
+    "Communication time of an axis without compute that is attributed to another axis, which ends later.",
+    ("rank", "step", "axis"),
 )  # fmt: skip
 OVERLAP_FRACTION = Metric(
     "overlap_fraction", Unit.FRACTION, Better.HIGHER, "Overlap",
@@ -44,7 +49,7 @@ HIDEABLE_COMM_TIME = Metric(
     "Exposed communication that the step's own compute is long enough to hide, were nothing in its way: a bound.",
     ("rank", "step", "axis"),
 )  # fmt: skip
-METRICS = (COMM_TIME, HIDDEN_COMM_TIME, OVERLAP_FRACTION, HIDEABLE_COMM_TIME)
+METRICS = (COMM_TIME, HIDDEN_COMM_TIME, CONTENDED_COMM_TIME, OVERLAP_FRACTION, HIDEABLE_COMM_TIME)
 _HIDERS = 10
 
 
@@ -69,7 +74,7 @@ class Hider:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverlapResult:
-    """Hidden and exposed communication of every selected (rank, step), per axis, per kind, and what hid it."""
+    """Parts of communication for every selected (rank, step), per axis and per kind, and which compute hides it."""
 
     parts: Partition
     kinds: tuple[KindOverlap, ...]
@@ -79,17 +84,17 @@ class OverlapResult:
     def hideable(self, axis: int | None = None) -> Ints:
         """Bound per row what could be hidden in addition: exposed, but no more than compute with nothing beside it."""
         p = self.parts
-        exposed = p.exposed.sum(axis=1)
-        free = np.maximum(p.compute - (p.any_comm - exposed), 0)
-        return np.asarray(np.minimum(exposed if axis is None else p.exposed[:, axis], free))
+        exposed = p.exposed.sum(axis=1) if axis is None else p.exposed[:, axis]
+        return np.asarray(np.minimum(exposed, p.compute - p.any_hidden))
 
     def values(self) -> Values:
         """Give the metric values, sorted by dimension."""
         p = self.parts
-        values = _levels(p, p.any_comm, p.exposed.sum(axis=1))
+        values = _levels(p, p.any_comm, p.any_hidden)
         values += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable())
         for i, axis in enumerate(p.axes):
-            values += _levels(p, p.comm[:, i], p.exposed[:, i], axis=axis)
+            values += _levels(p, p.comm[:, i], p.hidden[:, i], axis=axis)
+            values += spread(CONTENDED_COMM_TIME, p.rank, p.step, p.contended[:, i], axis=axis)
             values += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable(i), axis=axis)
         for kind in self.kinds:
             dims = {"axis": kind.axis, "collective": kind.collective}
@@ -101,8 +106,7 @@ class OverlapResult:
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each rank, step and axis."""
         p = self.parts
-        hidden = p.comm - p.exposed
-        overlap = hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: there was no communication
+        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: there was no communication
         frames = [
             frame(
                 {
@@ -111,13 +115,14 @@ class OverlapResult:
                     "axis": axis,
                     "comm_ns": p.comm[:, i],
                     "exposed_ns": p.exposed[:, i],
-                    "hidden_ns": hidden[:, i],
+                    "hidden_ns": p.hidden[:, i],
+                    "contended_ns": p.contended[:, i],
                     "overlap_fraction": overlap[:, i],
                 }
             )
             for i, axis in enumerate(p.axes)
         ]
-        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "overlap_fraction"]
+        columns = ["rank", "step", "axis", "comm_ns", "exposed_ns", "hidden_ns", "contended_ns", "overlap_fraction"]
         return stacked(frames, columns)
 
 
@@ -139,8 +144,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     return OverlapResult(parts, tuple(means), tuple(_top(hiders)))
 
 
-def _levels(p: Partition, comm: Ints, exposed: Ints, **dims: int | str) -> list[Value]:
-    hidden = comm - exposed
+def _levels(p: Partition, comm: Ints, hidden: Ints, **dims: int | str) -> list[Value]:
     values = spread(COMM_TIME, p.rank, p.step, comm, **dims)
     values += spread(HIDDEN_COMM_TIME, p.rank, p.step, hidden, **dims)
     return values + spread_ratio(OVERLAP_FRACTION, p.rank, p.step, hidden, comm, **dims)

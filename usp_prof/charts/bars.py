@@ -96,17 +96,20 @@ _ROOM_FOR_SHARE, _ROOM_FOR_TIME = 1.3, 1.12
 
 
 def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
-    """Draw a bar for each axis: exposed in full colour, hidden behind compute in a faint one."""
-    exposed = np.asarray(data.exposed_ns, float)
-    hidden = np.asarray(data.hidden_ns, float)
-    total = exposed + hidden
+    """Draw a bar per axis: exposed in full color, contended hatched, hidden under compute faint."""
+    exposed, contended, hidden = (
+        np.asarray(part, float) for part in (data.exposed_ns, data.contended_ns, data.hidden_ns)
+    )
+    total = exposed + contended + hidden
     fraction = np.divide(hidden, total, out=np.zeros(len(total)), where=total > 0)
     source = ColumnDataSource(
         {
             "axis": list(data.axes),
             "exposed": exposed,
+            "without_compute": exposed + contended,
             "total": total,
             "exposed_ms": exposed / 1e6,
+            "contended_ms": contended / 1e6,
             "hidden_ms": hidden / 1e6,
             "fraction": fraction,
             "color": [theme.color(f"comm:{axis}") for axis in data.axes],
@@ -117,28 +120,24 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
         theme, 100 + 34 * max(1, len(data.axes)), y_range=FactorRange(*reversed(data.axes)), tools="xbox_zoom,reset"
     )
     plot.hbar("axis", left=0, right="exposed", height=0.62, source=source, fill_color="color", line_color=None)
+    faint = {"height": 0.62, "source": source, "fill_color": "color", "fill_alpha": _HIDDEN_ALPHA}
+    faint |= {"line_color": "color", "line_alpha": _HIDDEN_ALPHA}
     plot.hbar(
-        "axis",
-        left="exposed",
-        right="total",
-        height=0.62,
-        source=source,
-        fill_color="color",
-        fill_alpha=_HIDDEN_ALPHA,
-        line_color="color",
-        line_alpha=_HIDDEN_ALPHA,
+        "axis", left="exposed", right="without_compute", hatch_pattern="/", hatch_color="color", hatch_scale=6, **faint
     )
+    plot.hbar("axis", left="without_compute", right="total", **faint)
     _write_at_bars(plot, source, "total", "axis", theme, theme.muted)
     plot.x_range.start = 0
     plot.x_range.end = float(total.max(initial=0) * _ROOM_FOR_SHARE) or 1.0
     plot.xaxis.formatter = time_ticks()
-    plot.xaxis.axis_label = "time of a step: solid is exposed, faint is hidden behind compute"
+    plot.xaxis.axis_label = "time per step: solid is exposed, hatched is contended, faint is hidden under compute"
     plot.ygrid.grid_line_color = None
     hover(
         plot,
         [
             ("axis", "@axis"),
             ("exposed", "@exposed_ms{0,0.000} ms"),
+            ("contended", "@contended_ms{0,0.000} ms"),
             ("hidden", "@hidden_ms{0,0.000} ms"),
             ("overlap", "@fraction{0.0 %}"),
         ],

@@ -40,10 +40,11 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True)
 class AxisCommunication:
-    """Communication of each axis: what the step waits for, and what compute hides."""
+    """Communication of each axis: exposed, contended (attributed to another axis) and hidden under compute."""
 
     axes: tuple[str, ...]
     exposed_ns: tuple[float, ...]
+    contended_ns: tuple[float, ...]
     hidden_ns: tuple[float, ...]
 
 

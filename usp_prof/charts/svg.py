@@ -94,10 +94,21 @@ def _breakdown(data: inputs.BreakdownRows, theme: Theme = LIGHT) -> str:
 @as_svg.register(inputs.AxisCommunication)
 def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
     boxes = []
-    for row, (axis, exposed, hidden) in enumerate(zip(data.axes, data.exposed_ns, data.hidden_ns, strict=True)):
-        boxes.append(_Box(row, 0, exposed, f"comm:{axis}", f"{axis}: exposed {time_text(exposed)}"))
-        boxes.append(_Box(row, exposed, exposed + hidden, "idle:other", f"{axis}: hidden {time_text(hidden)}"))
-    legend = (("exposed, in the axis' colour", "comm"), ("hidden under compute", "idle:other"))
+    parts = zip(data.axes, data.exposed_ns, data.contended_ns, data.hidden_ns, strict=True)
+    for row, (axis, exposed, contended, hidden) in enumerate(parts):
+        end = 0.0
+        for what, role, time in (
+            ("exposed", f"comm:{axis}", exposed),
+            ("contended", "idle:sync", contended),
+            ("hidden", "idle:other", hidden),
+        ):
+            boxes.append(_Box(row, end, end + time, role, f"{axis}: {what} {time_text(time)}"))
+            end += time
+    legend = (
+        ("exposed, in the color of the axis", "comm"),
+        ("contended, attributed to another axis", "idle:sync"),
+        ("hidden under compute", "idle:other"),
+    )
     return _drawn(_Boxes(data.axes, tuple(boxes), legend, time_text), theme)
 
 

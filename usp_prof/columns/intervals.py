@@ -165,21 +165,6 @@ def union_of(sets: list[Intervals]) -> Intervals:
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
-def at_least(sets: list[Intervals], count: int) -> Intervals:
-    """Give the points that lie in at least `count` of the sets."""
-    if len(sets) < count:
-        return EMPTY
-    starts = np.concatenate([s.start for s in sets])
-    ends = np.concatenate([s.end for s in sets])
-    points = distinct(np.concatenate([starts, ends]))
-    if not len(points):
-        return EMPTY
-    # Between one point and the next, as many sets hold as have begun and not ended by the first of the two.
-    begun = np.searchsorted(np.sort(starts), points[:-1], side="right")
-    ended = np.searchsorted(np.sort(ends), points[:-1], side="right")
-    return _kept(points, begun - ended >= count)
-
-
 def _kept(points: Ints, kept: Flags) -> Intervals:
     """Join neighbouring elementary intervals that are kept."""
     padded = np.concatenate([[False], kept, [False]])

@@ -1,8 +1,12 @@
 """Partition of steps: one owner for each nanosecond of a rank's step (compute, communication by axis, idle by cause).
 
-Every moment goes to the first of: compute, exposed communication (of the axis that is waited for), copies, and idle
-by cause. A pipeline receive counts as communication only from when its peer has sent, before that it is a bubble.
+Every moment goes to the first of: compute, exposed communication (of the axis that ends last), copies, and idle by
+cause. A pipeline receive counts as communication only from when its peer has sent, before that it is a bubble.
 gloo's range of a send lasts from its post until someone asks: it counts while both sides are there.
+
+Each axis' communication has three disjoint parts: hidden (compute runs at the same time), exposed (attributed to this
+axis, so that exposed time adds up over axes to the step) and contended (no compute runs, but the time is attributed to
+another axis that ends later).
 
 Causes of idle time on a GPU: a gap is the host's when the work that ends it was launched after the gap began, since
 the queue was empty. It is split by what the host did meanwhile: it loaded data (`input`), sat in a blocking call
@@ -21,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures.stalls import Stalls
-from usp_prof.columns.intervals import EMPTY, Intervals, at_least, by_latest_end, by_priority, time_of, union, union_of
+from usp_prof.columns.intervals import EMPTY, Intervals, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Axis
@@ -108,7 +112,7 @@ _HOST_CAUSES = (Cause.INPUT, Cause.SYNC, Cause.HOST)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """One row for each (rank, step), as arrays in nanoseconds; `exposed` and `comm` have a column for each axis."""
+    """One row per (rank, step), as arrays in nanoseconds; the parts of communication have one column per axis."""
 
     axes: tuple[str, ...]
     rank: Ints
@@ -116,14 +120,19 @@ class Partition:
     start: Ints
     end: Ints
     compute: Ints
-    exposed: Ints
     comm: Ints
+    """Union of the axis' communication: `hidden` + `exposed` + `contended`."""
+    hidden: Ints
+    exposed: Ints
+    contended: Ints
     any_comm: Ints
+    """Union over axes, one value per row."""
+    any_hidden: Ints
+    any_contended: Ints
+    """Exposed time during which several axes were exposed at once."""
     memcpy: Ints
     idle: Ints
     """A column for each of `CAUSES`."""
-    contended: Ints
-    """Exposed time during which several axes were exposed at once."""
     stalled: Ints
     """Time in which the rank stood still for others, see `stalls`."""
     waited: Ints
@@ -141,14 +150,17 @@ class Partition:
         return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
 
     def with_axes(self, axes: tuple[str, ...]) -> Partition:
-        """Give the same with more axes, which take no time."""
+        """Return the same rows with additional axes, which take no time."""
         columns = [axes.index(axis) for axis in self.axes]
-        exposed, comm = (np.zeros((len(self.rank), len(axes)), np.int64) for _ in range(2))
-        exposed[:, columns], comm[:, columns] = self.exposed, self.comm
-        return replace(self, axes=axes, exposed=exposed, comm=comm)
+        wider = {}
+        for name in _ARRAYS_BY_AXIS:
+            wider[name] = np.zeros((len(self.rank), len(axes)), np.int64)
+            wider[name][:, columns] = getattr(self, name)
+        return replace(self, axes=axes, **wider)
 
 
 _ARRAYS = tuple(name for name in Partition.__dataclass_fields__ if name != "axes")
+_ARRAYS_BY_AXIS = ("comm", "hidden", "exposed", "contended")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,11 +173,20 @@ class Sets:
     done: Ints
     """End of each activity, a send's when its receiver has it."""
     axes: dict[str, Intervals]
-    waited: dict[str, Intervals]
-    """Each axis' share of communication time by who ends last; disjoint."""
+    """Union of each axis' communication."""
+    exposed: dict[str, Intervals]
+    """Communication of each axis without compute, given to the axis that ends last; disjoint."""
     copies: Intervals
     bubble: Intervals
     host: dict[Cause, Intervals]
+
+    def hidden(self, axis: str) -> Intervals:
+        """Return the time in which an axis communicates while compute runs."""
+        return self.axes[axis] & self.compute
+
+    def contended(self, axis: str) -> Intervals:
+        """Return the time in which an axis communicates without compute, but another axis ends later."""
+        return (self.axes[axis] - self.compute) - self.exposed[axis]
 
 
 def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
@@ -250,13 +271,13 @@ def _sets(tables: TableSet, rank: int) -> Sets:
         if (code == number).any()
     }
     owners = by_latest_end(begin[talks], done[talks], code)
-    waited = {name: owners.of(names.index(name)) for name in by_axis}
     compute, copying = union(start[computes], end[computes]), union(start[copies], end[copies])
+    exposed = {name: owners.of(names.index(name)) - compute for name in by_axis}
     bubble = union(start, begin)
     busy = union_of([compute, copying, bubble, *by_axis.values()])
     windows = tables.columns("steps", rank)
     gaps = union(windows["start_ns"], windows["end_ns"]) - busy
-    return Sets(compute, begin, done, by_axis, waited, copying, bubble, host_causes(tables, rank, gaps))
+    return Sets(compute, begin, done, by_axis, exposed, copying, bubble, host_causes(tables, rank, gaps))
 
 
 def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
@@ -289,17 +310,21 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
     sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
     start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
     axes = tuple(sorted(sets.axes, key=place_of_axis))
-    exposed = [sets.waited[axis] for axis in axes]
-    order = [sets.compute, *exposed, sets.copies, sets.bubble, *(sets.host[cause] for cause in _HOST_CAUSES)]
+    order = [
+        sets.compute,
+        *(sets.exposed[axis] for axis in axes),
+        sets.copies,
+        sets.bubble,
+        *(sets.host[cause] for cause in _HOST_CAUSES),
+    ]
     # One row a step, one column a member of `order`: compute, the exposed axes, copies, bubble, the host's causes.
     owned = by_priority(order).cut(start, end, len(order))
-    lone = [part - sets.compute for part in sets.axes.values()]
+    any_comm, contended = union_of(list(sets.axes.values())), [sets.contended(axis) for axis in axes]
     count = len(axes)
     idle = np.zeros((len(start), len(CAUSES)), np.int64)
     for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 2, count + 6), strict=True):
         idle[:, CAUSES.index(cause)] = owned[:, column]
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
-    comm = [sets.axes[axis].within(start, end) for axis in axes]
     stalled, activities = _stalls_of_rank(tables, rank), tables.columns("activities", rank)
     # Starts of compute in order: those before the end of a step, less those before its start, began in it.
     begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
@@ -310,14 +335,22 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
         start=start,
         end=end,
         compute=owned[:, 0],
+        comm=_by_window([sets.axes[axis] for axis in axes], start, end),
+        hidden=_by_window([sets.hidden(axis) for axis in axes], start, end),
         exposed=owned[:, 1 : count + 1],
-        comm=np.stack(comm, axis=1) if comm else np.zeros((len(start), 0), np.int64),
-        any_comm=union_of(list(sets.axes.values())).within(start, end),
+        contended=_by_window(contended, start, end),
+        any_comm=any_comm.within(start, end),
+        any_hidden=(any_comm & sets.compute).within(start, end),
+        any_contended=union_of(contended).within(start, end),
         memcpy=owned[:, count + 1],
         idle=idle,
-        contended=at_least(lone, 2).within(start, end),
         stalled=stalled.within(start, end),
         waited=(stalled - sets.bubble).within(start, end),
         kernels=np.searchsorted(begun, end) - np.searchsorted(begun, start),
     )
     return parts.take(np.full(len(start), tables.has_device_work(rank))), stalled
+
+
+def _by_window(sets: Sequence[Intervals], start: Ints, end: Ints) -> Ints:
+    """Measure the time of each set (columns) within each window (rows)."""
+    return np.stack([part.within(start, end) for part in sets], axis=1) if sets else np.zeros((len(start), 0), np.int64)

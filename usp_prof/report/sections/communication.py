@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 _SUMS = Text(
-    "Total is the time in which any call runs; waiting and transfer add up calls that may run at once. Waits of "
+    "Total is the time in which any call runs: hidden while compute runs, else exposed, or contended where the time is "
+    "attributed to another axis that ends later. Waiting and transfer add up calls that may run at once. Waits of "
     "pipeline receives count as bubble, in no total here.",
     quiet=True,
 )
@@ -52,16 +53,16 @@ def build_overlap(context: Context, title: str) -> Section | None:
 
 
 def axis_bars(figures: Figures) -> AxisCommunication | None:
-    """Give each axis' exposed and hidden time."""
+    """Return the exposed, contended and hidden time of each axis."""
     exposed = figures.along("exposed_comm_time", "axis")
     hidden = figures.along("hidden_comm_time", "axis")
+    contended = figures.along("contended_comm_time", "axis")
     axes = axes_in_order(exposed | hidden)
     if not axes:
         return None
     return AxisCommunication(
         tuple(str(axis) for axis in axes),
-        tuple(float(exposed.get(axis, 0)) for axis in axes),
-        tuple(float(hidden.get(axis, 0)) for axis in axes),
+        *(tuple(float(part.get(axis, 0)) for axis in axes) for part in (exposed, contended, hidden)),
     )
 
 

@@ -73,7 +73,7 @@ def _is_window(figures: Figures) -> bool:
 
 
 def communication(figures: Figures) -> DataTable | None:
-    """List what each axis communicates and how much of it is exposed."""
+    """List the communication of each axis and its three parts: exposed, hidden, contended."""
     total = figures.along("comm_time", "axis")
     if not total:
         return None
@@ -82,11 +82,15 @@ def communication(figures: Figures) -> DataTable | None:
         "total": Unit.NS,
         "exposed": Unit.NS,
         "hidden": Unit.NS,
+        "contended": Unit.NS,
         "overlap": Unit.FRACTION,
         "waiting": Unit.NS,
         "transfer": Unit.NS,
     }
-    ids = ("comm_time", "exposed_comm_time", "hidden_comm_time", "overlap_fraction", "wait_time", "transfer_time")
+    ids = (
+        "comm_time", "exposed_comm_time", "hidden_comm_time", "contended_comm_time", "overlap_fraction", "wait_time",
+        "transfer_time",
+    )  # fmt: skip
     rows = [(axis, *(figures.at(metric, axis=axis) for metric in ids)) for axis in axes_in_order(total)]
     heads = tuple(TableColumn(head, unit) for head, unit in columns.items())
     title = "Communication by axis, mean over ranks" + ("" if _is_window(figures) else " and steps")
