@@ -3,7 +3,7 @@
     python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
     python benchmarks/scale.py --events 50000
     python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv --sets FOLDER
-    python benchmarks/scale_plot.py scale.csv scale.svg  the table and the plot of docs/scale.md
+    python benchmarks/scale_plot.py scale.csv scale.svg  the table and the plot of docs/reference/scale.md
 
 The run has dp x tp x pp with a slow rank, skewed clocks of 8 ranks a host and a longer last stage. Cold reads the
 traces with worker processes, warm opens the store. CPU counts, not the clock: it suffers less from other load.

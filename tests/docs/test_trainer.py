@@ -1,4 +1,4 @@
-"""Does the trainer's page say what its command line takes?"""
+"""The trainer's page and reference list what its command line takes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from usp_prof.findings.draft import all_rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trainer.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference" / "trainer.md").read_text()
 MAP = [
     [cell.strip() for cell in re.split(r"(?<!\\\\)\|", line)[1:5]]
     for line in PAGE.split("| technique | option |")[1].split("\n\n")[0].splitlines()[2:]
@@ -24,8 +25,8 @@ MAP = [
 def test_every_option_is_listed_with_its_default() -> None:
     for item in fields(Options):
         flag = "--" + item.name.replace("_", "-")
-        line = next((line for line in PAGE.splitlines() if line.startswith(f"| `{flag}` |")), "")
-        assert line == option_row(item), f"docs/trainer.md: write the line\n{option_row(item)}"
+        line = next((line for line in REFERENCE.splitlines() if line.startswith(f"| `{flag}` |")), "")
+        assert line == option_row(item), f"docs/reference/trainer.md: write the line\n{option_row(item)}"
 
 
 def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
@@ -39,7 +40,10 @@ def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
 
 def test_no_option_is_made_up() -> None:
     known = {string for action in parser()._actions for string in action.option_strings}
-    typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGE)) - {"--nproc-per-node", "--shutdown-timeout"}
+    typed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGE + REFERENCE)) - {
+        "--nproc-per-node",
+        "--shutdown-timeout",
+    }
     assert typed <= known
 
 

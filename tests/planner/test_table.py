@@ -151,6 +151,6 @@ def test_a_file_of_other_columns_is_refused() -> None:
 
 
 def test_every_column_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs/planning.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/planner.md").read_text()
     for column in (*COLUMNS, *GIVEN):
         assert f"`{column}`" in page, column

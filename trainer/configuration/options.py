@@ -1,8 +1,7 @@
 """Options: everything that a user can ask of the trainer.
 
-`Options` is the whole list: one field an option, with its default and its line of help. `command_line.py` reads them,
-and the table of options in docs/trainer.md is made from it. Whether options fit together is another question, which
-`rules.py` answers.
+`Options` has one field per option, with its default and help text. `command_line.py` reads them, and the table of options
+in docs/reference/trainer.md is made from them. `rules.py` checks whether options fit together.
 """
 
 from __future__ import annotations
@@ -45,38 +44,40 @@ class Options:
     """Every option with its default; zero for a size means: choose one."""
 
     dp: int = option(0, "data-parallel ranks (default: what the other axes leave)", section="data parallelism")
-    dp_replicate: int = option(1, "replicas among them: hybrid sharding over dp / dp-replicate ranks")
+    dp_replicate: int = option(1, "replicas for hybrid sharding over dp / dp-replicate ranks")
     zero: int = option(0, "ZeRO stage: what data-parallel ranks shard", choices=(0, 1, 2, 3))
     prefetch: bool = option(default=True, text="ZeRO-2 and -3: gather the next layer's weights while this one computes")
     bucket_mb: float = option(0.0, "ZeRO-0 and -1: size of a gradient bucket (default: 25 MB, at least four buckets)")
 
     tp: int = option(0, "tensor-parallel ranks", section="tensor parallelism")
-    sequence_parallel: bool = option(default=True, text="tensor ranks hold a slice of the sequence between blocks")
-    tp_async: bool = option(default=False, text="cut products into chunks, so that tp's messages hide behind them")
+    sequence_parallel: bool = option(
+        default=True, text="tensor-parallel ranks hold a slice of the sequence between blocks"
+    )
+    tp_async: bool = option(default=False, text="split products into chunks to overlap tp communication")
 
     cp: int = option(0, "context-parallel ranks", section="context parallelism")
-    cp_method: str = option("ring", "how attention sees the whole sequence", choices=("ring", "ulysses", "allgather"))
-    cp_layout: str = option("zigzag", "which tokens a context rank holds", choices=("contiguous", "zigzag"))
+    cp_method: str = option("ring", "method of context parallelism", choices=("ring", "ulysses", "allgather"))
+    cp_layout: str = option("zigzag", "tokens of each context-parallel rank", choices=("contiguous", "zigzag"))
 
     pp: int = option(0, "pipeline-parallel ranks", section="pipeline parallelism")
     schedule: str = option("1f1b", "order of the pipeline's actions", choices=SCHEDULES)
-    stages_per_rank: int = option(2, "stages on each rank under the interleaved schedules")
-    micro_batches: int = option(0, "micro-batches of a pipeline pass (default: twice --pp)")
+    stages_per_rank: int = option(2, "stages per rank with interleaved schedules")
+    micro_batches: int = option(0, "micro-batches per pipeline pass (default: twice --pp)")
 
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp", section="experts")
-    ep_layout: str = option("outer", "borrow ranks far apart (dp first) or neighbours", choices=("outer", "inner"))
-    experts: int = option(0, "routed experts in each layer (default: the model's, or none)")
-    top_k: int = option(0, "experts for each token (default: the model's, else 2)")
-    capacity: float = option(0.0, "most tokens of an expert, in even shares; more are dropped (default: no limit)")
+    ep_layout: str = option("outer", "borrow distant ranks (dp first) or adjacent ones", choices=("outer", "inner"))
+    experts: int = option(0, "routed experts per layer (default: the model's, or none)")
+    top_k: int = option(0, "experts per token (default: the model's, or 2)")
+    capacity: float = option(0.0, "limit of tokens per expert, in equal shares; the rest is dropped (default: none)")
 
     recompute: str = option(
-        "none", "activations computed again in backward", choices=("none", "selective", "full"), section="compute"
+        "none", "activations recomputed in backward", choices=("none", "selective", "full"), section="compute"
     )
-    offload: str = option("none", "what is kept in host memory: masters and moments", choices=("none", "optimizer"))
-    accumulate: int = option(0, "passes before an update (default: what --batch and --micro-batch ask for, else one)")
-    micro_batch: int = option(0, "sequences in a micro-batch (default: what --batch leaves)")
-    batch: int = option(0, "sequences in an update over all ranks (default: two in each micro-batch)")
-    dtype: str = option("fp32", "type of the arithmetic; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
+    offload: str = option("none", "keep masters and moments in host memory", choices=("none", "optimizer"))
+    accumulate: int = option(0, "passes per update (default: from --batch and --micro-batch, or one)")
+    micro_batch: int = option(0, "sequences per micro-batch (default: from --batch)")
+    batch: int = option(0, "sequences per update over all ranks (default: two per micro-batch)")
+    dtype: str = option("fp32", "data type of compute; masters stay fp32", choices=("fp32", "bf16", "fp8", "fp64"))
     compile: bool = option(default=False, text="compile the layers with torch.compile")
 
     model: str = option(
@@ -84,41 +85,39 @@ class Options:
     )
     layers: int = option(0, "override the model's layers")
     sequence: int = option(0, "override the model's sequence length")
-    data: str = option("", "a text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
+    data: str = option("", "text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
 
-    steps: int = option(5, "updates to make", section="updates")
+    steps: int = option(5, "number of updates", section="updates")
     lr: float = option(3e-3, "peak learning rate")
     warmup: int = option(2, "updates of linear warm-up; a cosine follows")
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
-    adamw: str = option("fused", "how an update runs over the tensors", choices=("fused", "foreach", "loop"))
+    adamw: str = option("fused", "implementation of AdamW", choices=("fused", "foreach", "loop"))
     seed: int = option(0, "seed of weights and data (default: 0)")
 
-    device: str = option(
-        "", "where to compute (default: cuda where there is one)", choices=("cpu", "cuda"), section="recording"
-    )
+    device: str = option("", "device (default: cuda if available)", choices=("cpu", "cuda"), section="recording")
     backend: str = option(
-        "", "what carries messages (default: nccl where each process has a GPU, else gloo)", choices=("nccl", "gloo")
+        "", "communication library (default: nccl if each process has a GPU, or gloo)", choices=("nccl", "gloo")
     )
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")
     profile_steps: int = option(2, "steps to record")
     profile_memory: bool = option(default=True, text="record allocations too")
-    metrics: str = option("text", "form of the live metrics; also --log", choices=("text", "json"))
-    log_every: int = option(1, "updates between two lines of live metrics, whose figures are means of these")
-    flop_convention: str = option("palm", "what counts as FLOP in the MFU shown", choices=("palm", "matmul", "causal"))
+    metrics: str = option("text", "format of the live metrics; also --log", choices=("text", "json"))
+    log_every: int = option(1, "updates per line of live metrics, which shows their means")
+    flop_convention: str = option("palm", "FLOP convention of the MFU shown", choices=("palm", "matmul", "causal"))
 
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER", section="checkpoints")
     checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
     resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
 
     pace: str = option(
-        "", "replace compute by waits: h100, a100, b200, or F,I,W[,A[,E]] ms a layer", section="pacing, faults"
+        "", "replace compute by waits: h100, a100, b200, or F,I,W[,A[,E]] ms per layer", section="pacing, faults"
     )
-    pace_model: str = option("8b", "model whose layers the paced device computes", metavar="NAME|FILE")
-    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8 (several)", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
-    timeout: int = option(300, "seconds until a rank that waits for a lost one gives up")
+    pace_model: str = option("8b", "model whose layers set the pace", metavar="NAME|FILE")
+    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8; repeatable", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
+    timeout: int = option(300, "seconds that ranks wait for a lost rank")
 
     def changed(self) -> dict[str, Any]:
         """Give what differs from the defaults, for the manifest."""

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", nargs="?", help="recorded run to learn from")
     choice_options(parser)
     parser.add_argument(
-        "--table", metavar="CSV", help="predict each row of a table (see docs/planning.md); - reads standard input"
+        "--table", metavar="CSV", help="predict each row of a table (see docs/reference/planner.md); - reads stdin"
     )
     parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
     parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
