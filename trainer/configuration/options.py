@@ -1,7 +1,7 @@
 """Options: everything that a user can ask of the trainer.
 
-`Options` has one field per option, with its default and help text. `command_line.py` reads them, and the table of options
-in docs/reference/trainer.md is made from them. `rules.py` checks whether options fit together.
+`Options` has one field per option, with its default and help text. `command_line.py` reads them, and the table in
+docs/reference/trainer.md is made from them. `rules.py` checks whether options fit together.
 """
 
 from __future__ import annotations
