@@ -46,6 +46,20 @@ def test_a_second_list_as_long_as_the_first_is_read(tmp_path: Path) -> None:
     assert [row.code for row in raw.health if row.severity is Severity.DATA_LOSS] == []
 
 
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_a_second_list_behind_other_fields_is_read(tmp_path: Path, count: int) -> None:
+    event = '{"ph":"X","cat":"cpu_op","name":"mm","pid":1,"tid":1,"dur":1,"args":{"Ev Idx":%d},"ts":%d}'
+    lists = [",".join(event % (at, at) for at in range(first, first + count)) for first in (0, count)]
+    fields = '"distributedInfo":{"rank":1,"world_size":2},"stackFrames":[{"name":"a"}]'
+    text = f'{{"traceEvents":[{lists[0]}], {fields}, "traceEvents":[{lists[1]}],"traceName":"x"}}'
+    (tmp_path / "rank1.json").write_text(text)
+    raw = read(tmp_path / "rank1.json")
+    assert raw.events.num_rows == 2 * count
+    assert raw.metadata["distributedInfo"] == {"rank": 1, "world_size": 2}
+    assert raw.metadata["traceName"] == "x"
+    assert [row.code for row in raw.health if row.severity is Severity.DATA_LOSS] == []
+
+
 def test_a_second_list_of_events_is_read(tmp_path: Path) -> None:
     path = trace().write(tmp_path / "rank0.json")
     plain = names(path)

@@ -6,7 +6,6 @@ event by event. Peak memory grows with the piece and the columns, never with the
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _CARRY_LIMIT = 4 << 20
 """Bytes of text that is no JSON, beyond which no end is waited for."""
-_NEXT_LIST = re.compile(rb'\s*,\s*"traceEvents"\s*:\s*\[')
 _UNCOMMON = 8
 """Pieces one after another that were not as nearly all are, after which this is expected of no more."""
 
@@ -66,9 +64,9 @@ class _Reading:
         self.metadata.update(self._fields(head, self.feed.fields))
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
-            self._open_next_list()
+            if self.closed:
+                self._open_next_list()
         self._tail()
-        self._second_list()
         self.damage.fault = self.source.fault
         self.damage.ends_early = not self.closed
         return self._result()
@@ -156,36 +154,23 @@ class _Reading:
         self.damage.repaired += saved.repaired
         self.closed = saved.ended
         rest = piece[saved.used :]
-        if self.closed:
-            self.feed.buffer = rest + self.feed.buffer
-        elif rest:
+        if rest:
             self.feed.give_back(rest)
 
     def _open_next_list(self) -> None:
-        """Go on with a list of the same name that follows at once: it may be as long as the first."""
-        if not self.closed:
-            return
-        self.feed.fill(HEAD_LIMIT)
-        opening = _NEXT_LIST.match(self.feed.buffer)
-        if opening is not None:
-            self.feed.buffer = self.feed.buffer[opening.end() :]
+        """Continue with another list of the same key, as tools that join files write it."""
+        fields = self.feed.open_next_events()
+        if fields is not None:
+            self.metadata.update(fields)
             self.closed = False
 
     def _tail(self) -> None:
-        """Read what follows the list when a careful reading met its end."""
+        """Read the fields behind the last list when the careful reader met its end."""
         if not self.closed:
             return
         self.feed.fill(HEAD_LIMIT)
         tail, self.feed.buffer = self.feed.buffer, b""
         self.metadata.update(self._fields(tail, parse_tail(tail)))
-
-    def _second_list(self) -> None:
-        """Read events that a second key of the same name holds, as tools that join files write them."""
-        more = self.metadata.pop("traceEvents", None)
-        if isinstance(more, list):
-            text = msgspec.json.encode(more)
-            if not self._decode(text):
-                self._salvage(text[1:-1])
 
     def _fields(self, text: bytes, parsed: dict[str, Any] | None) -> dict[str, Any]:
         if parsed is not None:

@@ -77,6 +77,20 @@ class Feed:
                 return self._open_at(opening)
             self.fill(2 * len(self.buffer))
 
+    def open_next_events(self) -> dict[str, object] | None:
+        """Go inside the next list of events behind a closed one; return the fields between, `None` without a list."""
+        look = _FIRST_LOOK
+        while True:
+            self.fill(look)
+            for match in _OPENING.finditer(self.buffer):
+                between = parse_tail(self.buffer[: match.start()].rstrip().removesuffix(b",") + b"}")
+                if between is not None:
+                    self.buffer = self.buffer[match.end() :]
+                    return between
+            if self.ended or look >= HEAD_LIMIT:
+                return None
+            look *= 2
+
     def _best_opening(self) -> re.Match[bytes] | None:
         """Prefer the key that leaves valid JSON before it: the words may also stand inside a string."""
         first = None
