@@ -169,8 +169,10 @@ class Tracks:
         return np.where(inside, self.order[position], -1)
 
 
-def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
+def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks:
     """Nest ranges; `track` may hold any integers, durations are not negative.
+
+    Of ranges with the same start and end, the one with the smallest keys `outer_first` encloses the others.
 
     A range's depth is the number of ranges that have begun before it on its track and not ended yet; its parent is the
     last of them that lies one level higher.
@@ -186,7 +188,7 @@ def nest(track: Ints, start: Ints, duration: Ints) -> Tracks:
     # Times count double, so that an empty range ends half a step after it begins: inside whatever begins there.
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
-    order = sorted_rows(low, -high)
+    order = sorted_rows(low, -high, *outer_first)
     starts, ends = low[order], np.sort(high, kind="stable")
     del place, low, high
     depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)

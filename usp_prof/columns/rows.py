@@ -199,8 +199,8 @@ def sorted_by(keys: NDArray[Any], rows: Ints) -> Ints:
     return rows[np.argsort(keys[rows], kind="stable")]
 
 
-def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> Ints:
-    """Give the rows sorted by one key and, where it is equal, by another (ties of both: as given).
+def sorted_rows(first: NDArray[Any], *then: NDArray[Any]) -> Ints:
+    """Return the rows sorted by one key and, where it is equal, by the others in turn (ties of all: as given).
 
     For a first key that is nearly in order already and rarely equal, as times in traces are.
     """
@@ -208,10 +208,10 @@ def sorted_rows(first: NDArray[Any], then: NDArray[Any]) -> Ints:
     ordered = first[order]
     as_before = ordered[1:] == ordered[:-1]
     if as_before.any():
-        # Only rows that share their first key with a neighbour are sorted by the second.
+        # Only rows that share their first key with a neighbor are sorted by the others.
         tied = np.flatnonzero(np.r_[False, as_before] | np.r_[as_before, False])
         rows = order[tied]
-        order[tied] = rows[np.lexsort((then[rows], first[rows]))]
+        order[tied] = rows[np.lexsort([key[rows] for key in (*reversed(then), first)])]
     return order
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.columns.table import Columns
 from usp_prof.contract import parse_mark
@@ -127,7 +126,7 @@ def computing(frame: EventFrame) -> Ints:
     marks = frame.rows(*MARKS)
     marks = marks[frame.by_name(marks, _is_paced)]
     row = np.concatenate([ops, marks])
-    tracks = nest(frame.track[row], frame.start[row], frame.duration[row])
+    tracks = frame.nested(row)
     # By row: the time of what lies directly inside. Parent -1, of rows at the top, adds to the last entry.
     inner_ns = np.zeros(len(row) + 1, np.int64)
     np.add.at(inner_ns, tracks.parent, frame.duration[row])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from usp_prof import limits
 from usp_prof.model.schema import EVENT, RANK, START, STEP, Schema, integer
 from usp_prof.tables.build import table
@@ -47,8 +45,7 @@ _FIELDS = (
 def build(frame: EventFrame, steps: Steps) -> pa.Table:
     """Build the table: allocator events in order of time."""
     rows = frame.rows("cpu_instant_event")
-    rows = rows[frame.by_name(rows, lambda name: name == "[memory]")]
-    rows = rows[np.lexsort((rows, frame.start[rows]))]
+    rows = frame.in_order_of_time(rows[frame.by_name(rows, lambda name: name == "[memory]")])
     columns = {
         "rank": frame.rank,
         "event": frame.event[rows],

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import first_of_run, lookup, per_code, range_at, sorted_by
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
@@ -226,7 +225,7 @@ def _of_outer_kinds(frame: EventFrame, rows: Ints) -> Flags:
     kinds, kind = np.unique([re.sub(r"\d+", "", name) for name in names], return_inverse=True)
     if len(kinds) < 2:
         return np.ones(len(rows), dtype=bool)
-    parent = nest(frame.track[rows], frame.start[rows], frame.duration[rows]).parent
+    parent = frame.nested(rows).parent
     inside = (parent >= 0) & (kind[parent] != kind)
     of_parts = 2 * np.bincount(kind, inside) > np.bincount(kind)
     return np.asarray(of_parts.all() | ~of_parts[kind], dtype=bool)

@@ -167,8 +167,7 @@ def _from_host(frame: EventFrame) -> Parts:
     # By event row: the mark inside a record, -1 for none. A record takes that mark's name.
     mark_of_record = np.full(len(frame) + 1, -1, np.int64)
     mark_of_record[record_of_mark[record_of_mark >= 0]] = mark[record_of_mark >= 0]
-    row = np.concatenate([record, mark[record_of_mark < 0]])
-    row = row[np.lexsort((row, frame.start[row]))]
+    row = frame.in_order_of_time(np.concatenate([record, mark[record_of_mark < 0]]))
     naming = np.where(mark_of_record[row] >= 0, mark_of_record[row], row)
     arguments = arguments_of(frame, row, naming)
     op = _named_operation(arguments)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import index_of
-from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import sorted_by
 from usp_prof.columns.table import Columns, Replaced
 from usp_prof.contract import parse_mark
@@ -59,7 +58,7 @@ def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[
     if not len(rows):
         return np.full(len(at), "", dtype=object), np.full(len(at), -1, np.int64)
     peer = frame.by_name(rows, _peer, np.int64)
-    inner = nest(frame.track[rows], frame.start[rows], frame.duration[rows]).innermost(track, at)
+    inner = frame.nested(rows).innermost(track, at)
     words = np.array([*_DIRECTIONS], dtype=object)
     return np.where(inner >= 0, words[kind[inner]], ""), np.where(inner >= 0, peer[inner], -1)
 

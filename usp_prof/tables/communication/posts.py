@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lanes import nest
 from usp_prof.columns.rows import last_by, lookup, occurrence, rows_of
 from usp_prof.model.schema import Kind
 from usp_prof.tables.communication.arguments import coded_texts, elements, second_elements
@@ -29,13 +28,12 @@ P2P = ("send", "recv", "send_recv")
 def ranges_of(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[str], bool]) -> Ints:
     """Give the rows of events with a wanted name, by start."""
     rows = frame.rows(*categories)
-    rows = rows[frame.by_name(rows, wanted)]
-    return np.asarray(rows[np.lexsort((rows, frame.start[rows]))], np.int64)
+    return frame.in_order_of_time(rows[frame.by_name(rows, wanted)])
 
 
 def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
     """Give the innermost of the ranges around each moment of a thread; -1 without any."""
-    inner = nest(frame.track[ranges], frame.start[ranges], frame.duration[ranges]).innermost(track, at)
+    inner = frame.nested(ranges).innermost(track, at)
     return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.lanes import Tracks, nest
-from usp_prof.columns.rows import lookup
+from usp_prof.columns.rows import lookup, sorted_rows
 from usp_prof.columns.table import Columns
 from usp_prof.inputs.kineto import combinations
 from usp_prof.model.schema import Kind
@@ -120,6 +120,26 @@ class EventFrame:
             self._categories[name] = np.flatnonzero(hits)
         return self._categories[name]
 
+    def in_order_of_time(self, rows: Ints) -> Ints:
+        """Sort rows by start; equal starts by duration and identity, so that the order in the file is irrelevant.
+
+        Old traces have whole microseconds, where launches that follow each other seem to start together.
+        """
+        return rows[sorted_rows(self.start.take(rows), self.duration.take(rows), *self._identity(rows))]
+
+    def _identity(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return what tells rows of equal times apart: the ids count up in the order of execution, outer ops first."""
+        name = self._name_rank.take(self.codes("name")[0].take(rows))
+        return self.ints("correlation", rows), self.ints("external_id", rows), name
+
+    @cached_property
+    def _name_rank(self) -> Ints:
+        """Place of each name code in alphabetical order."""
+        names = self.codes("name")[1]
+        rank = np.empty(len(names), np.int64)
+        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        return rank
+
     def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
         """Map the names of rows through a function that sees each distinct name once."""
         codes, values = self.codes("name")
@@ -175,7 +195,7 @@ class EventFrame:
 
     def nested(self, rows: Ints) -> Tracks:
         """Nest some rows on their threads; the rows it speaks of are positions in `rows`."""
-        return nest(self.track[rows], self.start[rows], self.duration[rows])
+        return nest(self.track[rows], self.start[rows], self.duration[rows], *self._identity(rows))
 
 
 def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:

@@ -141,11 +141,8 @@ class Links:
 
 def link(frame: EventFrame) -> Links:
     """Link device work to host calls and CPU ops."""
-    work = frame.rows(*DEVICE_WORK)
-    # By start; what is empty goes first, as on lanes.
-    work = work[np.lexsort((work, frame.duration[work] > 0, frame.start[work]))]
-    calls = frame.rows(*HOST_CALLS)
-    calls = calls[np.lexsort((calls, frame.start[calls]))]
+    work = frame.in_order_of_time(frame.rows(*DEVICE_WORK))
+    calls = frame.in_order_of_time(frame.rows(*HOST_CALLS))
     op_rows = frame.rows(*HOST_OPS)
     ops = frame.nested(op_rows)
     # By host call: the innermost op around it; -1 for none.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lanes import nest
 from usp_prof.contract import parse_mark
 from usp_prof.model.topology import Axis
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
@@ -158,5 +157,5 @@ def axis_of_marks(frame: EventFrame, track: Ints, at: Ints) -> Ints:
     rows, meaning = rows[meaning >= 0], meaning[meaning >= 0]
     if not len(rows):
         return np.full(len(at), -1, np.int64)
-    inner = nest(frame.track[rows], frame.start[rows], frame.duration[rows]).innermost(track, at)
+    inner = frame.nested(rows).innermost(track, at)
     return np.where(inner >= 0, meaning[inner], -1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.lanes import nest
 from usp_prof.columns.repetition import Repetition, find_repetition, repetition_at
 from usp_prof.columns.rows import distinct
 from usp_prof.contract import parse_mark
@@ -121,9 +120,9 @@ def _outermost(frame: EventFrame, rows: Ints) -> Ints:
     """Keep the outermost annotations of the thread that has most of them, in order."""
     if not len(rows):
         return rows
-    top = rows[nest(frame.track[rows], frame.start[rows], frame.duration[rows]).depth == 0]
+    top = rows[frame.nested(rows).depth == 0]
     top = top[_most(frame.track[top])]
-    return np.asarray(top[np.lexsort((top, frame.start[top]))], np.int64)
+    return frame.in_order_of_time(top)
 
 
 def _may_begin_a_step(name: str) -> bool:
