@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.charts import inputs
+from usp_prof.inputs.discovery import discover
 from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
@@ -106,6 +109,19 @@ def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Pa
     # The order at best has the durations of the first pipeline, and its names.
     assert ideal.data.rows == ("rank 0, stage 0", f"rank {sorted(set(range(4)) - set(members))[1]}, stage 1")
     assert ideal.data.label_characters == drawn.data.label_characters
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_pipeline_rank_that_lost_its_only_step_mark_is_reported(tmp_path: Path, rank: int) -> None:
+    described = DECLARED | {"mesh": {"pp": 2, "dp": 2}, "work": {"steps": 1, "micro_batches": 4, "first_step": 3}, "style": "gloo"}
+    write(Declaration.from_dict(described), tmp_path / "run", described=True)
+    file = next(file.path for file in discover(tmp_path / "run").runs[0].files if file.rank == rank)
+    trace = json.loads(gzip.decompress(file.read_bytes()))
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if "ProfilerStep" not in event["name"]]
+    file.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    report = open_run(tmp_path / "run", cache_dir=tmp_path / "cache").report()
+    for form in ("markdown", "html"):
+        assert report.text(form)
 
 
 def test_mfu_names_every_convention(document: Document) -> None:

@@ -15,6 +15,7 @@ from usp_prof.analyses.measures.pipeline_actions import (
     gather,
     guess,
     ideal,
+    middle_step,
     order_of,
     pipelines,
 )
@@ -199,9 +200,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
     chains = pipelines(actions)
     schedule_guess, bubbles, count = Guess(None, 0.0, declared), nothing, 0
     if chains:
-        step = int(np.median(np.unique(actions.step)))
-        step = int(actions.step[np.argmin(np.abs(actions.step - step))])
-        observed = order_of(actions, chains[0], step)
+        observed = order_of(actions, chains[0], middle_step(actions, chains[0]))
         schedule_guess = guess(observed, declared)
         bubbles = ideal(observed, actions.take(np.isin(actions.rank, chains[0])), schedule_guess)
         count = len({action.micro_batch for acts in observed for action in acts})

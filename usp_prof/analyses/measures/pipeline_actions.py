@@ -11,7 +11,7 @@ import numpy as np
 from usp_prof.analyses.measures import partition
 from usp_prof.analyses.measures.partition import launch_starts
 from usp_prof.columns.intervals import Intervals, union
-from usp_prof.columns.rows import lookup, occurrence, per_code, range_at
+from usp_prof.columns.rows import lookup, numbered, occurrence, per_code, range_at
 from usp_prof.model.errors import UsageError
 from usp_prof.model.topology import Axis
 from usp_prof.schedule import Schedule, Shape, named
@@ -144,6 +144,17 @@ def pipelines(actions: Actions) -> list[tuple[int, ...]]:
     if len({len(ranks) for ranks in sets}) != 1:
         return []
     return list(zip(*sets, strict=True))
+
+
+def middle_step(actions: Actions, ranks: Iterable[int]) -> int:
+    """Return the middle one of the steps in which most of `ranks` act: a rank that lost its marks has other numbers."""
+    rows = np.flatnonzero(np.isin(actions.rank, list(ranks)))
+    (steps, step), (present, rank) = numbered(actions.step[rows]), numbered(actions.rank[rows])
+    acts = np.zeros((len(steps), len(present)), bool)
+    acts[step, rank] = True
+    count = acts.sum(axis=1)
+    candidates = steps[count == count.max()]
+    return int(candidates[(len(candidates) - 1) // 2])
 
 
 def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from usp_prof.analyses.measures.pipeline_actions import middle_step
 from usp_prof.charts.inputs import PipelineSchedule
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
@@ -108,10 +109,9 @@ def schedule(result: PipelineResult, ranks_drawn: tuple[int, ...] | None = None)
     Without ranks these are the first that hold each stage; all, where no stage is known.
     """
     actions = result.actions
-    steps = np.unique(actions.step)
-    step = int(steps[len(steps) // 2])
     stages = _held(result) if ranks_drawn is None else {rank: _stages_of(result, rank) for rank in ranks_drawn}
     ranks = sorted(stages, key=lambda rank: (stages[rank], rank))
+    step = middle_step(actions, ranks)
     shown = actions.take((actions.step == step) & np.isin(actions.rank, ranks))
     row_of_rank = {rank: row for row, rank in enumerate(ranks)}
     first = int(shown.start_ns.min())
