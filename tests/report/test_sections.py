@@ -113,7 +113,11 @@ def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Pa
 
 @pytest.mark.parametrize("rank", range(4))
 def test_a_pipeline_rank_that_lost_its_only_step_mark_is_reported(tmp_path: Path, rank: int) -> None:
-    described = DECLARED | {"mesh": {"pp": 2, "dp": 2}, "work": {"steps": 1, "micro_batches": 4, "first_step": 3}, "style": "gloo"}
+    described = DECLARED | {
+        "mesh": {"pp": 2, "dp": 2},
+        "work": {"steps": 1, "micro_batches": 4, "first_step": 3},
+        "style": "gloo",
+    }
     write(Declaration.from_dict(described), tmp_path / "run", described=True)
     file = next(file.path for file in discover(tmp_path / "run").runs[0].files if file.rank == rank)
     trace = json.loads(gzip.decompress(file.read_bytes()))

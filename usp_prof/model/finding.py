@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 from usp_prof.model.health import HealthRow  # noqa: TC001 - msgspec reads the fields' types
-from usp_prof.model.metric import Better, Metric, Unit, Value
+from usp_prof.model.metric import Better, Metric, Range, Unit, Value
 
 Plain = str | int | float | bool | None
 PlainMap = Mapping[str, Plain]
@@ -79,6 +80,9 @@ class Finding:
         """Whether the gain does not exceed its error: no reason to act."""
         return self.gain_fraction > 0 and self.certain_gain_fraction <= 0
 
+
+GAIN = Range(-math.inf, 1.0)
+"""Range of a gain: no change saves more than the whole step, while a bad one may lengthen it without bound."""
 
 LEAST_LOSS = 0.01
 """A smaller share of the step is no loss to be divided among parts."""

@@ -6,12 +6,13 @@ on. Ranks of one host share a clock when their files have a time base; a file wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof import limits
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
@@ -123,19 +124,20 @@ def build(tables: TableSet) -> pa.Table:
 
 
 def hosts_of(tables: TableSet) -> list[str]:
-    """Give each rank's host as recorded, or as the manifest names it; empty when neither tells."""
-    return [host for host, _ in _hosts_and_bases(tables)]
+    """Return each rank's host as recorded, or as the manifest names it; empty when neither does."""
+    return [host for host, _, _ in _recorded(tables)]
 
 
-def _hosts_and_bases(tables: TableSet) -> list[tuple[str, bool]]:
-    """Give each rank's host, and whether its file has a time base; of many ranks, no table is held for that."""
+def _recorded(tables: TableSet) -> list[tuple[str, bool, int | None]]:
+    """Return each rank's host, whether its file has a time base, and its first event; tables are read one by one."""
 
-    def read() -> list[tuple[str, bool]]:
+    def read() -> list[tuple[str, bool, int | None]]:
         named = tables.manifest.hosts if tables.manifest else {}
         found = []
         for rank, rows in tables.one_by_one("ranks"):
             recorded = str(rows["host"][0]) if len(rows) else ""
-            found.append((recorded or named.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0)))
+            first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
+            found.append((recorded or named.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0), first_ns))
         return found
 
     return tables.memo("hosts", read)
@@ -144,14 +146,34 @@ def _hosts_and_bases(tables: TableSet) -> list[tuple[str, bool]]:
 def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
-    based = np.array([has_base for _, has_base in _hosts_and_bases(tables)], bool)
+    based = np.array([has_base for _, has_base, _ in _recorded(tables)], bool)
     ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
     # Files without a host name may come from one machine or from many. Where their clocks contradict no collective
     # (nobody ends before the last has begun) they are taken as they are.
     start = together if together.possible(ties) else apart
-    return _clock(ranks, solve(start, ties), ties)
+    first_ns = [first for _, _, first in _recorded(tables)]
+    return _clock(ranks, _placed(solve(start, ties), first_ns), ties)
+
+
+def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
+    """Let parts that nothing ties to the first begin with it, where they are farther from it than a trace can be long.
+
+    Times of different parts are not compared, but a replay holds all of them. `first_ns` has the first event of each
+    rank on its own clock.
+    """
+    start_of_part: dict[int, int] = {}
+    for part, clock, first in zip(solved.component.tolist(), solved.domain.tolist(), first_ns, strict=True):
+        if first is not None:
+            start = first + int(solved.offset_ns[clock])
+            start_of_part[part] = min(start, start_of_part.get(part, start))
+    reference = next(iter(start_of_part.values()), 0)
+    offset_ns = solved.offset_ns.copy()
+    for part, start in start_of_part.items():
+        if abs(start - reference) > limits.MAX_WINDOW_NS:
+            offset_ns[np.unique(solved.domain[solved.component == part])] += reference - start
+    return replace(solved, offset_ns=offset_ns)
 
 
 def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from usp_prof.model.errors import UspProfError
-from usp_prof.model.finding import Basis
+from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.replay.step_times import step_times, timeline_of, unedited
@@ -195,6 +195,8 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
         saved_ns = other.saved_ns
     for edit in made.reordered:
         now = relaid(now, edit)
+    if not GAIN.holds(1 - (replayed_ns - saved_ns) / max(before.mean_measured_ns, 1.0)):
+        raise UspProfError("the edits would save more than the whole step", hint="see the health of the run's clocks")
     error = float(before.error.max(initial=0.0))
     return Outcome(
         made,

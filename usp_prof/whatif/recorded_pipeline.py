@@ -106,6 +106,9 @@ def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
     )
     if not len(actions.rank):
         raise UsageError("the run has no pipeline actions with stage and micro-batch", hint="mark them with pp::F ...")
+    clocks = clock.of(tables)
+    if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) > 1:
+        raise UsageError("the clocks of the pipeline's ranks are not tied together", hint="record calls between stages")
     duration = {}
     for rows in rows_by_code(group_codes(actions.stage, actions.kind)).values():
         stage, kind, _ = actions.keys(rows[:1])[0]

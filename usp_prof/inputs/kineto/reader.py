@@ -63,8 +63,7 @@ class _Reading:
         self.metadata.update(self._fields(head, self.feed.fields))
         while not self.closed and (self.feed.buffer or not self.feed.ended):
             self._piece(self.feed.piece())
-            if self.closed:
-                self._open_next_list()
+            self._open_next_list()
         self._tail()
         self.damage.fault = self.source.fault
         self.damage.ends_early = not self.closed
@@ -158,7 +157,7 @@ class _Reading:
 
     def _open_next_list(self) -> None:
         """Continue with another list of the same key, as tools that join files write it."""
-        fields = self.feed.open_next_events()
+        fields = self.feed.open_next_events() if self.closed else None
         if fields is not None:
             self.metadata.update(fields)
             self.closed = False
