@@ -207,12 +207,12 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         if name and name not in known:
             raise unknown_name(what, name, known)
     if min(sequence, devices, batch) < 0:
-        raise UsageError("sequence, devices and batch are positive")
+        raise UsageError("sequence, devices and batch are positive", hint="leave out what is not known")
     learnt = calibrate(_opened(run).tables) if run is not None else None
     if learnt is not None and not learnt.is_close:
         raise InputError(learnt.sentence(), hint=learnt.missing())
     if learnt is None and not (model and device and devices and batch):
-        raise UsageError("without a recorded run, a plan needs model, device, devices and batch")
+        raise UsageError("without a recorded run, a plan needs model, device, devices and batch", hint="or give run=")
     recorded = learnt.model if learnt is not None else None
     entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
     profile = PROFILES[habits or DEFAULT_TRAINER]

@@ -126,6 +126,34 @@ def test_a_place_that_is_missing_is_no_missing_folder(capsys: pytest.CaptureFixt
     assert "nothing can be written: No usable temporary" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dashboard --port 70000",
+        "dashboard --host nope.invalid",
+        "dashboard --ranks x",
+        "synth out --seed -1",
+        "synth out --mesh dp=2,dp=3",
+        "synth out --fault slow_rank:rank=0,factor=-1",
+        "synth out --fault host_pause:rank=0,delay_ns=-5",
+        "memory --model Llama-3-8B --sequence 8192 --micro-batch 99999999999999999999",
+        "plan --model Llama-3-8B --devices 99999999999999999999",
+    ],
+)
+def test_a_value_outside_its_range_is_unusable_input(tmp_path: Path, words: str) -> None:
+    done = command(*words.split(), cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert "internal error" not in done.stderr
+    assert "hint: " in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_synthetic_run_needs_a_folder(tmp_path: Path) -> None:
+    done = command("synth", "", cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 300, "no/such/folder"])
 def test_a_bad_path_is_unusable_input(tmp_path: Path, path: str) -> None:
     done = command("info", path, cwd=tmp_path, stdout=subprocess.DEVNULL)

@@ -148,7 +148,7 @@ def _filled(
 ) -> Filled:
     rule = broken_rule(model, configuration)
     if rule:
-        raise UsageError(rule)
+        raise UsageError(rule, hint="change one of these degrees")
     room = of_device(device, configuration.dtype).memory_bytes if device else inf
     return Filled(configuration, of_ranks(model, configuration, profile), measured, room)
 

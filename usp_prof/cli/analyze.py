@@ -24,6 +24,7 @@ from usp_prof.cli.opening import (
     output,
     parse_numbers,
     read_snapshots,
+    whole_number,
     write_out,
 )
 from usp_prof.findings.draft import others
@@ -105,9 +106,11 @@ def _not_in_the_traces(group: Group) -> None:
         "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
     )
     group.add_argument(
-        "--sequence", metavar="N", type=int, default=0, help="sequence length, if the description has none"
+        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
     )
-    group.add_argument("--tokens-per-step", metavar="N", type=int, default=0, help="tokens a step over all ranks")
+    group.add_argument(
+        "--tokens-per-step", metavar="N", type=whole_number(), default=0, help="tokens a step over all ranks"
+    )
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
     group.add_argument(
         "--convention",

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from usp_prof.cli.opening import SAMPLINGS, parse_ranks
+from usp_prof.cli.opening import SAMPLINGS, parse_ranks, whole_number
 from usp_prof.inputs.discovery import paths_of_runs
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.inputs.runs import is_made_name
+from usp_prof.limits import Range
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.printable import one_line
 from usp_prof.planner.sweep import published
 from usp_prof.planner.sweep.runner import FILE as SWEEP_FILE
 from usp_prof.store.cache import FOLDER_VARIABLE, UNBOUNDED
 from usp_prof.store.places import SIZE_VARIABLE
+from usp_prof.store.sampling import Sampling
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +47,7 @@ FOLDER_OF_CLONE = "dashboard"
 ANYBODY = "0.0.0.0"  # noqa: S104 - compared only
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT = 8501
+PORT = Range(1, (1 << 16) - 1)
 PORTS_TRIED = 20
 MOST_RUNS = 8
 """Runs of one folder that are offered: each is read as soon as the server starts."""
@@ -60,7 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"
     )
     parser.add_argument("--ranks", metavar="LIST", help=f"read only these ranks, such as 0-3,7; or {SAMPLINGS}")
-    parser.add_argument("--port", type=int, metavar="N", help=f"port (default: the first free from {FIRST_PORT})")
+    parser.add_argument(
+        "--port", type=whole_number(PORT), metavar="N", help=f"port (default: the first free from {FIRST_PORT})"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     parser.set_defaults(page="")
@@ -79,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
         raise unknown_name("published sweep", form, published.READERS)
     if form and not Path(table).is_file():
         raise InputError(f"there is no table {table}", hint="--published playbook FILE.csv")
+    ranks = parse_ranks(args.ranks) if args.ranks else None
+    if isinstance(ranks, str):
+        Sampling.parse(ranks)
+    _check_address(args.host, args.port or 0)  # 0: any port
     port = args.port or free_port(args.host)
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = link_to(args.host, port, page=args.page, token=token)
@@ -87,13 +96,25 @@ def run(args: argparse.Namespace) -> int:
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment["USP_PROF_DASHBOARD_PUBLISHED"] = json.dumps([form, str(Path(table).resolve())] if form else [])
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
-    ranks = parse_ranks(args.ranks) if args.ranks else None
     environment["USP_PROF_DASHBOARD_RANKS"] = json.dumps(ranks if isinstance(ranks, str | None) else list(ranks))
     if args.cache_dir:
         environment[FOLDER_VARIABLE] = args.cache_dir
         if not isinstance(location(args.cache_dir), RemotePath):  # a store that was named has no bound of ours
             environment.setdefault(SIZE_VARIABLE, str(UNBOUNDED))
     return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address on which this machine cannot listen."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        hint = f"leave out --port for the first free one, and --host for {LOOPBACK[0]}"
+        raise UsageError(f"cannot listen on {one_line(host)} port {port}: {reason}", hint=hint) from error
 
 
 def link_to(host: str, port: int, *, page: str = "", token: str = "") -> str:

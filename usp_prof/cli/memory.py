@@ -6,8 +6,9 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from usp_prof import limits
 from usp_prof.api.filled import fill_of_model, fill_of_run
-from usp_prof.cli.opening import KNOBS, choice_options, note, open_from, write_out
+from usp_prof.cli.opening import KNOBS, choice_options, note, open_from, whole_number, write_out
 from usp_prof.cli.plan_text import bar
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import UsageError
@@ -40,12 +41,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     choice_options(parser)
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens in a sequence")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens in a sequence")
     parser.add_argument("--device", metavar="NAME", help="device whose memory the bars are drawn against")
     for name in NUMBERS:
-        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=int, default=1, help=KNOBS[name])
+        parser.add_argument(
+            "--" + name.replace("_", "-"), metavar="N", type=whole_number(limits.DEGREE), default=1, help=KNOBS[name]
+        )
     for name in ("zero", "recompute_layers"):
-        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=int, default=0, help=KNOBS[name])
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            metavar="N",
+            type=whole_number(limits.MICRO_BATCHES),
+            default=0,
+            help=KNOBS[name],
+        )
     parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
     for name, choices, default in (
         ("recompute", tuple(Recompute), "none"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from usp_prof import limits
 from usp_prof.inputs.memory_snapshot import read_memory_snapshot
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import for_log, printable
@@ -18,7 +20,6 @@ from usp_prof.run import open_run
 from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
@@ -111,6 +112,19 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
 
 
 # Options that choose a run, and opening it with progress.
+
+
+def whole_number(within: limits.Range = limits.COUNT) -> Callable[[str], int]:
+    """Return the parser of an option whose value is a whole number in a range."""
+
+    def parse(text: str) -> int:
+        number = limits.whole(text, within)
+        if number is None:
+            raise argparse.ArgumentTypeError(f"{text[:24]!r} is not a whole number from {within}")
+        return number
+
+    return parse
+
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof import limits
-from usp_prof.cli.opening import KNOBS, choice_options, open_from, output, progress_of, write_out
+from usp_prof.cli.opening import KNOBS, choice_options, open_from, output, progress_of, whole_number, write_out
 from usp_prof.cli.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
@@ -60,10 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=int, default=0, help="tokens in a sequence")
-    parser.add_argument("--devices", metavar="N", type=int, default=0, help="number of devices (default: the run's)")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens in a sequence")
+    parser.add_argument(
+        "--devices", metavar="N", type=whole_number(), default=0, help="number of devices (default: the run's)"
+    )
     parser.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
-    parser.add_argument("--batch", metavar="N", type=int, default=0, help="sequences a step over all devices")
+    parser.add_argument(
+        "--batch", metavar="N", type=whole_number(), default=0, help="sequences a step over all devices"
+    )
     parser.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="number type of training"
     )
@@ -74,7 +78,7 @@ def _what_to_plan(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="bytes of a gradient in memory (default: the trainer's)",
     )
-    parser.add_argument("--node", metavar="N", type=int, default=0, help="devices in a node")
+    parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices in a node")
     parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth of one device")
     parser.add_argument(
         "--efficiency", metavar="X", type=float, default=0, help="share of the peak that large products reach, 0..1"
@@ -93,7 +97,7 @@ def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
         elif name == "schedule":
             pins.add_argument(option, metavar="NAME", help=KNOBS[name])
         else:
-            pins.add_argument(option, metavar="N", type=int, help=KNOBS[name])
+            pins.add_argument(option, metavar="N", type=whole_number(), help=KNOBS[name])
 
 
 def _how_to_write(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +116,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         help="trainer whose measured habits are assumed (default: --for's)",
     )
     parser.add_argument(
-        "--top", metavar="N", type=int, default=10, help="number of plans to list (default: %(default)s)"
+        "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
     )
     parser.add_argument(
         "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
@@ -160,26 +164,31 @@ def _table(args: argparse.Namespace) -> int:
     return 2 if refused else 0
 
 
+_LEAVE_OUT = "leave the option out to use its default"
+
+
 def _check(args: argparse.Namespace) -> None:
     """Refuse what no machine has."""
     for name in ("efficiency", "memory_share"):
         value = getattr(args, name)
         if not 0 <= value <= 1:
-            raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}")
+            raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}", hint=_LEAVE_OUT)
     for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes"):
         value = getattr(args, name)
         if not 0 <= value < float("inf"):
-            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}")
+            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}", hint=_LEAVE_OUT)
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
-            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
     least, most_of = {"zero": 0, "etp": 0, "recompute_layers": 0}, {"zero": 3}
     for name in PINNABLE:
         value, most = getattr(args, name), most_of.get(name, limits.MAX_RANKS)
         if isinstance(value, int) and value < least.get(name, 1):
-            raise UsageError(f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}", hint=_LEAVE_OUT
+            )
         if isinstance(value, int) and value > most:
-            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}")
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
 
 
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:

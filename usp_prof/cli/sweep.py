@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, notes, output, write_out
+from usp_prof.cli.opening import note, notes, output, whole_number, write_out
 from usp_prof.model.errors import InputError, UsageError, UspProfError
 from usp_prof.model.files import check_name, read_text, write
 from usp_prof.planner.calibration import calibrate
@@ -64,10 +64,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", metavar="CSV", help="cells as rows, trainer options as columns")
     parser.add_argument(
-        "--processes", metavar="N", type=int, default=1, help="processes of a cell that names none (default: 1)"
+        "--processes",
+        metavar="N",
+        type=whole_number(),
+        default=1,
+        help="processes of a cell that names none (default: 1)",
     )
     parser.add_argument(
-        "--at-once", metavar="N", type=int, default=1, help="cells that run at the same time (default: 1)"
+        "--at-once", metavar="N", type=whole_number(), default=1, help="cells that run at the same time (default: 1)"
     )
     parser.add_argument(
         "--timeout", metavar="S", type=float, default=600.0, help="time limit of a cell in seconds (default: 600)"
@@ -115,9 +119,11 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
     for option, most in (("at_once", MOST_AT_ONCE), ("processes", MOST_PROCESSES)):
         if not 1 <= getattr(args, option) <= most:
-            raise UsageError(f"--{option.replace('_', '-')} is 1 to {most}, not {getattr(args, option)}")
+            raise UsageError(
+                f"--{option.replace('_', '-')} is 1 to {most}, not {getattr(args, option)}", hint="start with 1"
+            )
     if not args.timeout > 0:
-        raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}")
+        raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}", hint="--timeout 600")
     cells = of_grid(args.grid, args.processes) if args.grid else []
     if args.list:
         text = read_text(args.list, "list of cells", "a CSV file with a row for each cell")

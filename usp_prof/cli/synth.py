@@ -6,7 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.cli.opening import note
+from usp_prof import limits
+from usp_prof.cli.opening import note, whole_number
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import read_json
 from usp_prof.model.printable import counted
@@ -33,19 +34,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", metavar="AXES", help="sizes of the axes: dp=2,tp=2,pp=2,cp=1,ep=1")
     parser.add_argument("--style", choices=[str(style) for style in Style], help="nccl: GPUs; gloo: CPUs")
     parser.add_argument("--schedule", metavar="NAME", help="pipeline schedule: GPipe, 1F1B, ...")
-    parser.add_argument("--micro-batches", metavar="N", type=int, help="micro-batches a step")
-    parser.add_argument("--steps", metavar="N", type=int, help="number of steps")
-    parser.add_argument("--seed", metavar="N", type=int, help="the same seed gives the same bytes")
+    parser.add_argument("--micro-batches", metavar="N", type=whole_number(), help="micro-batches a step")
+    parser.add_argument("--steps", metavar="N", type=whole_number(), help="number of steps")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole_number(limits.MICRO_BATCHES), help="the same seed gives the same bytes"
+    )
     parser.add_argument(
         "--fault", metavar="KIND:...", action="append", default=[],
         help=f"{', '.join(FaultKind)}; with rank=, step=, factor=, delay_ns=, axis=",
     )  # fmt: skip
-    parser.add_argument("--events", metavar="N", type=int, help="about this many events a rank, for tests of scale")
+    parser.add_argument(
+        "--events", metavar="N", type=whole_number(), help="about this many events a rank, for tests of scale"
+    )
     parser.add_argument("--bare", action="store_true", help="write no manifest, as if recorded without usp-prof")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the run."""
+    if not args.folder.strip():
+        raise UsageError("FOLDER is empty", hint="name a folder: usp-prof synth traces/demo")
     declared = Declaration.from_dict(_declaration(args))
     if args.events:
         declared = with_events(declared, args.events)
@@ -88,8 +95,12 @@ def _mesh(text: str) -> dict[str, int]:
     """Read `dp=2,tp=4`."""
     known = [field.name for field in fields(Mesh)]
     pairs = [pair.partition("=") for pair in text.split(",")]
-    if any(name not in known or not value.isdigit() for name, _, value in pairs):
-        raise UsageError(f"{text!r} is not a mesh", hint=f"write it like dp=2,tp=4; axes are {', '.join(known)}")
+    names = [name for name, _, _ in pairs]
+    is_axis = [name in known and limits.whole(value, limits.DEGREE) is not None for name, _, value in pairs]
+    if not all(is_axis) or len(set(names)) < len(names):
+        raise UsageError(
+            f"{text!r} is not a mesh", hint=f"write each axis once, like dp=2,tp=4; axes are {', '.join(known)}"
+        )
     return {name: int(value) for name, _, value in pairs}
 
 

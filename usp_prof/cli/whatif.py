@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, open_from, output, run_options, write_out
+from usp_prof.cli.opening import note, open_from, output, run_options, whole_number, write_out
 from usp_prof.cli.wrapping import wrapped
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="FILE", type=Path, help="model description: our JSON or a Hugging Face config.json"
     )
     group.add_argument(
-        "--sequence", metavar="N", type=int, default=0, help="sequence length, if the description has none"
+        "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
     )
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
 

@@ -235,7 +235,9 @@ def _opened(trace_files: Mapping[int, str] | Sequence[str] | None, trace_dir: st
     everything = open_run(folders.pop())
     chosen = [file.rank for file in everything.files if file.path.resolve() in paths]
     if len(chosen) < len(paths):
-        raise UsageError(f"{len(paths) - len(chosen)} of the files are no traces of run {everything.name}")
+        raise UsageError(
+            f"{len(paths) - len(chosen)} of the files are no traces of run {everything.name}", hint="leave them out"
+        )
     return everything if len(chosen) == len(everything.ranks) else open_run(everything.path, ranks=chosen)
 
 

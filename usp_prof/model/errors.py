@@ -23,24 +23,21 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.E
 class UspProfError(Exception):
     """What is wrong with which file or option, and in `hint` what to do next; a traceback shows the hint as a note."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.message = message
-        self._set_hint(hint)
-
-    def __reduce__(self) -> tuple[object, tuple[str], dict[str, str]]:
-        """Survive the way between processes with the hint."""
-        return (type(self), (self.message,), {"hint": self.hint})
-
-    def __setstate__(self, state: dict[str, str] | None) -> None:
-        """Take the hint up again."""
-        self._set_hint((state or {}).get("hint", ""))
-
-    def _set_hint(self, hint: str) -> None:
         self.hint = hint
         note = f"hint: {hint}"
         if hint and note not in getattr(self, "__notes__", ()):  # what pickles errors for Dask carries notes by itself
             self.add_note(note)
+
+    def __reduce__(self) -> tuple[object, tuple[type[UspProfError], str, str]]:
+        """Keep the hint on the way between processes."""
+        return _restored, (type(self), self.message, self.hint)
+
+
+def _restored(kind: type[UspProfError], message: str, hint: str) -> UspProfError:
+    return kind(message, hint=hint)
 
 
 class InputError(UspProfError):

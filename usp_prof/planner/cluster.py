@@ -96,7 +96,10 @@ class Cluster:
     def __post_init__(self) -> None:
         """Refuse a network on which no step is a number."""
         if self.network_rate < 1e9 * LEAST_NETWORK:
-            raise UsageError(f"network is at least {LEAST_NETWORK:g} GB/s, not {self.network_rate / 1e9:g}")
+            raise UsageError(
+                f"network is at least {LEAST_NETWORK:g} GB/s, not {self.network_rate / 1e9:g}",
+                hint="give GB/s per device",
+            )
 
     @property
     def room_bytes(self) -> float:

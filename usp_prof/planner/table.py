@@ -66,6 +66,7 @@ ALIASES = {
     "gated": "gated_ffn",
 }  # fmt: skip
 KNOWN = {*COLUMNS, *ALIASES}
+_HINT = "correct the row; docs/reference/planner.md lists the columns"
 MAX_WHOLE = 1 << 31
 """Of one whole number in a table: sequences, degrees and sizes of a model, whose products are counted in 64 bits."""
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
@@ -76,7 +77,7 @@ def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
     """Read a CSV file: its columns and its rows."""
     columns, rows = csv_rows(file, "table")
     if not KNOWN & set(columns):
-        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...")
+        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...", hint=_HINT)
     return columns, rows
 
 
@@ -142,7 +143,7 @@ def understood(row: Mapping[str, str]) -> Case:
     profile_named(trainer)
     schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
     if named(schedule) is None:
-        raise UsageError(f"no schedule is named {schedule!r}")
+        raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
     configuration = Configuration(
         **degrees,
         dp=dp,
@@ -159,7 +160,7 @@ def understood(row: Mapping[str, str]) -> Case:
         gradient_bytes=_number(cells, "gradient_bytes"),
     )
     if rule := broken_rule(model, configuration):
-        raise UsageError(rule)
+        raise UsageError(rule, hint=_HINT)
     return Case(model, cluster, configuration, trainer)
 
 
@@ -169,7 +170,7 @@ def _cells(row: Mapping[str, str]) -> Cells:
     for name, value in row.items():
         column, text = ALIASES.get(name, name), (value or "").strip()
         if text and cells.setdefault(column, text) != text:
-            raise UsageError(f"{name} = {text}, where another column gives {column} = {cells[column]}")
+            raise UsageError(f"{name} = {text}, where another column gives {column} = {cells[column]}", hint=_HINT)
     return cells
 
 
@@ -192,13 +193,15 @@ def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
             model = replace(model, layers=layers, layer_order=kinds, flop_per_token={}, parameters=0)
         other = [name for name in SIZES if name in cells and _whole(cells, name) != getattr(model, name)]
         if other:
-            raise UsageError(f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden")
+            raise UsageError(
+                f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden", hint=_HINT
+            )
     else:
         raise UsageError("the row names no model and gives no shape", hint="layers, hidden, heads, ffn_hidden")
     if not model.sequence:
-        raise UsageError("the row gives no sequence length")
+        raise UsageError("the row gives no sequence length", hint=_HINT)
     if missing := missing_sizes(model):
-        raise UsageError(f"{', '.join(missing)}: at least 1")
+        raise UsageError(f"{', '.join(missing)}: at least 1", hint=_HINT)
     return model
 
 
@@ -215,7 +218,7 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
     """Read the cluster. Equal clusters are one object."""
     cells = dict(key)
     if "device" not in cells:
-        raise UsageError("the row names no device")
+        raise UsageError("the row names no device", hint=_HINT)
     cluster = of_device(cells["device"], dtype)
     node = _whole(cells, "node", cluster.devices_per_node, least=1)
     network_rate = _number(cells, "network") * 1e9
@@ -226,12 +229,14 @@ def _data_ranks(cells: Cells, ranks: int) -> int:
     """Read dp, or work it out from the devices; `ranks` is what the other axes take."""
     devices = _whole(cells, "devices")
     if "dp" not in cells and devices % ranks:
-        raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices")
+        raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices", hint=_HINT)
     dp = _whole(cells, "dp", max(1, devices // ranks), least=1)
     if devices and dp * ranks != devices:
-        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices")
+        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices", hint=_HINT)
     if dp * ranks > limits.MAX_RANKS:
-        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is more than the {limits.MAX_RANKS} devices of any plan")
+        raise UsageError(
+            f"dp x tp x cp x pp = {dp * ranks} is more than the {limits.MAX_RANKS} devices of any plan", hint=_HINT
+        )
     return dp
 
 
@@ -239,9 +244,9 @@ def _micro_batches(cells: Cells, together: int) -> int:
     """Read how many micro-batches a rank has in a step, or work it out; all ranks of dp have `together` at a time."""
     number, batch = _whole(cells, "micro_batches"), _whole(cells, "batch")
     if number and batch and number * together != batch:
-        raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}")
+        raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}", hint=_HINT)
     if not number and batch % together:
-        raise UsageError(f"dp x micro_batch = {together} does not divide the batch of {batch}")
+        raise UsageError(f"dp x micro_batch = {together} does not divide the batch of {batch}", hint=_HINT)
     return number or max(1, batch // together)
 
 
@@ -250,7 +255,7 @@ def _partly_recomputed(cells: Cells) -> dict[str, int]:
     layers, group = _whole(cells, "recompute_layers"), _whole(cells, "recompute_group", 1)
     method, number = cells.get("recompute_method", ""), _whole(cells, "recompute_num_layers")
     if method not in ("", "block", "uniform") or (number and not method):
-        raise UsageError(f"recompute_method is block or uniform, not {method!r}")
+        raise UsageError(f"recompute_method is block or uniform, not {method!r}", hint=_HINT)
     return {
         "recompute_layers": number if method == "block" else layers,
         "recompute_group": max(number, 1) if method == "uniform" else group,
@@ -271,14 +276,14 @@ def _word(cells: Cells, name: str, kind: type[Word]) -> Word:
     words = [str(word) for word in kind]
     first = cells.get(name, "none").lower().split()[0]
     if first not in words:
-        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {cells[name]!r}")
+        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {cells[name]!r}", hint=_HINT)
     return kind(first)
 
 
 def _flag(cells: Cells, name: str, *, default: bool) -> bool:
     text = cells.get(name, str(default)).lower()
     if text not in TRUTH:
-        raise UsageError(f"{name} is 1 or 0, not {cells[name]!r}")
+        raise UsageError(f"{name} is 1 or 0, not {cells[name]!r}", hint=_HINT)
     return TRUTH[text]
 
 
@@ -287,16 +292,16 @@ def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.CO
     try:
         value = float(text or default)
     except ValueError:
-        raise UsageError(f"{name} is a number, not {text[:24]!r}") from None
+        raise UsageError(f"{name} is a number, not {text[:24]!r}", hint=_HINT) from None
     if not 0 <= value <= most:  # nor is it NaN
-        raise UsageError(f"{name} is a finite number from 0 to {most}, not {text[:24]!r}")
+        raise UsageError(f"{name} is a finite number from 0 to {most}, not {text[:24]!r}", hint=_HINT)
     return value
 
 
 def _whole(cells: Cells, name: str, default: int = 0, least: int = 0) -> int:
     value = _number(cells, name, default, MAX_WHOLE)
     if value != int(value):
-        raise UsageError(f"{name} is a whole number, not {cells[name]!r}")
+        raise UsageError(f"{name} is a whole number, not {cells[name]!r}", hint=_HINT)
     if value < least:
-        raise UsageError(f"{name} = {value:.0f}: every degree and count is at least 1")
+        raise UsageError(f"{name} = {value:.0f}: every degree and count is at least 1", hint=_HINT)
     return int(value)

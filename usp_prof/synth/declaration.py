@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping  # noqa: TC003 - a field's type, which plain data is held against
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -236,7 +237,10 @@ def check(run: Declaration) -> None:
         (run.work.micro_batches >= 1 and run.work.steps >= 1, "there is a micro-batch and a step"),
         (run.work.order == () or len(run.work.order) == mesh.pp, "order has one text for each pipeline rank"),
         (all(0 <= fault.rank < mesh.world for fault in run.faults), "faults name ranks of the mesh"),
-        (all(fault.times >= 1 for fault in run.faults), "a fault happens once a step or more often"),
+        (all(fault.times >= 1 for fault in run.faults), "a fault happens at least once per step"),
+        (all(0 < fault.factor < math.inf for fault in run.faults), "the factor of a fault is above 0"),
+        (all(fault.delay_ns >= 0 for fault in run.faults), "the delay of a fault is at least 0 ns"),
+        (run.seed >= 0, "the seed is at least 0"),
     )
     for holds, rule in rules:
         if not holds:

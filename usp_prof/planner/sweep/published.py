@@ -33,6 +33,7 @@ SHAPES: dict[str, dict[str, object]] = {
 """The playbook's models, all with multi-head attention and a vocabulary of 131,072."""
 SEQUENCES, TOKENS = 256, 4096
 """Sequences of a step, and tokens of each: what every run of the playbook's sweep has."""
+_HINT = "give the CSV file of all results that the playbook publishes"
 NEEDED = ("model", "nodes", "n_gpus", "dp", "pp", "tp", "zero", "mbs", "grad_acc", "mfu_pct", "tok_s", "status")
 
 
@@ -59,10 +60,12 @@ def playbook(path: Path) -> Published:
     records = list(_records(path))
     if not records or not set(NEEDED) <= records[0].keys():
         lacking = ", ".join(sorted(set(NEEDED) - set(records[0] if records else ())))
-        raise InputError(f"{path} is not the table of the playbook's sweep: it lacks {lacking}")
+        raise InputError(f"{path} is not the table of the playbook's sweep: it lacks {lacking}", hint=_HINT)
     kept = [row for row in records if row["model"] in SHAPES and _batch(row) == SEQUENCES]
     if not kept:
-        raise InputError(f"{path} has no row of the playbook's sweep (256 sequences a step; {', '.join(SHAPES)})")
+        raise InputError(
+            f"{path} has no row of the playbook's sweep (256 sequences a step; {', '.join(SHAPES)})", hint=_HINT
+        )
     columns = [{name: str(value) for name, value in table_columns(row).items()} for row in kept]
     predictions = predict_table(columns)
     rows = []
@@ -112,7 +115,7 @@ def _records(path: Path) -> Iterator[dict[str, str]]:
                 raw = packed.read(MAX_DESCRIPTION_BYTES)
         text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error}", hint=_HINT) from error
     yield from csv_rows(io.StringIO(text), "published table")[1]
 
 

@@ -233,8 +233,10 @@ def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
             words, capture_output=True, text=True, timeout=timeout, check=False, env=environment()
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"{cell} took longer than --timeout while it was recorded") from error
+        raise InputError(
+            f"{cell} took longer than --timeout while it was recorded", hint="give a longer --timeout"
+        ) from error
     if ended.returncode or not (traces / "run.json").exists():
         _, reason = failure(ended.returncode, ended.stderr)
-        raise InputError(f"{cell} could not be recorded: {reason}")
+        raise InputError(f"{cell} could not be recorded: {reason}", hint="see its output in the folder of the sweep")
     return traces
