@@ -5,7 +5,7 @@
     python benchmarks/gate.py --recorded RUN RUN ... [--baselines 1]
 
 With `--medians`, the power of `--judge medians --max-regression step_time=5%` on a shared host, one baseline run of as
-many steps: of unchanged runs and of runs that are 20 % slower, how many regress. With `--recorded`, repeats of one
+many steps: of unchanged runs and of runs that are 20% slower, how many regress. With `--recorded`, repeats of one
 configuration are checked against each other: each run against every choice of as many others as `--baselines` says (at
 most 200 checks, drawn at random).
 """
@@ -97,32 +97,32 @@ def verdicts(checks: int, seed: int, *, baselines: int = 1, **after: float) -> C
 def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
     """Give what was measured, its value, its bar and whether it holds."""
     alarms = (
-        ("repeats, 1 % step noise", {}),
-        ("repeats, 3 % step noise", {"noise": 0.03}),
-        ("repeats, runs differ by 0.3 %", {"between": 0.003}),
-        ("repeats, runs differ by 0.5 %", {"between": 0.005}),
+        ("repeats, 1% step noise", {}),
+        ("repeats, 3% step noise", {"noise": 0.03}),
+        ("repeats, runs differ by 0.3%", {"between": 0.003}),
+        ("repeats, runs differ by 0.5%", {"between": 0.005}),
         ("repeats, steps correlated 0.5", {"correlation": 0.5}),
-        ("repeats, runs differ by 1 %, 5 baseline runs", {"between": 0.01, "baselines": 5}),
-        ("shared host, runs differ by 2 % as steps", {"shared": True, "noise": 0.02, "between": 0.02}),
-        ("shared host, runs differ by 5 %, 5 baselines", {"shared": True, "between": 0.05, "baselines": 5}),
+        ("repeats, runs differ by 1%, 5 baseline runs", {"between": 0.01, "baselines": 5}),
+        ("shared host, runs differ by 2% as steps", {"shared": True, "noise": 0.02, "between": 0.02}),
+        ("shared host, runs differ by 5%, 5 baselines", {"shared": True, "between": 0.05, "baselines": 5}),
     )
     for seed, (name, how) in enumerate(alarms):
         share = verdicts(checks, seed, **how)[Verdict.REGRESSED] / checks  # type: ignore[arg-type]
         yield f"false alarms: {name}", share, "<= 0.01", share <= 0.01
     share = verdicts(checks, 50)[Verdict.PASS] / checks
-    yield "passes: repeats, 1 % step noise", share, ">= 0.9", share >= 0.9
+    yield "passes: repeats, 1% step noise", share, ">= 0.9", share >= 0.9
     share = verdicts(checks, 51, slower=0.03)[Verdict.REGRESSED] / checks
-    yield "3 % slower found (20 steps, 1 % noise)", share, ">= 0.95", share >= 0.95
+    yield "3% slower found (20 steps, 1% noise)", share, ">= 0.95", share >= 0.95
     share = verdicts(checks, 54, slower=0.25, shared=True)[Verdict.REGRESSED] / checks
-    yield "25 % slower found, shared host, one baseline run", share, ">= 0.95", share >= 0.95
+    yield "25% slower found, shared host, one baseline run", share, ">= 0.95", share >= 0.95
     share = verdicts(checks, 55, slower=0.08, shared=True, baselines=6, between=0.003)[Verdict.REGRESSED] / checks
-    yield "8 % slower found, shared host, 6 baseline runs", share, ">= 0.95", share >= 0.95
+    yield "8% slower found, shared host, 6 baseline runs", share, ">= 0.95", share >= 0.95
     share = verdicts(checks, 52, outlier=0.3)[Verdict.REGRESSED] / checks
-    yield "30 % slower single step alarms", share, "= 0", share == 0
+    yield "30% slower single step alarms", share, "= 0", share == 0
     rng = np.random.default_rng(53)
     drifting = [1.003 ** np.arange(30) * (1 + rng.normal(0, 0.005, 30)) for _ in range(checks // 4)]
     share = sum(find_trend(each).drift_per_run > 0 for each in drifting) / len(drifting)
-    yield "drift of 0.3 % a run over 30 runs found", share, ">= 0.95", share >= 0.95
+    yield "drift of 0.3% a run over 30 runs found", share, ">= 0.95", share >= 0.95
     steady = [rng.normal(1, 0.005, 30) for _ in range(checks // 4)]
     share = sum(bool(each.changes) or each.drift_per_run != 0 for each in map(find_trend, steady)) / len(steady)
     yield "trend told of 30 steady runs", share, "<= 0.01", share <= 0.01
@@ -186,7 +186,7 @@ def main() -> int:
         return int(found[Verdict.REGRESSED] > 0.01 * found.total())
     if args.medians:
         alarms = []
-        print("| steps differ by | steps | unchanged: regressed | 20 % slower: regressed | 20 % slower: pass |")
+        print("| steps differ by | steps | unchanged: regressed | 20% slower: regressed | 20% slower: pass |")
         print("|---|---|---|---|---|")
         for name, steps, alarm, caught, missed in power(args.checks):
             print(f"| {name} | {steps} | {alarm:.1%} | {caught:.0%} | {missed:.1%} |", flush=True)

@@ -39,7 +39,7 @@ class Line:
 
     def __str__(self) -> str:
         """Write it as a row of a table."""
-        ends = [f"{100 * end:.3g} %" for end in (self.least, self.most) if np.isfinite(end)]
+        ends = [f"{100 * end:.3g}%" for end in (self.least, self.most) if np.isfinite(end)]
         sign = ("≥ " if np.isfinite(self.least) else "≤ ") if len(ends) == 1 else ""
         verdict = ("met" if self.is_met else "missed") if self.has_bar else ""
         return (

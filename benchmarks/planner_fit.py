@@ -56,7 +56,7 @@ ROOMY = 0.1
 ROUNDS = 4
 PRIOR = 0.5
 """Weight of the start beside published rows, so that what one source alone tells stays near physics: with a tenth of
-it, mixtures of a source that was left out were off by 65 % instead of 28 %."""
+it, mixtures of a source that was left out were off by 65% instead of 28%."""
 ROBUST = 0.1
 """Residuals beyond this weigh less and less (pseudo-Huber)."""
 

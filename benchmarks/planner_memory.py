@@ -60,7 +60,7 @@ def sweep(rows: Measured) -> list[Line]:
         name = f"called fitting and failed, {what}"
         lines.append(Line(name, int(called.sum()), _share(failed, called), most=most, beside=beside))
     inside = np.abs(np.log(measured / first[good])) < float(PROFILES["nanotron"].memory_spread)
-    return [*lines, Line("80 % intervals of memory hold", int(good.sum()), float(inside.mean()), 0.75, 0.88)]
+    return [*lines, Line("80% intervals of memory hold", int(good.sum()), float(inside.mean()), 0.75, 0.88)]
 
 
 def megatron(rows: Measured) -> Line:

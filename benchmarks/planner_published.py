@@ -44,7 +44,7 @@ def judge(sources: dict[str, Measured]) -> list[Line]:
             Line(what, int(rows_of.sum()), median_error(whole[rows_of], one[rows_of]), most=most, beside=beside)
         )
     inside = np.abs(np.log(whole)) < float(PROFILES["megatron"].time_spread)
-    lines.append(Line("80 % intervals of published speed hold", len(whole), float(inside.mean()), 0.75, 0.88))
+    lines.append(Line("80% intervals of published speed hold", len(whole), float(inside.mean()), 0.75, 0.88))
     return [*lines, _vtrain(sources)]
 
 

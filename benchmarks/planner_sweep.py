@@ -50,7 +50,7 @@ def judge(rows: Measured) -> list[Line]:
         lines += _speed(rows, what, held, normal, found.seconds, of_others)
         choices += _choices(rows, what, held, normal, found.expected, of_others)
     inside = np.abs(np.log(rows.seconds / seconds)) < float(PROFILES["nanotron"].time_spread)
-    lines.append(Line("80 % intervals of speed hold", int(normal.sum()), float(inside[normal].mean()), 0.75, 0.88))
+    lines.append(Line("80% intervals of speed hold", int(normal.sum()), float(inside[normal].mean()), 0.75, 0.88))
     return [
         *lines,
         *choices,

@@ -1,4 +1,4 @@
-"""What does a recording cost a step outside of its window? Bars: 1 % of a step of 4 ms with 19 marks, 1 us a mark.
+"""What does a recording cost a step outside of its window? Bars: 1% of a step of 4 ms with 19 marks, 1 us a mark.
 
 Bare and recorded steps alternate in one process, so both see the same machine; the figure is the median over pairs of
 (recorded / bare), in CPU time of the process, with the quartiles beside it. A recorded step is inside a session whose

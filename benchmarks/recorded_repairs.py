@@ -196,7 +196,7 @@ def _report(outcomes: list[Outcome]) -> int:
     within = sum(abs(each.predicted - each.measured) <= each.error for each in counted)
     print(f"gain error: median {np.median(errors):.2f} points (bar 3), worst {max(errors):.2f} (bar 6)")
     print(f"within the stated error: {within} of {len(counted)}; sign right: {signs} of {len(counted)}")
-    print(f"fault is the first finding in {first:.1%} of {len(counted)} (bar 95 %)")
+    print(f"fault is the first finding in {first:.1%} of {len(counted)} (bar 95%)")
     return 0 if np.median(errors) <= 3 and max(errors) <= 6 and first >= 0.95 else 1
 
 

@@ -110,7 +110,7 @@ class Tally:
         print(f"{kinds} kinds of pair; {len(counted)} of {len(self.cases)} cost {LEAST_GAIN:.0%} or more")
         print(f"gain error: median {np.median(errors):.2f} points (bar 3), worst {max(errors):.2f} (bar 6)")
         print(f"sign right: {signs} of {len(counted)}; within the stated error: {within} of {len(counted)}")
-        print(f"fault is the first finding in {hits:.1%} of {len(counted)} (bar 95 %)")
+        print(f"fault is the first finding in {hits:.1%} of {len(counted)} (bar 95%)")
         return hits >= 0.95 and np.median(errors) <= 3 and max(errors) <= 6
 
 

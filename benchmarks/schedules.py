@@ -1,4 +1,4 @@
-"""Is another schedule's step predicted within 4 %? From a recorded GPipe, 1F1B or interleaved run.
+"""Is another schedule's step predicted within 4%? From a recorded GPipe, 1F1B or interleaved run.
 
     python benchmarks/schedules.py record FOLDER [4x8 ...]     # half a minute a run, six runs a shape
     python benchmarks/schedules.py compare FOLDER [4x8 ...]

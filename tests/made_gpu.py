@@ -112,7 +112,7 @@ FAULTS: dict[str, dict[Fault, tuple[str, ...]]] = {
 """For each kind its faults, and the runs that have each of them."""
 
 WORTH_NAMING = 0.05
-"""A fault that truly costs this much is to be found; rules are silent below 2 %."""
+"""A fault that truly costs this much is to be found; rules are silent below 2%."""
 
 _FOLDER = TemporaryDirectory()
 

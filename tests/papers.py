@@ -86,7 +86,7 @@ TABLE = DataTable(
 FIGURES = KeyFigures(
     (
         KeyFigure("step", 431_000_000, Unit.NS, "428 ms to 433 ms"),
-        KeyFigure("MFU", None, Unit.FRACTION, "not known: add --model"),
+        KeyFigure("MFU", None, Unit.FRACTION, "unknown: add --model"),
     )
 )
 CHART = Chart("By rank", BreakdownRows(("rank 0", "rank 1"), (Part("compute", "compute", (1e6, 2e6)),)))

@@ -1,6 +1,6 @@
 """FLOP conventions: the operations of one token under each named convention. Standard library only.
 
-The same run of the same model differs by 18.6 % in MFU between the conventions, so a figure always names its own:
+The same run of the same model differs by 18.6% in MFU between the conventions, so a figure always names its own:
 
 ``palm``    6 · N + 12 · L · h · s, with every parameter N (the input embedding and the norms as well)
 ``matmul``  6 · (parameters that multiply: the head counts, the input embedding and the norms do not) + 12 · L · h · s

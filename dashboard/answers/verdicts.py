@@ -1,4 +1,4 @@
-"""Verdicts: the sentence with which each page opens, from the figures of the report; empty where nothing is known."""
+"""Verdicts: the opening sentence of each page, from the figures of the report; empty if they are unknown."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from ..engine import Calibration, Cause, Cell, Document, Finding, Key, Number
 
 NOTABLE = 0.02
-"""Less than 2 % of a step is not worth a sentence."""
+"""Shares below 2% of a step are not mentioned."""
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
 UNKNOWN_AXIS = "unknown"
 FEWEST_RANKS = 4
-"""Of fewer ranks, one can hardly lie apart from the mean."""
-IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronisation"}
-"""Words for what the device does while it is idle."""
+"""With fewer ranks, an outlier can hardly differ from the mean."""
+IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronization"}
+"""Words for each cause of idle time."""
 
 
 def certain_gain(finding: Finding) -> float:
-    """Give what a finding gains at least: its gain less its error; of a bound, which is a most, nothing is certain."""
+    """Return the certain gain of a finding: gain minus error, or 0 for an upper limit."""
     return 0.0 if finding.basis is Basis.BOUND else max(finding.certain_gain_fraction, 0.0)
 
 
-def worth(finding: Finding) -> str:
-    """Say what a finding is worth: at least so much, or up to so much where only a bound is known."""
+def saving(finding: Finding) -> str:
+    """Return the saving of a finding: at least the certain gain, or at most the upper limit."""
     if finding.basis is Basis.BOUND:
-        return f"up to {quantity(finding.gain_fraction, Unit.FRACTION)}"
+        return f"at most {quantity(finding.gain_fraction, Unit.FRACTION)}"
     return f"at least {quantity(certain_gain(finding), Unit.FRACTION)}"
 
 
 def overview(document: Document) -> str:
-    """Say how long a step takes, and which cause is certain to cost most."""
+    """Describe how long a step takes, and the finding with the largest certain gain."""
     figures = Figures(document.values)
     span, length = _span(figures)
     if length is None:
@@ -45,12 +45,12 @@ def overview(document: Document) -> str:
     took = f"The {span} takes {quantity(length, Unit.NS)}"
     first = first_notable(document)
     if first is None:
-        return f"{took}; nothing was found whose mending is certain to save {quantity(NOTABLE, Unit.FRACTION)} of it."
-    return f"{took}, and {worth(first.finding)} of it can be won: {first.finding.title}."
+        return f"{took}. No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of it."
+    return f"{took}. {first.finding.title}. Fixing this saves {saving(first.finding)} of the {span}."
 
 
 def first_notable(document: Document) -> Cause | None:
-    """Give the most important cause, if its mending saves a share of the step that is worth a sentence."""
+    """Return the most important cause whose fix saves a notable share of the step."""
     for cause in causes_of(document.findings).causes:
         if max(certain_gain(cause.finding), _bound(cause.finding)) > NOTABLE:
             return cause
@@ -62,7 +62,7 @@ def _bound(finding: Finding) -> float:
 
 
 def ranks(document: Document) -> str:
-    """Say who is late, what the step would be without that, on which axis, and why; or that nobody is."""
+    """Describe the straggler, its cost, its axis and its cause, or that there is none."""
     figures = Figures(document.values)
     cost = figures.along("straggler_cost", "rank")
     if not cost:
@@ -70,7 +70,7 @@ def ranks(document: Document) -> str:
             return ""
         read = document.run.ranks
         return (
-            f"Who is late is not known: only rank {read[0]} was read."
+            f"Stragglers are unknown: only rank {read[0]} was read."
             if len(read) == 1
             else (sentences.stragglers(figures))
         )
@@ -79,9 +79,9 @@ def ranks(document: Document) -> str:
     culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
     if culprit is None:
         return clauses[0]
-    axis, worth = str(culprit["axis"]), culprit["worth, replayed"]
-    if isinstance(worth, int | float):
-        clauses.append(f"Without that the step would be {quantity(worth, Unit.FRACTION)} shorter (replayed).")
+    axis, gain = str(culprit["axis"]), culprit["gain, replayed"]
+    if isinstance(gain, int | float):
+        clauses.append(f"Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed).")
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
         clauses.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
@@ -90,32 +90,32 @@ def ranks(document: Document) -> str:
 
 
 def _why_late(document: Document, rank: Key, cause: str) -> str:
-    """Give the cause that the calls tell; where they tell none, the finding whose lost time includes the rank's."""
+    """Describe the cause that the calls show, or the finding that includes the rank's lost time."""
     if cause != "unknown":
         return f"Cause: {cause}."
     for each in causes_of(document.findings).causes:
         if any(part.where.get("rank") == rank for part in each.parts):
             return f"Part of a larger cause: {each.finding.title}."
-    return "Cause: not told by the trace."
+    return "The trace does not show the cause."
 
 
 def _culprits(document: Document) -> list[dict[str, Cell]]:
-    """Give the rows of the report's table of culprits."""
+    """Return the rows of the report's table of stragglers."""
     for table in _tables_of(document, "stragglers"):
-        if table.title == "Culprits":
+        if table.title == "Stragglers":
             heads = [column.head for column in table.columns]
             return [dict(zip(heads, row, strict=True)) for row in table.rows]
     return []
 
 
 def _tables_of(document: Document, section: str) -> list[DataTable]:
-    """Give the tables of a section of the report."""
+    """Return the tables of a section of the report."""
     blocks = [block for part in document.sections if part.id == section for block in part.blocks]
     return [block for block in blocks if isinstance(block, DataTable)]
 
 
 def communication(document: Document) -> str:
-    """Say how much of a step waits for communication, on which axis most, and whether for members or for the wire."""
+    """Describe exposed communication, its largest axis, and how much of it is waiting for participants."""
     figures = Figures(document.values)
     exposed = figures.along("exposed_comm_time", "axis")
     whole = sum(value for _, _, value in step_parts(figures))
@@ -124,19 +124,19 @@ def communication(document: Document) -> str:
     span, _ = _span(figures)
     share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
     axis = max(exposed, key=lambda each: exposed[each])
-    text = f"Communication that nothing hides takes {share} of a {span}"
+    text = f"Exposed communication takes {share} of the {span}"
     if len(exposed) > 1:
         text += f", most on {axis} ({quantity(exposed[axis] / whole, Unit.FRACTION)})"
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
-        text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last member, the rest is transfer"
+        text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last participant, the rest is transfer"
     late = _late_on(document, figures, axis) or _late_anywhere(document)
     return f"{text}. {late}" if late else f"{text}."
 
 
 def _late_on(document: Document, figures: Figures, axis: Key) -> str:
-    """Name the culprit for which the members of an axis wait most; empty where there is none."""
+    """Name the straggler that costs an axis most; empty without one."""
     ranks = {row["rank"] for row in _culprits(document) if row["axis"] == axis}
     cost = {rank: value for rank, value in figures.along("straggler_cost", "rank").items() if rank in ranks}
     if not cost:
@@ -148,15 +148,15 @@ def _late_on(document: Document, figures: Figures, axis: Key) -> str:
 
 def _late_anywhere(document: Document) -> str:
     rank = late_rank(document)
-    return f"The others wait most for rank {rank}." if rank is not None else ""
+    return f"The other ranks wait longest for rank {rank}." if rank is not None else ""
 
 
 def _calls_of(axis: Key) -> str:
-    return "calls of an unknown axis" if axis == UNKNOWN_AXIS else f"{axis} calls"
+    return "collectives of unknown axis" if axis == UNKNOWN_AXIS else f"{axis} collectives"
 
 
 def pipeline(document: Document) -> str:
-    """Say how large the bubble is, how much of it the schedule explains, and which rank the others wait for."""
+    """Describe the bubble, its ideal, and the straggler."""
     figures = Figures(document.values)
     if figures.whole("bubble_fraction") is None:
         return ""
@@ -164,7 +164,7 @@ def pipeline(document: Document) -> str:
 
 
 def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({})) -> str:
-    """Say which op takes most of the device's time, of the time of each op, and how near they come to the device."""
+    """Describe the longest op, the efficiency of kernels, and MFU."""
     figures = Figures(document.values)
     clauses = [
         _largest_op(times),
@@ -179,11 +179,11 @@ def _largest_op(times: Mapping[str, int]) -> str:
     if not whole:
         return ""
     first = min(times, key=lambda op: (-times[op], op))
-    return f"The op {first} takes {quantity(times[first] / whole, Unit.FRACTION)} of device time, the most of all."
+    return f"The longest op is {first} with {quantity(times[first] / whole, Unit.FRACTION)} of device time."
 
 
 def host(document: Document) -> str:
-    """Say how long the device stands idle for its host, and how its launches arrive."""
+    """Describe how long the device is idle because of its host, and how launches arrive."""
     figures = Figures(document.values)
     idle_time = figures.along("idle_time", "cause")
     idle = {str(cause): value for cause, value in idle_time.items() if cause in IDLE}
@@ -194,11 +194,11 @@ def host(document: Document) -> str:
     span, _ = _span(figures)
     share = sum(idle.values()) / whole
     if share < NOTABLE:
-        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of a {span}"]
+        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the {span}"]
     else:
         leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / whole, Unit.FRACTION)
         why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
-        clauses = [f"The host leaves the device idle for {leaves} of a {span} ({why})"]
+        clauses = [f"The device is idle for {leaves} of the {span} because of the host ({why})"]
     clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
@@ -207,7 +207,7 @@ def host(document: Document) -> str:
 
 
 def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
-    """Name the rank whose device waits far longer for its host than the mean of all ranks' does."""
+    """Name the rank whose device waits far longer for its host than the mean rank."""
     rank = rank_apart(waited, span)
     if rank is None:
         return []
@@ -216,7 +216,7 @@ def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
 
 
 def rank_apart(waited: Mapping[Key, Number], span: Number) -> Key | None:
-    """Find the rank that waits far longer than the mean of all, for a notable part of the step; None: no rank does."""
+    """Return the rank that waits far longer than the mean rank and for a notable part of the step, or None."""
     if len(waited) < FEWEST_RANKS:
         return None
     rank, longest = sentences.largest(waited)
@@ -225,10 +225,7 @@ def rank_apart(waited: Mapping[Key, Number], span: Number) -> Key | None:
 
 
 def memory(document: Document, learnt: Calibration | None = None) -> str:
-    """Say whether it fits where the device is known: how much is in use at the peak, on which rank, what is left.
-
-    Where that was not recorded, what the planner predicts is the answer.
-    """
+    """Describe peak memory, the fullest rank, and whether it fits; the planner's prediction if nothing was recorded."""
     figures = Figures(document.values)
     peaks = figures.along("peak_memory", "rank")
     if not peaks:
@@ -238,50 +235,50 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
     rank, peak_bytes = sentences.largest(peaks)
     peak, headroom = quantity(peak_bytes, Unit.BYTES), figures.at("memory_headroom", rank=rank)
     if headroom is None:
-        return f"Rank {rank} is the fullest: {peak} are in use at its peak."
+        return f"Rank {rank} has the highest peak memory: {peak}."
     left = quantity(headroom, Unit.FRACTION)
-    return f"It fits: rank {rank} is the fullest with {peak} in use at its peak; {left} of its device were never held."
+    return f"Memory fits: rank {rank} has the highest peak, {peak}; {left} of its device was never reserved."
 
 
 def _predicted_peak(learnt: Calibration) -> str:
-    """Say by prediction whether it fits."""
+    """Describe the predicted peak, and whether it fits."""
     need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.memory_bytes
     filled = quantity(need, Unit.BYTES)
     if not isfinite(device):
-        return f"Predicted, not measured: the fullest rank needs {filled}; how much its device has is not known."
+        return f"Predicted, not measured: the fullest rank needs {filled}; the size of its device is unknown."
     answer = "it fits" if need <= device else "it does not fit"
     room = quantity(device, Unit.BYTES)
     return f"Predicted, not measured: {answer}. The fullest rank needs {filled} of the device's {room}."
 
 
 def suggestions(document: Document) -> str:
-    """Say which one change is certain to gain most."""
+    """Describe the change with the largest certain gain."""
     first = _first_change(document)
     if first is None:
-        return "No change was found that is certain to make the step shorter."
-    return f"Change this first, for at least {quantity(certain_gain(first), Unit.FRACTION)} of a step: {first.title}."
+        return "No change is certain to make the step shorter."
+    return f"Start here, saves {saving(first)} of the step: {first.title}."
 
 
 def whatif(document: Document) -> str:
-    """Say how long the step is as recorded, and which change among the findings is worth trying first."""
+    """Describe the recorded step and the first change to try."""
     span, length = _span(Figures(document.values))
     if length is None:
         return ""
-    recorded = f"As recorded a {span} takes {quantity(length, Unit.NS)}"
+    recorded = f"The recorded {span} takes {quantity(length, Unit.NS)}"
     first = _first_change(document)
     if first is None:
-        return f"{recorded}; no finding names a change that is certain to make it shorter."
-    return f"{recorded}; try this first, worth {worth(first)}: {first.title}."
+        return f"{recorded}. No finding has a change that is certain to make it shorter."
+    return f"{recorded}. Try this first, saves {saving(first)} of the {span}: {first.title}."
 
 
 def _first_change(document: Document) -> Finding | None:
-    """Give the first finding that a replayed change is certain to mend."""
+    """Return the first finding whose change has a certain gain."""
     found = (cause.finding for cause in causes_of(document.findings).causes)
     return next((finding for finding in found if finding.edit and certain_gain(finding) > 0), None)
 
 
 def timeline(document: Document) -> str:
-    """Say where to look first: at the rank that is late, else at what the report puts first."""
+    """Describe where to look first: the straggler, or the first finding."""
     figures = Figures(document.values)
     if late_rank(document) is not None:
         return f"Look here first: {sentences.stragglers(figures)}"
@@ -290,18 +287,18 @@ def timeline(document: Document) -> str:
         return f"Look for this first: {first.finding.title}."
     if _span(figures)[1] is None:
         return ""
-    return f"Nothing stands out: no finding is certain to save {quantity(NOTABLE, Unit.FRACTION)} of the step."
+    return f"No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of the step."
 
 
 def late_rank(document: Document) -> Key | None:
-    """Give the rank that costs the others most, if the report holds it for a culprit."""
+    """Return the rank that costs the others most, if the report lists it as a straggler."""
     cost = Figures(document.values).along("straggler_cost", "rank")
     rank = sentences.largest(cost)[0] if cost else None
     return rank if rank in {row["rank"] for row in _culprits(document)} else None
 
 
 def _span(figures: Figures) -> tuple[str, float | None]:
-    """Give what is measured, a step or all that was recorded, and its length."""
+    """Return the measured span, a step or the recorded window, and its length."""
     step = figures.whole("job_step_time")
     return ("step", step) if step is not None else ("window", figures.whole("window_time"))
 
@@ -323,4 +320,4 @@ OF_PAGE: dict[str, Callable[[Document], str]] = {
     "timeline": timeline,
     "whatif": whatif,
 }
-"""The pages whose sentence the report's figures give, by their path."""
+"""The sentence of each page, by its path."""

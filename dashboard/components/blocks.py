@@ -190,7 +190,7 @@ def now_and_predicted(together: Prediction | None, changes: str) -> None:
     now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))
     st.html(
-        f"<b>step now {now} → predicted {then}</b> ({whatif_answer.step_of(together)}), gain {gain} ± {error} "
+        f"<b>step now {now} → predicted {then}</b> ({whatif_answer.step_of(together)}), gain {gain} ±{error} "
         f"({html.escape(changes)})"
     )
 

@@ -46,9 +46,9 @@ def listed(block: Findings, view: View, *, brief: bool = False) -> None:
 def sure(finding: Finding) -> str:
     """Say how sure the gain is; a bound is what it is worth at most."""
     if finding.basis is Basis.BOUND:
-        error = f" (± {quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
+        error = f" (±{quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
         return f"at most, a bound{error}"
-    return f"± {quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
+    return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
 
 
 def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> None:
@@ -164,7 +164,7 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
 
 
 NOTABLE = 0.02
-"""A rank whose compute is within 2 % of the median, and which costs nobody 2 % of a step, is like the others."""
+"""A rank whose compute is within 2% of the median, and which costs nobody 2% of a step, is like the others."""
 
 
 def by_rank(document: Document, metric: str) -> dict[int, float]:

@@ -133,7 +133,7 @@ class Wall {
     const pixel = Math.min(Math.max(Math.floor(event.offsetX - EDGE), 0), this.tile.width - 1);
     const at = this.tile.ranks.indexOf(rank) * this.tile.width + pixel, part = this.tile.raster.category[at];
     const busy = Math.round(this.tile.raster.coverage[at] / 2.55);
-    const filled = part ? `${this.data.parts[part - 1]}, ${busy} % busy` : "idle";
+    const filled = part ? `${this.data.parts[part - 1]}, ${busy}% busy` : "idle";
     const place = this.data.places[row] ? ` (${this.data.places[row]})` : "";
     this.tip.textContent = `rank ${rank}${place}${event.offsetX >= EDGE ? `: ${filled}` : ""}`;
     this.tip.style.display = "block";

@@ -167,7 +167,7 @@ const HAND = {
     const when = `${duration(hit.dur_ns)} at ${duration(hit.start_ns)}`;
     const where = [hit.rank_label, this.head.categories[hit.category], hit.lane].filter(Boolean).join(" · ");
     const share = Math.round((hit.coverage / 255) * 100);
-    return `${hit.name}\n${when} · ${where}${hit.coverage < 255 ? `\nlongest of several, ${share} % busy` : ""}`;
+    return `${hit.name}\n${when} · ${where}${hit.coverage < 255 ? `\nlongest of several, ${share}% busy` : ""}`;
   },
 
   showRowTip(event) { // a row's whole name, which may be cut, and what a click does

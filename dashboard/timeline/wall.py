@@ -33,7 +33,7 @@ COPIES = (category_number("memcpy"), category_number("memset"))
 COUNTS = np.isin(np.arange(len(CATEGORIES)), (COMPUTE, *COPIES))
 """Of each category, whether its slices on device rows count."""
 FAINT = 0.02
-"""A pixel that is filled to less than 2 % is shown as idle."""
+"""A pixel that is filled to less than 2% is shown as idle."""
 
 
 def encode_wall(store: TimelineStore, width_px: int) -> bytes:

@@ -98,7 +98,7 @@ def test_a_diagnosis_goes_from_a_finding_through_its_proof_to_what_mending_it_ga
     assert predicted["gain_fraction"] == pytest.approx(first["gain_fraction"])
 
     compared = ask("compare", before=SLOW, after=REPAIRED, rows=5)  # the run that was recorded without the fault
-    measured = float(compared["says"].split("(-")[1].split(" %")[0]) / 100
+    measured = float(compared["says"].split("(-")[1].split("%")[0]) / 100
     assert measured == pytest.approx(predicted["gain_fraction"], abs=predicted["error_fraction"])
     assert len(compared["tables"][0]["rows"]) == 5
 

@@ -229,4 +229,4 @@ def test_a_send_kernel_that_waits_for_its_receiver_is_exposed_and_said_to_wait()
     # Of the 70 ns that the send lasted it waited 40 for its receiver.
     said = [row.detail for row in result.notes if row.code == "sends_wait"]
     assert len(said) == 1
-    assert said[0].startswith("57.1 % of pipeline sends")
+    assert said[0].startswith("57.1% of pipeline sends")

@@ -60,7 +60,7 @@ def test_what_ops_tell_is_added_up() -> None:
     assert work.product_rate == pytest.approx(10e6 / 2_000e-9)
     assert work.best_rate == pytest.approx(8e6 / 1_000e-9)
     assert work.uncovered_ns == 700
-    # 6 % of the time at the best known rate; half of the time at the peak.
+    # 6% of the time at the best known rate; half of the time at the peak.
     assert work.hidden_flop(1e12) == pytest.approx(700e-9 * work.best_rate)
     assert replace(work, uncovered_ns=6_100).hidden_flop(1e13) == pytest.approx(6_100e-9 * 1e13)
     assert flop_check.traced([op("triton_fused", "", 0.0, 700)], 700) is None

@@ -113,7 +113,7 @@ def test_what_a_models_description_leaves_open_is_said() -> None:
 
 
 def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
-    """42,400 %: somebody gave the tokens of an epoch, or the peak of a watch."""
+    """42,400%: somebody gave the tokens of an epoch, or the peak of a watch."""
     run_tables = tables()
     run_tables.assumptions = Assumptions(peak_flops=1e3)
     result = mfu.compute(run_tables)

@@ -29,7 +29,7 @@ def test_a2_events_of_no_length_and_below_a_microsecond_break_nothing() -> None:
 
 
 def test_a7_a_bubble_at_the_windows_begin_is_seen() -> None:
-    """Rank 1 does nothing for 60 % of the step; its own kernels' span would hide that."""
+    """Rank 1 does nothing for 60% of the step; its own kernels' span would hide that."""
     work = {0: (0, 100), 1: (60, 30)}
     traces = {}
     for rank, (at, dur) in work.items():

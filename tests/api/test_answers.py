@@ -145,7 +145,7 @@ def test_findings_have_a_row_each_and_say_the_first() -> None:
 
 
 def test_a_sentence_that_begins_with_an_op_keeps_its_letters() -> None:
-    slow_op = replace(find(run_with("slow_rank").tables)[0], title="aten::mm takes 18 % of compute")
+    slow_op = replace(find(run_with("slow_rank").tables)[0], title="aten::mm takes 18% of compute")
     assert sentences.findings([slow_op]).startswith("aten::mm takes")
 
 
@@ -306,7 +306,7 @@ def test_tokens_given_by_hand_are_those_of_the_step() -> None:
 def test_an_mfu_names_its_convention_and_can_be_counted_by_hand() -> None:
     answer = ask("mfu")
     row = answer.df.query("chosen").iloc[0]
-    assert f"by the {row['convention']} convention" in answer.sentence
+    assert f"({row['convention']} convention)" in answer.sentence
     by_hand = row["per_token_flop"] * row["tokens_per_second"] / (row["devices"] * row["peak_flop_per_second"])
     assert by_hand == pytest.approx(answer.metrics["mfu"])
 

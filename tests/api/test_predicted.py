@@ -47,7 +47,7 @@ def test_a_prediction_is_compared_with_what_was_recorded() -> None:
 
 
 def test_a_comparison_is_of_the_steps_that_the_prediction_is_of() -> None:
-    """With a warm-up step the same cell said 5.4 % in one sentence and 24.7 % in the next."""
+    """With a warm-up step the same cell said 5.4% in one sentence and 24.7% in the next."""
     run = run_with("gc_pause")
     predicted = run.whatif("no_pauses")
     (pair,) = predicted.compare().comparison.pairs

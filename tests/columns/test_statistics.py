@@ -23,5 +23,5 @@ def test_sigma_recovers_a_normal_spread_in_spite_of_outliers() -> None:
 def test_outliers_need_to_be_far_in_both_senses() -> None:
     steps = [100.0, 101, 99, 100, 250, 100]
     assert statistics.outliers(steps).tolist() == [False, False, False, False, True, False]
-    assert not statistics.outliers([100.0, 100, 100, 101]).any()  # 1 % is a ripple, however still the rest
+    assert not statistics.outliers([100.0, 100, 100, 101]).any()  # 1% is a ripple, however still the rest
     assert not statistics.outliers([1.0, 900]).any()

@@ -56,7 +56,7 @@ def test_megatron_tp8_is_held_up_by_ranks_0_and_6(cache: Path) -> None:
     spent = {rank: sum(s.ns for s in way.shares if s.rank == rank) for rank in tables.ranks}
     assert {rank for rank, ns in spent.items() if ns > 0.3 * way.length_ns} == {0, 6}
     host = sum(s.ns for s in way.shares if s.part == "idle:host")
-    assert 0.3 < host / way.length_ns < 0.8  # not "cpu_bound 100 %"
+    assert 0.3 < host / way.length_ns < 0.8  # not "cpu_bound 100%"
     assert clock.compute(tables).clock.residual_p50_ns.max() < 20_000
 
 
@@ -88,7 +88,7 @@ def test_paced_pipelines_show_their_schedules_bubble(
 
 
 def test_megatrons_all_reduce_bandwidth_is_plausible_for_its_links(cache: Path) -> None:
-    """64 MiB over eight A100: between 60 % of the links' peak and the peak."""
+    """64 MiB over eight A100: between 60% of the links' peak and the peak."""
     kinds: list[Any] = list(collectives.compute(opened("megatron-tp8-a100", cache).tables).kinds)
     largest = max(kinds, key=lambda kind: kind.size_bytes)
     assert largest.size_bytes == 1 << 26

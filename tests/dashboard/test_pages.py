@@ -363,7 +363,7 @@ def test_a_name_is_not_read_as_markup() -> None:
 def test_a_bound_is_not_shown_as_certain() -> None:
     known = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
     assert sure(known) == "at most, a bound"
-    assert sure(replace(known, error_fraction=0.05)) == "at most, a bound (± 5.0 %)"
+    assert sure(replace(known, error_fraction=0.05)) == "at most, a bound (± 5.0%)"
 
 
 def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:

@@ -82,7 +82,7 @@ def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
 def test_another_device_and_number_change_the_plan() -> None:
     app = drawn("plan", devices="8", batch="64", device="H100 SXM", dtype="bf16", trainer="megatron")
     assert app.number_input[0].value == 8
-    assert "80.3 % of the peak (measured products)" in app.caption[0].value
+    assert "80.3% of the peak (measured products)" in app.caption[0].value
     assert "torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py" in app.code[0].value
 
 

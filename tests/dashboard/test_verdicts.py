@@ -42,7 +42,7 @@ def finding(title: str, gain: float, error: float, basis: Basis = Basis.REPLAYED
 
 def test_the_late_rank_is_named_with_its_cost(slow_rank: Document) -> None:
     said = verdicts.ranks(slow_rank)
-    assert said.startswith("Rank 2 delays the others by 768 ms in a step of 1.79 s (43.0 %). Without that")
+    assert said.startswith("Rank 2 delays the others by 768 ms per step of 1.79 s (43.0%). Repairing it saves")
     assert "It arrives last in " in said
     assert "Cause: " in said
 
@@ -95,8 +95,8 @@ def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Docum
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
     said = verdicts.whatif(replace(slow_rank, findings=found))
-    assert said.endswith("try this first, worth at least 25.0 %: rank 2 is late.")
-    assert "no finding names a change" in verdicts.whatif(replace(slow_rank, findings=()))
+    assert said.endswith("Try this first, saves at least 25.0% of the step: rank 2 is late.")
+    assert "No finding has a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 
 def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
@@ -114,17 +114,17 @@ def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
 
 def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
     alone = replace(slow_rank, values=(), run=replace(slow_rank.run, ranks=(3,)))
-    assert verdicts.ranks(alone) == "Who is late is not known: only rank 3 was read."
-    assert "no call was recorded on more than one of its members" in verdicts.ranks(replace(slow_rank, values=()))
+    assert verdicts.ranks(alone) == "Stragglers are unknown: only rank 3 was read."
+    assert "no call was recorded on more than one of its ranks" in verdicts.ranks(replace(slow_rank, values=()))
 
 
 def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
     said = verdicts.overview(replace(slow_rank, findings=(doubtful, certain)))
-    assert said.endswith("at least 19.0 % of it can be won: certain.")
+    assert said.endswith("certain. Fixing this saves at least 19.0% of the step.")
     bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
     said = verdicts.overview(replace(slow_rank, findings=(bound, certain)))
-    assert said.endswith("up to 50.0 % of it can be won: cores are shared.")
+    assert said.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
 
 
 def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) -> None:
@@ -133,7 +133,7 @@ def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) 
     learnt = data.ask_calibration(0).result()
     said = verdicts.memory(unknown, learnt)
     assert said.startswith("Predicted, not measured: the fullest rank needs ")
-    assert said.endswith("how much its device has is not known.")
+    assert said.endswith("the size of its device is unknown.")
     roomy = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=80 * 2.0**30))
     said = verdicts.memory(unknown, roomy)
     assert said.startswith("Predicted, not measured: it fits. ")
@@ -144,26 +144,26 @@ def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) 
 
 def test_the_largest_op_is_named_as_it_is_written(slow_rank: Document) -> None:
     said = verdicts.kernels(replace(slow_rank, values=()), {"aten::add": 40, "aten::mm": 60})
-    assert said == "The op aten::mm takes 60.0 % of device time, the most of all."
+    assert said == "The longest op is aten::mm with 60.0% of device time."
 
 
 def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) -> None:
     times = pictures.time_of_ops(data.open_numbered(0).tables, EVERYTHING)
     bars = pictures.of_kernels(slow_rank, times)[0].data
     assert isinstance(bars, RankBars)
-    assert verdicts.kernels(slow_rank, times).startswith(f"The op {bars.labels[0]} takes ")
+    assert verdicts.kernels(slow_rank, times).startswith(f"The longest op is {bars.labels[0]} with ")
     assert pictures.of_kernels(replace(slow_rank, sections=()), {}) == ()
 
 
 def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
     cause = finding("ranks share the cores of a host", 0.5, 0.05)
     part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
-    rows = (("rank", 2), ("axis", "dp"), ("worth, replayed", 0.2), ("cause", "unknown"))
-    culprits = DataTable("Culprits", tuple(TableColumn(head) for head, _ in rows), (tuple(cell for _, cell in rows),))
+    rows = (("rank", 2), ("axis", "dp"), ("gain, replayed", 0.2), ("cause", "unknown"))
+    culprits = DataTable("Stragglers", tuple(TableColumn(head) for head, _ in rows), (tuple(cell for _, cell in rows),))
     sections = (Section("stragglers", "Stragglers", (culprits,)),)
     doubtful = replace(slow_rank, sections=sections, findings=(cause, part))
     assert verdicts.ranks(doubtful).endswith("Part of a larger cause: ranks share the cores of a host.")
-    assert verdicts.ranks(replace(doubtful, findings=())).endswith("Cause: not told by the trace.")
+    assert verdicts.ranks(replace(doubtful, findings=())).endswith("The trace does not show the cause.")
 
 
 def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Document) -> None:
@@ -178,7 +178,7 @@ def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Docume
 
 
 def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
-    assert "nothing was found" in verdicts.overview(replace(slow_rank, findings=()))
+    assert "No finding is certain" in verdicts.overview(replace(slow_rank, findings=()))
 
 
 def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> None:

@@ -70,7 +70,7 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
         ("slow-host", ["host-bound"]),
         ("slow-link", ["low-bandwidth"]),
     ]
-    assert cause_lines(causes[1])[-1] == "of the same cause: low-bandwidth [axis tp] 19.0 %"
+    assert cause_lines(causes[1])[-1] == "same root cause: low-bandwidth [axis tp] 19.0%"
 
 
 def test_a_choice_is_no_effect_of_a_fault() -> None:
@@ -105,12 +105,12 @@ def test_what_does_not_exceed_its_error_is_folded() -> None:
     causes = causes_of(found)
     assert [each.finding.code for each in causes.causes] == ["a"]
     assert len(causes.noise) == 8
-    assert left_out(causes.more, len(causes.noise)) == "and 8 within the noise (the gain does not exceed its error)"
+    assert left_out(causes.more, len(causes.noise)) == "8 findings within measurement noise"
 
 
 def test_a_screen_holds_five() -> None:
     found = [finding("slow-rank", 0.3, 0.3 + rank / 100, rank=rank) for rank in range(9)]
     causes = causes_of(found)
     assert len(causes.shown) == SHOWN
-    assert left_out(causes.more, 0) == "and 4 more"
+    assert left_out(causes.more, 0) == "4 more findings"
     assert left_out(0, 0) == ""

@@ -67,7 +67,7 @@ def test_needless_recompute_asks_only_runs_that_recompute() -> None:
     said = Manifest(recompute="full", model=MODEL, micro_batch_tokens=1024)
     (draft,) = NeedlessRecompute.look(table_set(trace, said))
     assert str(draft.edit) == "recompute=none"
-    assert "not known" in str(draft.evidence["left_bytes"])
+    assert "unknown" in str(draft.evidence["left_bytes"])
     assert list(NeedlessRecompute.look(table_set(trace, replace(said, recompute="none")))) == []
 
 
@@ -103,7 +103,7 @@ def test_low_bandwidth_asks_for_three_quarters_of_the_link() -> None:
     (draft,) = LowBandwidth.look(on_hosts("one", "one"))
     link = draft.evidence["link_bytes_per_second"]
     assert isinstance(link, float)
-    assert draft.title.startswith("tp collectives reach ")
+    assert draft.title.startswith("Large tp collectives reach ")
     assert draft.edit.name == "comm_faster"
     assert float(draft.edit.value) == pytest.approx(0.75 * link / ((1 << 26) / 0.01), rel=0.01)
 
@@ -138,7 +138,7 @@ def products(*sizes: int, wasted: float) -> TableSet:
 def test_wasted_tiles_names_the_size_and_what_to_pad_it_to() -> None:
     (draft,) = WastedTiles.look(products(4096, 50257, wasted=2.0))
     assert draft.where == {"size": 50257}
-    assert draft.advice == "pad 50257 to 50304"
+    assert draft.advice == "Pad 50257 to 50304"
     assert float(draft.edit.value) == pytest.approx(2.0, rel=0.01)
 
 

@@ -23,7 +23,7 @@ def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
     assert damage(tables, (Input.ALL_RANKS,)) == ""
     tables.health.append(HealthRow(code, Severity.DATA_LOSS, rank=1, detail="the file ends early"))
     reason = damage(tables, (Input.LAUNCHES, Input.ALL_RANKS))
-    assert reason == f"needs all ranks, each whole: rank 1: {code} (the file ends early)"
+    assert reason == f"needs complete traces of all ranks: rank 1: {code} (the file ends early)"
 
 
 def test_what_is_only_said_for_information_is_no_damage() -> None:
@@ -40,7 +40,7 @@ def test_clocks_that_nothing_ties() -> None:
 def test_launches_that_are_not_in_the_trace() -> None:
     kernels = [{"event": n, "name": "k", "start_ns": n, "dur_ns": 1, "launch_event": -1} for n in range(4)]
     tables = run({0: {**STEP, "kernels": kernels}})
-    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: 4 of 4 have none in the trace"
+    assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: 4 of 4 have no launch in the trace"
     tables.health.append(HealthRow("steps_by_host", Severity.ERROR))
     assert damage(tables, (Input.LAUNCHES,)) == "needs launches of device work: steps_by_host"
 
@@ -59,5 +59,5 @@ def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert skipped_sentence(found.skipped).startswith(f"rules skipped: {len(skipped)} (needs all ranks")
+    assert skipped_sentence(found.skipped).startswith(f"rules skipped: {len(skipped)} (needs complete")
     assert not skipped_sentence(())

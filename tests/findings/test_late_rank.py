@@ -107,7 +107,7 @@ def test_every_cause_has_its_words_and_advice(why: Why, monkeypatch: pytest.Monk
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1, why, persistent=False))
     (draft,) = LateRank.look(tables)
-    assert draft.title == f"rank 1 is late for dp calls in some steps: {CAUSES[why]}"
+    assert draft.title == f"Rank 1 is late for dp collectives in some steps: {CAUSES[why]}"
     assert draft.advice
     assert draft.evidence["host_over_peers_ns"] == 197
     assert draft.evidence["steps"] == "0, 1"

@@ -57,7 +57,7 @@ def test_what_is_known_exactly_and_did_not_change_is_the_same() -> None:
 
 
 def test_a_small_share_of_the_peak_is_compared_as_the_speed_it_is() -> None:
-    """A CPU run reaches 0.2 % of its peak: half of it is half the speed, not a tenth of a point."""
+    """A CPU run reaches 0.2% of its peak: half of it is half the speed, not a tenth of a point."""
     runs = [
         measured(series("mfu", steps(RNG, mean=mean), unit=Unit.FRACTION, better=Better.HIGHER))
         for mean in (2e-3, 1e-3)
@@ -135,4 +135,4 @@ def test_a_narrow_screen_still_says_what_each_metric_shows() -> None:
     text = render(compare([A, B]), "terminal", width=80)
     (line,) = [line for line in text.splitlines() if line.split()[:1] == ["step_time"]]
     assert line.split()[-1] == "worse"
-    assert "columns interval on a wider screen" in text
+    assert "columns not shown: interval" in text

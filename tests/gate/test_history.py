@@ -113,7 +113,7 @@ def test_what_changed_comes_first_and_steady_metrics_are_apart() -> None:
     jump = MetricTrend("b", "B", Unit.COUNT, Better.LOWER, tuple("12345678"), values, find_trend(values))
     assert text([steady, jump]) == (
         "2 metrics over 8 runs: 1 changed or drifts\n\n"
-        "▁▁▁▁████  b  1 -> 2\n  changed at 5 (run 4): 1 -> 2, +100.00 %, worse\n\n"
+        "▁▁▁▁████  b  1 -> 2\n  changed at 5 (run 4): 1 -> 2, +100.00%, worse\n\n"
         "no change found\n▁▁▁▁▁▁▁▁  a  5 ns -> 5 ns\n"
     )
 

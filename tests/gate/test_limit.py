@@ -26,5 +26,5 @@ def test_refuses_what_is_no_limit(text: str) -> None:
 
 
 def test_is_written_as_it_is_read() -> None:
-    assert str(Limit(0.02, Scale.RELATIVE)) == "2 %"
+    assert str(Limit(0.02, Scale.RELATIVE)) == "2%"
     assert str(Limit(0.5, Scale.ABSOLUTE).times(3)) == "1.5"

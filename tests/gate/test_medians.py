@@ -26,8 +26,8 @@ def test_a_restless_run_a_fifth_slower_is_left_open_aloud_and_medians_decide_it(
     left_open = check(Baseline((before,)), after, FIVE_PERCENT)
     assert left_open.verdict is Verdict.INCONCLUSIVE
     said = text(left_open)
-    assert "more than allowed and may be noise" in said
-    assert "NOT DECIDED, and exits with 0" in said
+    assert "exceeds the allowed change and may be noise" in said
+    assert "NOT DECIDED, exit code 0" in said
     assert "--judge medians" in said
     failing = check(Baseline((before,)), after, FIVE_PERCENT, Inconclusive.FAIL)
     assert "exits with 1: --judge medians" in text(failing)

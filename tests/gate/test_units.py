@@ -15,7 +15,7 @@ from usp_prof.report.answers.wording import figure, interval, signed, signed_dur
         (math.nan, Unit.NS, "-"),
         (12, Unit.NS, "12 ns"),
         (1234567, Unit.NS, "1.235 ms"),
-        (0.1234, Unit.FRACTION, "12.34 %"),
+        (0.1234, Unit.FRACTION, "12.34%"),
         (512, Unit.BYTES, "512 B"),
         (3 * 2**30, Unit.BYTES, "3.00 GiB"),
         (2.5e9, Unit.BYTES_PER_SECOND, "2.5 GB/s"),
@@ -41,8 +41,8 @@ def test_changes() -> None:
 @pytest.mark.parametrize(
     ("scale", "unit", "low", "high", "text"),
     [
-        (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00 %"),
-        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "-99.9 .. > +1000 %"),
+        (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00%"),
+        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "-99.9 .. > +1000%"),
         (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100 .. +100 pp"),
         (Scale.ABSOLUTE, Unit.FRACTION, -0.00001, 0.00001, "+0.00 .. +0.00 pp"),
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),

@@ -37,12 +37,12 @@ def test_the_parts_add_up_to_the_step() -> None:
 
 def test_says_it_in_one_line() -> None:
     lines = why_lines(explain(BEFORE, AFTER))
-    assert lines[0] == "+11 ms a step: +9 ms exposed dp, +2 ms idle host"
-    assert "+9 ms call dp reduce_scatter 4096 B (4 -> 8 a step)" in lines
-    assert "-9 ms op aten::mm [8,8] in forward (gone)" in lines
-    assert "+1 ms op aten::bmm [8,8] in forward (new, 2 a step)" in lines
+    assert lines[0] == "+11 ms per step: +9 ms exposed dp, +2 ms idle host"
+    assert "+9 ms call dp reduce_scatter 4096 B (4 -> 8 per step)" in lines
+    assert "-9 ms op aten::mm [8,8] in forward (removed)" in lines
+    assert "+1 ms op aten::bmm [8,8] in forward (new, 2 per step)" in lines
     assert "new finding X1 (warning): Exposed gradients [axis=dp]" in lines
-    assert "finding gone: X1: Exposed gradients [axis=dp]" in why_lines(explain(AFTER, BEFORE))
+    assert "finding disappeared: X1: Exposed gradients [axis=dp]" in why_lines(explain(AFTER, BEFORE))
 
 
 def test_names_the_collective_that_brings_most_of_it() -> None:

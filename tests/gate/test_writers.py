@@ -63,9 +63,9 @@ def test_every_writer_writes_every_verdict(report: Report, form: str) -> None:
 
 def test_terminal_says_what_matters_first() -> None:
     lines = checking.text(_report()).splitlines()
-    assert lines[0] == "regressed: step_time +8.00 %"
+    assert lines[0] == "regressed: step_time +8.00%"
     assert lines[1] == "new against old"
-    assert "+80." in next(line for line in lines if "a step:" in line)
+    assert "+80." in next(line for line in lines if "per step:" in line)
     assert "\x1b[" in checking.render(_report(), "terminal", color=True)
     assert "to keep what improved: usp-prof baseline save new -o baseline.json" in checking.text(_report(0.9e9))
 
@@ -80,7 +80,7 @@ def test_json_is_plain() -> None:
 
 def test_markdown_is_a_summary() -> None:
     text = checking.render(_report(findings=(BAD,)), "markdown")
-    assert text.startswith("## ❌ usp-prof: regressed: step_time +8.00 %, new finding X1")
+    assert text.startswith("## ❌ usp-prof: regressed: step_time +8.00%, new finding X1")
     assert "| ❌ regressed | `step_time` |" in text
     assert "Late \\| input" in text
 
@@ -101,7 +101,7 @@ def test_annotations_are_workflow_commands() -> None:
     lines = checking.render(_report(findings=(BAD,)), "github").splitlines()
     assert lines[0].startswith("::error title=usp-prof%3A step_time regressed::step_time: ")
     assert "%0A" in lines[0]
-    assert checking.render(_report(1e9), "github") == "::notice title=usp-prof::pass: 2 metrics as before\n"
+    assert checking.render(_report(1e9), "github") == "::notice title=usp-prof::pass: 2 metrics unchanged\n"
     assert checking.render(_report(ranks=(0,)), "github").startswith("::error title=usp-prof::run new: ranks 1, 2, 3")
 
 
@@ -110,9 +110,9 @@ def test_what_passed_is_counted_and_told_apart() -> None:
     judged = Judgement("step_time", "Step time", Unit.NS, Better.LOWER, Verdict.PASS)
     bound = replace(judged, key="mfu >= 0.38")
     report = replace(_report(1e9), judgements=(judged,))
-    assert headline(report) == "pass: 1 metric as before"
+    assert headline(report) == "pass: 1 metric unchanged"
     assert (
         headline(replace(report, judgements=(judged, judged, bound)))
-        == "pass: 2 metrics as before and 1 lower bound kept"
+        == "pass: 2 metrics unchanged and 1 lower bound met"
     )
-    assert headline(replace(report, judgements=(bound, bound))) == "pass: 2 lower bounds kept"
+    assert headline(replace(report, judgements=(bound, bound))) == "pass: 2 lower bounds met"

@@ -280,8 +280,8 @@ def test_the_playbooks_table_draws_its_maps(tmp_path: Path, capsys: pytest.Captu
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "Left out: 1 row whose batch is not 256 sequences" in text
-    assert "40.0 % dp8" in text  # the best of 1B on one node
-    assert "35.0 % dp16 z1" in text
+    assert "40.0% dp8" in text  # the best of 1B on one node
+    assert "35.0% dp16 z1" in text
     assert "MFU by tp and pp: 1B on 1 node (8 devices)" in text
     assert "Failed: 1 of 5" in text
     assert main([*words, "--only", "model=1B", "--format", "csv"]) == 0

@@ -228,7 +228,7 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
     document = build(tables, {"x": Told(bubbles)}, name="x")
     figures = next(block for block in document.summary.blocks if isinstance(block, KeyFigures))
     bubble = next(figure for figure in figures.figures if figure.label == "bubble")
-    assert bubble.second == "of the pipeline's window, ideal 25.0 %, textbook 20.0 %"
+    assert bubble.second == "of the pipeline window, ideal 25.0%, textbook 20.0%"
 
 
 def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
@@ -248,7 +248,7 @@ def mfu_figure(document: Document) -> KeyFigure:
 def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
     figure = mfu_figure(build(tables, analyse(tables, only=["mfu"]), name="x"))
     assert figure.value is None
-    assert figure.second.startswith("not known: no model description")
+    assert figure.second.startswith("unknown: no model description")
 
 
 def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
@@ -256,7 +256,7 @@ def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
     document = build(tables, {"mfu": known}, name="x")
     figure = mfu_figure(document)
     assert figure.value == 0.5
-    assert figure.second == "palm convention, of 1.00 TFLOP/s bf16, HFU 60.0 %"
+    assert figure.second == "palm convention, peak 1.00 TFLOP/s bf16, HFU 60.0%"
     (section,) = (each for each in document.sections if each.id == "mfu")
     assert [block.title for block in section.blocks if isinstance(block, DataTable)] == [
         "By convention",

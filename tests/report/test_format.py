@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -17,23 +18,23 @@ from usp_prof.report.format import MICRO, UNKNOWN, column, column_texts, quantit
     [
         (0, Unit.NS, "0 ns"),
         (0.0, Unit.NS, "0 ns"),
-        (0.0, Unit.FRACTION, "0.0 %"),
+        (0.0, Unit.FRACTION, "0.0%"),
         (999, Unit.NS, "999 ns"),
         (1_000, Unit.NS, f"1.00 {MICRO}s"),
         (999_600, Unit.NS, "1.00 ms"),
         (431_234_567, Unit.NS, "431 ms"),
         (61_500_000_000, Unit.NS, "61.5 s"),
         (-12_340, Unit.NS, f"-12.3 {MICRO}s"),
-        (0.1234, Unit.FRACTION, "12.3 %"),
-        (-0.00001, Unit.FRACTION, "0.0 %"),
-        (1, Unit.FRACTION, "100.0 %"),
+        (0.1234, Unit.FRACTION, "12.3%"),
+        (-0.00001, Unit.FRACTION, "0.0%"),
+        (1, Unit.FRACTION, "100.0%"),
         (1536, Unit.BYTES, "1.50 KiB"),
         (80 * 2**30, Unit.BYTES, "80.0 GiB"),
         (312e12, Unit.FLOP_PER_SECOND, "312 TFLOP/s"),
         (20.97e9, Unit.BYTES_PER_SECOND, "21.0 GB/s"),
         (12_345.6, Unit.PER_SECOND, "12,346 /s"),
         (12_345, Unit.COUNT, "12,345"),
-        (1.234, Unit.RATIO, "1.23 x"),
+        (1.234, Unit.RATIO, "1.23x"),
         (3.5e15, Unit.FLOP, "3.50 PFLOP"),
         (None, Unit.NS, UNKNOWN),
         (math.nan, Unit.NS, UNKNOWN),
@@ -71,7 +72,7 @@ def test_a_column_of_nothing_has_no_unit() -> None:
 
 
 def test_a_share_of_nothing_is_not_known() -> None:
-    assert share(1, 4) == "25.0 %"
+    assert share(1, 4) == "25.0%"
     assert share(1, 0) == UNKNOWN
     assert share(None, 4) == UNKNOWN
 
@@ -79,8 +80,8 @@ def test_a_share_of_nothing_is_not_known() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32), st.sampled_from(list(Unit)))
 def test_what_is_written_is_near_what_is_meant(value: float, unit: Unit) -> None:
     text = quantity(value, unit).replace(",", "")
-    number = float(text.split()[0])
-    suffix = text.removeprefix(text.split()[0]).strip()
+    digits = re.match(r"[-+\d.]+", text)[0]
+    number, suffix = float(digits), text.removeprefix(digits).strip()
     again = column([value], unit)
     assert (again[0] or suffix) == suffix
     # The written number times its scale is within half of the last digit that is shown, or the scale is the smallest.

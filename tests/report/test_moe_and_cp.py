@@ -74,12 +74,12 @@ def test_experts_are_shown_by_expert_by_rank_and_by_routing() -> None:
     assert bars.values == (3.0, 3.0, 7.0, 3.0)
     assert bars.even == (4.0,) * 4
     tables = tables_of(shown)
-    assert tables["By expert, of a step, fullest first"].rows[0] == (2, 7, 7 / 4)
-    by_rank = tables["By rank, of a step"]
+    assert tables["By expert, per step, fullest first"].rows[0] == (2, 7, 7 / 4)
+    by_rank = tables["By rank, per step"]
     heads = [column.head for column in by_rank.columns]
-    assert heads == ["rank", "tokens", "over its group's mean", "dispatch", "experts", "combine", "all-to-all"]
+    assert heads == ["rank", "tokens", "vs. group mean", "dispatch", "experts", "combine", "all-to-all"]
     assert by_rank.rows[1][:5] == (1, 10.0, 10 / 8, 200.0, 500.0)
-    worst = tables["The most uneven routings"]
+    worst = tables["Most uneven routings"]
     assert worst.rows[0] == (3, 0, 1, 8, 6.0, 8 / 6)
     assert worst.rows[1][-1] == 1.0
     assert shown is not None
@@ -104,8 +104,8 @@ def test_loads_told_by_sizes_are_bytes() -> None:
 
     shown = section(document(made), "moe")
     tables = tables_of(shown)
-    assert [column.unit for column in tables["The most uneven routings"].columns][3:5] == [Unit.BYTES, Unit.BYTES]
-    assert [column.head for column in tables["By rank, of a step"].columns] == ["rank", "all-to-all"]
+    assert [column.unit for column in tables["Most uneven routings"].columns][3:5] == [Unit.BYTES, Unit.BYTES]
+    assert [column.head for column in tables["By rank, per step"].columns] == ["rank", "all-to-all"]
 
 
 def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ring_step() -> None:
@@ -114,9 +114,9 @@ def test_parts_of_the_sequence_stand_beside_their_mean_and_waits_beside_their_ri
     assert (bars.labels, bars.values, bars.is_time) == (("rank 0", "rank 1"), (1_000.0, 3_000.0), True)
     assert bars.even == (2_000.0, 2_000.0)
     tables = tables_of(shown)
-    assert [row[3] for row in tables["By rank, of a step"].rows] == [0.5, 1.5]
+    assert [row[3] for row in tables["By rank, per step"].rows] == [0.5, 1.5]
     # Ring step, mean, shortest, longest, at rank: the early rank waits.
-    assert tables["Waiting by ring step, of one exchange"].rows == ((0, 40.0, 20.0, 60.0, 0), (1, 41.0, 21.0, 61.0, 0))
+    assert tables["Waiting by ring step, per exchange"].rows == ((0, 40.0, 20.0, 60.0, 0), (1, 41.0, 21.0, 61.0, 0))
 
 
 def test_each_group_has_its_own_mean() -> None:
@@ -133,7 +133,7 @@ def test_each_group_has_its_own_mean() -> None:
 
 def test_without_marks_the_ring_is_said_to_be_unknown() -> None:
     shown = section(document(lambda rank: ringed(rank, marks=False)), "cp")
-    assert list(tables_of(shown)) == ["By rank, of a step"]
+    assert list(tables_of(shown)) == ["By rank, per step"]
     assert shown is not None
     assert [row.code for block in shown.blocks if isinstance(block, Health) for row in block.rows] == ["no_cp_marks"]
 
@@ -150,10 +150,10 @@ def test_every_writer_sets_them(make: Callable[[int], Trace]) -> None:
     wanted = "moe" if section(found, "moe") else "cp"
     file = io.StringIO()
     terminal.write(found, Console(file=file, width=80), (wanted,))
-    assert "By rank, of a step" in file.getvalue()
+    assert "By rank, per step" in file.getvalue()
     assert max(map(len, file.getvalue().splitlines())) <= 80
-    assert "By rank, of a step" in markdown.write(found)
-    assert "By rank, of a step" in webpage.write([found])
+    assert "By rank, per step" in markdown.write(found)
+    assert "By rank, per step" in webpage.write([found])
     report = json.loads(json_text.write(found))
     jsonschema.validate(report, json_text.json_schema())
     ids = {metric["id"] for metric in report["metrics"]}

@@ -88,7 +88,7 @@ def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> 
     assert drawn.start_ns.min() == 0
     said = " ".join(block.text for block in blocks(document, "pipeline") if isinstance(block, Text))
     assert "4 micro-batches on 2 stages" in said
-    assert "100.0 %" in said
+    assert "100.0%" in said
     stages = tables(document, "pipeline")["Stages, median length of an action"]
     assert [row[0] for row in stages.rows] == [0, 1]
     assert [column.head for column in stages.columns] == ["stage", "ranks", "micro-batch", "F", "B"]

@@ -107,7 +107,7 @@ def test_a_patch_lists_what_differs() -> None:
 
 def test_nothing_to_say_is_said() -> None:
     page = webpage.write([empty_document()])
-    assert "nothing was wrong with the traces" in page
+    assert "no problems in the traces" in page
     assert '<p class="quiet">none worth acting on</p>' in page
 
 

@@ -31,8 +31,8 @@ def test_the_run_says_its_axes_devices_and_steps() -> None:
 def test_what_is_not_known_of_a_run_is_said() -> None:
     lines = run_lines(facts(axes={}, devices=(), steps=()))
     assert lines[1:] == [
-        "8 ranks, no parallel axes known",
-        "device not recorded; no steps known, the whole trace is one window",
+        "8 ranks, parallel axes unknown",
+        "device not recorded; steps unknown: the whole trace is one window",
     ]
     assert "one window" in run_lines(facts(steps=(0,), step_source="window"))[2]
     assert run_lines(facts(axes={"dp": 8}, axes_inferred=True))[1].endswith("(inferred)")
@@ -48,7 +48,7 @@ def test_model_pacing_and_other_runs_are_said() -> None:
 def test_a_finding_says_place_gain_basis_and_advice() -> None:
     first, gain, advice = finding_lines(FINDING)
     assert first == "Rank 6 arrives last at tp collectives [rank 6, axis tp]"
-    assert gain == "worth 9.8 % \u00b1 1.5 % of the step (replayed; with those above 12.0 %)"
+    assert gain == "saves 9.8% \u00b11.5% of the step (replayed; 12.0% with the findings above)"
     assert advice == "Look at the clocks of that GPU."
 
 

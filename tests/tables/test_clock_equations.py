@@ -47,7 +47,7 @@ def test_both_ways_solve_the_same_equations(drifting: bool) -> None:
     nothing = np.zeros(unknowns.shape)
     dense, graph = (kind(seen, weight, unknowns) for kind in (DenseEquations, GraphEquations))
     assert np.abs(dense.solution(nothing) - graph.solution(nothing)).max() < 1e-6
-    # Standard errors come from 64 draws: each is known to 9 %.
+    # Standard errors come from 64 draws: each is known to 9%.
     assert np.allclose(graph.spread()[unknowns], dense.spread()[unknowns], rtol=0.4)
     assert not graph.spread()[0].any()
 

@@ -93,7 +93,7 @@ def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float]
 
 
 def test_a_run_that_does_not_tell_has_the_cost_in_its_errors(tmp_path: Path) -> None:
-    """The same late input, without what the recorder timed: 14 % may be 33 %, and that is said."""
+    """The same late input, without what the recorder timed: 14% may be 33%, and that is said."""
     shutil.copytree(TRACES / "gpu-late-input", tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     timed = manifest.pop("unrecorded_step_ns")["0"]

@@ -109,7 +109,7 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     notes = []
     contended, exposed = int(parts.any_contended.sum()), int(parts.exposed.sum())
     if contended:
-        share = f"{100 * contended / exposed:.1f} % of the exposed communication has several axes exposed at once"
+        share = f"{100 * contended / exposed:.1f}% of the exposed communication has several axes exposed at once"
         detail = f"{share}; that time is given to the axis that ends last"
         notes.append(HealthRow("axes_contend", Severity.INFO, detail=detail))
     if str(Axis.UNKNOWN) in parts.axes:
@@ -175,7 +175,7 @@ def _waiting_send_notes(waited: int, lasted: int) -> list[HealthRow]:
     """Say how much of the pipeline's sends is waiting for the receiver: exposed pp by definition, not transfer."""
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
-    detail = f"{100 * waited / lasted:.1f} % of pipeline sends is waiting for the receiver; it counts as exposed pp"
+    detail = f"{100 * waited / lasted:.1f}% of pipeline sends is waiting for the receiver; it counts as exposed pp"
     return [HealthRow("sends_wait", Severity.INFO, detail=detail)]
 
 

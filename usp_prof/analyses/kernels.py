@@ -205,7 +205,7 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
     unlinked = sum(op.time_ns for op in ops if not op.known)
     if unlinked > total / 10:
         detail = (
-            f"{100 * unlinked / total:.0f} % of compute time belongs to no CPU op (graphs, launches before the window)"
+            f"{100 * unlinked / total:.0f}% of compute time belongs to no CPU op (graphs, launches before the window)"
         )
         return [HealthRow("kernels_without_op", Severity.INFO, detail=f"{detail}: their work is not known")]
     return []
@@ -224,7 +224,7 @@ def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
     unknown = sum(op.time_ns for op in products if not op.precision and not bounds.stated)
     if unknown:
         share = 100 * unknown / sum(op.time_ns for op in products)
-        detail = f"in which precision {share:.1f} % of the products' time runs is not known (types and kernel names)"
+        detail = f"in which precision {share:.1f}% of the products' time runs is not known (types and kernel names)"
         notes.append(HealthRow("precision_unknown", Severity.INFO, detail=f"{detail}: no efficiency for these ops"))
     return notes
 
@@ -238,7 +238,7 @@ def _beaten_notes(ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
     if share < _NOTABLE:
         return []
     detail = (
-        f"{100 * share:.1f} % of compute time is in ops faster than the peaks allow, most in {worst.name} {worst.dims}"
+        f"{100 * share:.1f}% of compute time is in ops faster than the peaks allow, most in {worst.name} {worst.dims}"
         ": their data lay in the cache, or their shapes tell more work than was done; no efficiency for them"
     )
     return [HealthRow("bound_beaten", Severity.INFO, count=len(beaten), detail=detail)]

@@ -61,7 +61,7 @@ def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     plot.ygrid.grid_line_color = None
     if rows * _STEP_ROW_HEIGHT > _MAX_HEIGHT:
         plot.yaxis.major_label_text_font_size = "8px"
-    hover(plot, [("", "@row · @part"), ("time", "@ms{0,0.000} ms"), ("of the step", "@share{0.0 %}")])
+    hover(plot, [("", "@row · @part"), ("time", "@ms{0,0.000} ms"), ("of the step", "@share{0.0%}")])
     legend(plot, theme)
     return plot
 
@@ -113,7 +113,7 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
             "hidden_ms": hidden / 1e6,
             "fraction": fraction,
             "color": [theme.color(f"comm:{axis}") for axis in data.axes],
-            "text": [f" {100 * share:.0f} % hidden" for share in fraction],
+            "text": [f" {100 * share:.0f}% hidden" for share in fraction],
         }
     )
     plot = base(
@@ -139,7 +139,7 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
             ("exposed", "@exposed_ms{0,0.000} ms"),
             ("contended", "@contended_ms{0,0.000} ms"),
             ("hidden", "@hidden_ms{0,0.000} ms"),
-            ("overlap", "@fraction{0.0 %}"),
+            ("overlap", "@fraction{0.0%}"),
         ],
     )
     return plot

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _FLOOR = 0.02
-"""Deviations of less than 2 % keep the full scale, so that noise does not look like a fault."""
+"""Deviations of less than 2% keep the full scale, so that noise does not look like a fault."""
 
 _COARSE = 0.1
 _MOST_ROWS = 64
@@ -61,7 +61,7 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
     color_bar(plot, theme, mapper, f"{data.what} vs median")
     hover(
         plot,
-        [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0 %}")],
+        [("rank", "@rank"), ("step", "@step"), (data.what, "@ms{0,0.000} ms"), ("deviation", "@deviation{+0.0%}")],
     )
     return plot
 
@@ -88,7 +88,7 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints
 
 def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
     """Set the scale of a map's colours beside it; without a `form` in percents, whole ones where it is wide."""
-    form = form or ("+0 %" if float(mapper.high or 0) >= _COARSE else "+0.0 %")
+    form = form or ("+0%" if float(mapper.high or 0) >= _COARSE else "+0.0%")
     bar = ColorBar(
         color_mapper=mapper,
         width=10,
@@ -187,7 +187,7 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     tips = [("rank", "@rank"), ("", "@place"), (data.what, "@ms{0,0.000} ms")]
     if data.ground is Ground.MEDIAN:
         color_bar(plot, theme, mapper, f"{data.what} vs median")
-        tips.append(("deviation", "@deviation{+0.0 %}"))
+        tips.append(("deviation", "@deviation{+0.0%}"))
     else:
         color_bar(plot, theme, mapper, f"{data.what}, ms", "0,0.[0]")
     hover(plot, tips)

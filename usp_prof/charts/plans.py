@@ -35,7 +35,7 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
     tips = [
         ("", "@label"),
         ("speed", "@speed{0,0} tokens/s"),
-        ("MFU", "@mfu{0.0 %}"),
+        ("MFU", "@mfu{0.0%}"),
         ("memory", f"@size{{0,0.0}} {unit_name}"),
     ]
     hover(plot, tips, marks)

@@ -156,8 +156,8 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
             ("", "@label"),
             ("rate", "@tflops{0,0.000} TFLOP/s"),
             ("intensity", "@intensity{0,0.0} FLOP/B"),
-            ("of the roof", "@efficiency{0.0 %}"),
-            ("of device time", "@share{0.0 %}"),
+            ("of the roof", "@efficiency{0.0%}"),
+            ("of device time", "@share{0.0%}"),
         ],
     )
     return plot
@@ -196,7 +196,7 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
             Label(
                 x=float(source.data["intensity"][row]), y=float(source.data["rate"][row]),
                 y_offset=-float(source.data["size"][row]) / 2 - 3, text_align="center", text_baseline="top",
-                text=f"{short}, {100 * share[row]:.0f} %", text_color=theme.ink, text_font=theme.font,
+                text=f"{short}, {100 * share[row]:.0f}%", text_color=theme.ink, text_font=theme.font,
                 text_font_size="11px",
             )
         )  # fmt: skip

@@ -31,7 +31,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     machine = question.cluster
     lines = [
         f"{question.devices} x {machine.device}, {question.batch} sequences of {question.model.sequence} tokens a step",
-        f"assumed: large matrix products reach {100 * machine.efficiency:.3g} % of the dense peak ({machine.basis})",
+        f"assumed: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
@@ -74,7 +74,7 @@ def why(plans: Plans) -> list[str]:
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
             line += f"; first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
-        lines.append(line + (" (within the first's 80 % interval)" if other.within(first) else ""))
+        lines.append(line + (" (within the first's 80% interval)" if other.within(first) else ""))
     if first.host_bytes:
         lines.append(f"  host memory of the first: {on_host(first, question)}")
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
@@ -117,14 +117,14 @@ def _one(plan: Prediction, question: Question) -> list[str]:
     low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     lean, full = (quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     speed = f"{plan.tokens_per_second:,.0f} tokens/s, MFU {plan.mfu:.1%} ({plan.convention})"
-    lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80 %: {low} to {high}), {speed}"]
+    lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80%: {low} to {high}), {speed}"]
     parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
     parts |= {"pipeline waits": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
     lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
     lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
     room = quantity(device.memory_bytes, Unit.BYTES)
     lines.append(
-        f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80 %: {lean} to {full})"
+        f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80%: {lean} to {full})"
         f" of {room}; fits with probability {plan.fit_probability:.0%}"
     )
     sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}

@@ -6,36 +6,45 @@ import re
 import textwrap
 
 _LEAST_WIDTH = 40
-"""Narrower screens are left to wrap by themselves."""
+"""Narrower screens wrap lines themselves."""
 _WORD = r"(?:'[^']*'|\"[^\"]*\"|\S)+"
 _OPTION = re.compile(rf"--?\w\S* (?!-){_WORD}|{_WORD}")
-"""An option with its value, or a word; quoted ones stay whole."""
+"""An option with its value, or a word; quoted text is not split."""
 _GOES_ON = " \\"
+_ITEM = "- "
+"""Start of a list item."""
 
 
 def wrapped(text: str, width: int, hanging: int = 0) -> str:
-    """Break each line that is too long; what follows keeps the line's indent and `hanging` blanks more."""
+    """Break long lines; continuation lines keep the indent plus `hanging` blanks."""
     return "".join(f"{line}\n" for long_line in text.splitlines() for line in _lines(long_line, width, hanging))
 
 
 def wrapped_page(text: str, width: int) -> str:
-    """Fill paragraphs anew where the text is too wide: lines that follow each other with one indent are one."""
+    """Refill paragraphs and list items of a page that is too wide; consecutive lines of one indent are a paragraph."""
     if all(len(line) <= width for line in text.splitlines()):
         return text
     paragraphs: list[str] = []
     for line in text.splitlines():
-        indent = len(line) - len(line.lstrip())
         before = paragraphs[-1] if paragraphs else ""
-        goes_on = bool(line.strip() and before.strip()) and indent == len(before) - len(before.lstrip())
-        if goes_on:
+        is_continued = line.strip() and before.strip() and not line.lstrip().startswith(_ITEM)
+        if is_continued and _indent(line) == _indent(before) + _hanging(before):
             paragraphs[-1] = f"{before} {line.strip()}"
         else:
             paragraphs.append(line)
-    return wrapped("\n".join(paragraphs), width).rstrip("\n")
+    return "".join(wrapped(line, width, _hanging(line)) if line else "\n" for line in paragraphs).rstrip("\n")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _hanging(line: str) -> int:
+    return len(_ITEM) if line.lstrip().startswith(_ITEM) else 0
 
 
 def wrapped_command(command: str, width: int) -> str:
-    r"""Break a command behind words, with the backslash that a shell needs to read on: `usp-prof plan \` and so on."""
+    r"""Break a command between words, with a backslash at each line end: `usp-prof plan \`."""
     words = _OPTION.findall(command)
     lines = [words[0]]
     for word in words[1:]:

@@ -29,7 +29,7 @@ _SIGMAS, _FLOOR_FRACTION = 5.0, 0.05
 
 
 def outliers(values: ArrayLike) -> Flags:
-    """Say which values stand out: more than five sigmas and more than 5 % of the median away from it.
+    """Say which values stand out: more than five sigmas and more than 5% of the median away from it.
 
     The floor keeps a sample that hardly varies from calling every small ripple odd. Fewer than three values have no
     typical one, so none stands out.

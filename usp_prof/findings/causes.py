@@ -5,9 +5,9 @@ replayed together, the second adds next to nothing. A finding is therefore part 
 than half of its own gain to those before it, and both are of the same place:
 
     finding              alone   with those before it
-    slow-host  rank 2    66 %    66 %
-    host-bound           67 %    68 %      adds 2 of 67: part of slow-host
-    slow-link  tp        20 %    85 %      adds 17 of 20: a cause of its own
+    slow-host  rank 2    66%    66%
+    host-bound           67%    68%      adds 2 of 67: part of slow-host
+    slow-link  tp        20%    85%      adds 17 of 20: a cause of its own
 
 Only effects are part of something else. What the run's configuration costs (its schedule, its micro-batches, what it
 recomputes) stays a finding of its own, however little it adds once a fault is mended.

@@ -101,7 +101,7 @@ UNLINKED = 0.1
 class Input(StrEnum):
     """What a rule may stand on."""
 
-    ALL_RANKS = "all ranks, each whole"
+    ALL_RANKS = "complete traces of all ranks"
     ONE_CLOCK = "one clock for all ranks"
     LAUNCHES = "launches of device work"
     SHAPES = "shapes of ops"
@@ -130,7 +130,7 @@ def _lost(tables: TableSet) -> str:
 
 def _untied(tables: TableSet) -> str:
     apart = len(np.unique(clock.of(tables).component))
-    return f"no collective ties the clocks of {apart} sets of ranks" if apart > 1 else ""
+    return f"no collective connects the clocks of {apart} sets of ranks" if apart > 1 else ""
 
 
 def _unlinked(tables: TableSet) -> str:
@@ -141,7 +141,7 @@ def _unlinked(tables: TableSet) -> str:
     unlinked = sum(
         int(((of_rank["launch_event"] < 0) & ~of_rank["before_window"]).sum()) for of_rank in kernels_of_ranks
     )
-    return f"{unlinked} of {everything} have none in the trace" if unlinked > UNLINKED * everything > 0 else ""
+    return f"{unlinked} of {everything} have no launch in the trace" if unlinked > UNLINKED * everything > 0 else ""
 
 
 def _shapeless(tables: TableSet) -> str:

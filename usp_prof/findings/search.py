@@ -109,7 +109,7 @@ def _recording_notes(tables: TableSet) -> list[HealthRow]:
     cost = recording_cost(tables)
     if not cost.matters(step_ns):
         return []
-    cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{100 * cost.ns / step_ns:.0f} %"
+    cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{100 * cost.ns / step_ns:.0f}%"
     if cost.is_known:
         detail = (
             f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms: gains are of a step without it"

@@ -49,7 +49,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
         if are_slow or of_steps >= SLOWER_THAN_OTHERS:
             ratio = of_messages if are_slow else of_steps
             yield Draft(
-                f"{axis} messages take {ratio:.1f} times as long as over gigabit Ethernet",
+                f"Messages on {axis} take {ratio:.1f}x as long as over gigabit Ethernet",
                 {"axis": axis},
                 {
                     "ratio": ratio,
@@ -58,7 +58,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
                     "median_transfer_ns": float(np.median(rows["transfer_ns"][on_axis])),
                 },
                 Edit("comm_faster", f"{ratio:.3g}", (("axis", axis),)),
-                "check the network of this axis: its interface, bandwidth and latency",
+                f"Check the network of {axis}: interface, bandwidth and latency",
                 rows=proof.largest("calls", proof.equals("axis", axis), "transfer_ns"),
                 settings={"gloo": "GLOO_SOCKET_IFNAME", "NCCL": "NCCL_SOCKET_IFNAME"},
             )

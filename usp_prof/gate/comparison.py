@@ -94,7 +94,7 @@ def _judgement(
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})
-"""Fractions that are speeds, over a device's or a link's peak: 0.1 % instead of 0.2 % is half the speed."""
+"""Fractions that are speeds, over a device's or a link's peak: 0.1% instead of 0.2% is half the speed."""
 
 
 def rule_for(series: Series) -> Rule:

@@ -187,11 +187,11 @@ def _worsening(judgement: Judgement) -> _Worsening:
 def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
     """Give the verdict that the interval allows; none is inconclusive.
 
-    With 2 % allowed and 4 % to resolve:
-        +3 % to +5 %      regressed: all of it is worse than allowed
-        -6 % to -3 %      improved: all of it is better by more than allowed
-        -1 % to +3 %      pass, if the likely change is allowed: nothing of it is beyond what has to be resolved
-        -1 % to +5 %      inconclusive
+    With 2% allowed and 4% to resolve:
+        +3% to +5%      regressed: all of it is worse than allowed
+        -6% to -3%      improved: all of it is better by more than allowed
+        -1% to +3%      pass, if the likely change is allowed: nothing of it is beyond what has to be resolved
+        -1% to +5%      inconclusive
     """
     worse, allowed = _worsening(judgement), rule.allowed.amount
     slack = 1e-12 * max(1.0, abs(worse.likely))

@@ -37,7 +37,7 @@ class Limit:
     scale: Scale
 
     def __str__(self) -> str:
-        return f"{self.amount:.4g}" if self.scale is Scale.ABSOLUTE else f"{self.amount * 100:.4g} %"
+        return f"{self.amount:.4g}" if self.scale is Scale.ABSOLUTE else f"{self.amount * 100:.4g}%"
 
     def times(self, factor: float) -> Limit:
         """Give a wider or narrower limit of the same scale."""
@@ -66,7 +66,7 @@ def _number(word: str, text: str) -> float:
 
 # The scale on which values are compared: logarithms where a change is relative
 #
-# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41 % of its rate, so the same
+# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41% of its rate, so the same
 # noise would call one a regression and not the other. In logarithms both changes are equal.
 
 

@@ -1,7 +1,7 @@
 """Samples and noise: one run's steps without warm-up and outliers, and how runs of one configuration differ.
 
-The centre is the pseudo-median (Hodges and Lehmann: the median of all pairwise means): it bears 29 % of bad steps like
-a median, and needs 5 % more steps than a mean where a median needs 57 % more. Its error takes the steps' correlation
+The centre is the pseudo-median (Hodges and Lehmann: the median of all pairwise means): it bears 29% of bad steps like
+a median, and needs 5% more steps than a mean where a median needs 57% more. Its error takes the steps' correlation
 into account: steps that follow each other tell less than independent ones.
 """
 
@@ -257,7 +257,7 @@ def _spread(run: Measured) -> float:
 # The ratio of medians (`judge = "medians"` of a policy): trusts the steps at hand and assumes nothing of other runs.
 #
 # The default judgement doubts a single baseline run: on a shared host, runs of one configuration differ by twice what
-# their steps do, so that +20 % over one baseline run stays inconclusive. Here the error of a median comes from a
+# their steps do, so that +20% over one baseline run stays inconclusive. Here the error of a median comes from a
 # bootstrap over blocks of neighbouring steps:
 #
 # 1. Take warm-up and odd steps out, as everywhere.

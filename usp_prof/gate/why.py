@@ -220,7 +220,7 @@ def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
 
 def _judgement(finding: SeenFinding, known: float, doubt: float) -> Judgement:
     more = finding.gain - known
-    reason = f"new, but runs may differ by {100 * doubt:.0f} % of a step: save a baseline of several runs"
+    reason = f"new, but runs may differ by {100 * doubt:.0f}% of a step: save a baseline of several runs"
     return Judgement(
         f"finding {finding.code}" + (f"[{finding.where.replace(' ', ',')}]" if finding.where else ""),
         finding.title,

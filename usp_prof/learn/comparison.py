@@ -51,7 +51,7 @@ def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
 
 
 def misses(lesson: Lesson, figures: LessonFigures) -> str:
-    """Say which predictions of the step miss what was measured: by more than their stated error, or than 5 %."""
+    """Say which predictions of the step miss what was measured: by more than their stated error, or than 5%."""
     key = next((figure.key for figure in lesson.figures if figure.metric == STEP), "")
     missed = [text for run in lesson.runs for text in _misses_of(run.name, figures.runs[run.name], key)]
     return f"Predictions that miss the measured step: {'; '.join(missed)}." if missed else ""
@@ -112,7 +112,7 @@ def _rows_of(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator
 def _replayed(run: RunFigures) -> str:
     if run.replayed_step_ns is None or run.replayed_error_ns is None:
         return ""
-    return f"{quantity(run.replayed_step_ns, Unit.NS)} ± {quantity(run.replayed_error_ns, Unit.NS)}"
+    return f"{quantity(run.replayed_step_ns, Unit.NS)} ±{quantity(run.replayed_error_ns, Unit.NS)}"
 
 
 def _claim_of(lesson: Lesson, shown: Shown, figures: LessonFigures) -> Claim:

@@ -10,7 +10,7 @@ Each part of the recorded step is held against the prediction of the same config
     pipeline         what waits beyond the predicted bubble becomes the time of a hand-over
     fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
 
-The whole is never scaled: what the parts leave over is the error that is shown, and beyond 10 % nothing is ranked.
+The whole is never scaled: what the parts leave over is the error that is shown, and beyond 10% nothing is ranked.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class RunnerUp:
     """The factor on that part from which on this plan is faster."""
 
     def within(self, first: Prediction) -> bool:
-        """Say whether the two cannot be told apart: the first's 80 % interval holds this step."""
+        """Say whether the two cannot be told apart: the first's 80% interval holds this step."""
         return self.plan.step_ns <= first.step_high_ns
 
 

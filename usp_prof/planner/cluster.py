@@ -148,7 +148,7 @@ def _peak(device: Device, dtype: str) -> float:
 
 
 FEW_MEMBERS = 0.92
-"""Rings of few members reach less of the link: 1 - 0.92 / n^2 fits nccl-tests of 2, 4 and 8 H100 within 3 %."""
+"""Rings of few members reach less of the link: 1 - 0.92 / n^2 fits nccl-tests of 2, 4 and 8 H100 within 3%."""
 TREE_STEPS = 0.7
 """Steps of an all-reduce over its members: what fits 16 to 512 H100 (256 MB) is 28 of 40 microseconds."""
 

@@ -107,6 +107,6 @@ def host_bytes(c: Cases, stages: Stages) -> Column:
 
 
 def fit_probability(peak: NDArray[np.float64], room: Column, spread: Column) -> NDArray[np.float64]:
-    """Give how likely a predicted peak stays below the room: logistic, 80 % of the peaks within `spread`."""
-    # A logistic distribution holds 80 % within 2.197 scales on either side.
+    """Give how likely a predicted peak stays below the room: logistic, 80% of the peaks within `spread`."""
+    # A logistic distribution holds 80% within 2.197 scales on either side.
     return np.asarray(1 / (1 + (peak / room) ** (2.197 / np.asarray(spread))))

@@ -1,4 +1,4 @@
-"""Prediction: what a configuration that was never run needs and gives, with the interval that holds 80 % of runs."""
+"""Prediction: what a configuration that was never run needs and gives, with the interval that holds 80% of runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prediction:
     """What a configuration would need and give. The parts are the busiest rank's and add up to the step.
 
     `bubble_ns` is all of its waiting in the pipeline, for messages too; `exposed_ns` is by axis; `fixed_ns` is what a
-    step takes whatever its size. Between the `low` and the `high` figures lie 80 % of the runs that were measured.
+    step takes whatever its size. Between the `low` and the `high` figures lie 80% of the runs that were measured.
     """
 
     configuration: Configuration

@@ -116,7 +116,7 @@ class Profile:
     fixed: Column = 0.02
     """Of a step, whatever its size."""
     time_spread: Column = 0.4
-    """Logarithm of the factor around the step, and around the memory, that holds 80 % of measured runs."""
+    """Logarithm of the factor around the step, and around the memory, that holds 80% of measured runs."""
     memory_spread: Column = 0.25
     jitter: Column = 0.01
     """Share that each doubling of devices adds: the slowest of more ranks."""

@@ -126,25 +126,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found, worst first: causes with the findings that go away with them, and what a screen leaves out."""
+    """Findings by certain gain: causes with the findings that disappear with them, and the number left out."""
 
     causes: tuple[Cause, ...]
     more: int = 0
-    """How many further causes there are."""
+    """Number of further causes."""
     noise: int = 0
-    """How many findings gain no more than their error."""
+    """Number of findings whose gain does not exceed its error."""
     rest: tuple[Finding, ...] = ()
-    """All other findings, to be unfolded where they are asked for."""
+    """All other findings, shown on request."""
     title: str = "Findings"
     unasked: str = ""
-    """How many rules could not look, and what they miss."""
+    """Sentence on the rules that were skipped and the input that they lack."""
     proofs: bool = False
-    """Give with each finding the SELECT whose rows prove it."""
+    """Whether each finding shows the SELECT whose rows prove it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was wrong with the input, or could not be known."""
+    """Rows of health: damaged or missing input."""
 
     rows: tuple[HealthRow, ...]
     more: int = 0

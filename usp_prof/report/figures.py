@@ -1,4 +1,4 @@
-"""Figures: values of metrics by dimensions, the parts of a step made of them, and the context that sections get."""
+"""Figures: metric values by dimension, the parts of a step, and the context of sections."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ByDims = dict[tuple[str, ...], dict[tuple[Key, ...], Number]]
 
 
 class Figures:
-    """Metric values, looked up by metric and by the dimensions they carry. Values that are not finite are not known."""
+    """Metric values by metric and dimensions. Values that are not finite are unknown."""
 
     def __init__(self, values: Iterable[Value]) -> None:
         self._values: dict[str, list[Value]] = defaultdict(list)
-        self._known: dict[str, _ByDims] = {}  # of the metrics that were asked for: few of many
+        self._known: dict[str, _ByDims] = {}  # by metric, for those looked up
         for value in values:
             self._values[value.metric.id].append(value)
 
@@ -41,16 +41,16 @@ class Figures:
         return self._known[metric]
 
     def whole(self, metric: str) -> Number | None:
-        """Give the value over everything."""
+        """Return the overall value."""
         return self._of(metric).get((), {}).get(())
 
     def at(self, metric: str, **dims: Key) -> Number | None:
-        """Give the value at exactly these dimensions."""
+        """Return the value at exactly these dimensions."""
         names = tuple(sorted(dims))
         return self._of(metric).get(names, {}).get(tuple(dims[name] for name in names))
 
     def along(self, metric: str, dim: str, **fixed: Key) -> dict[Key, Number]:
-        """Give the values along one dimension, the others fixed, in order."""
+        """Return the values along one dimension, the others fixed, in order."""
         names = tuple(sorted({dim, *fixed}))
         place = names.index(dim)
         wanted = [(i, fixed[name]) for i, name in enumerate(names) if name != dim]
@@ -62,23 +62,23 @@ class Figures:
         return dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
     def grid(self, metric: str, first: str, second: str) -> dict[tuple[Key, Key], Number]:
-        """Give the values over two dimensions, keyed in the order asked for."""
+        """Return the values over two dimensions, keyed in the given order."""
         names = tuple(sorted((first, second)))
         swap = names != (first, second)
         values = self._of(metric).get(names, {})
         return {(key[1], key[0]) if swap else (key[0], key[1]): value for key, value in values.items()}
 
     def total(self, metric: str, *dims: str) -> Number:
-        """Add up the values that carry exactly these dimensions, such as calls of every kind."""
+        """Sum the values with exactly these dimensions, such as calls of every kind."""
         return sum(self._of(metric).get(tuple(sorted(dims)), {}).values())
 
     def has(self, metric: str) -> bool:
-        """Say whether anything is known of a metric."""
+        """Return whether a metric has any value."""
         return bool(self._of(metric))
 
 
 def _by_dims(values: Iterable[Value]) -> _ByDims:
-    """Group values by the names of their dimensions, and key them by what these are."""
+    """Group values by the names of their dimensions, keyed by the dimension values."""
     groups: _ByDims = {}
     for value in values:
         if math.isfinite(value.value):
@@ -95,7 +95,7 @@ _CAUSES = ("bubble", "host", "input", "sync", "other")
 
 
 def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
-    """Give label, role and time of each part of the step at these dimensions, parts of no time left out."""
+    """Return label, role and time of each part of the step at these dimensions, without empty parts."""
     exposed = figures.along("exposed_comm_time", "axis", **dims)
     idle = figures.along("idle_time", "cause", **dims)
     listed: list[tuple[str, str, Number | None]] = [
@@ -108,12 +108,12 @@ def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
 
 
 def axes_in_order(axes: Iterable[Key]) -> list[Key]:
-    """Sort axes as screens show them."""
+    """Sort axes in the order of screens."""
     return _in_order(axes, _AXES)
 
 
 def label_of(role: str) -> str:
-    """Name a part by its role: `comm:tp` is exposed tp, `idle:host` idle: host."""
+    """Return the name of a part by its role: `comm:tp` is exposed tp, `idle:host` is idle: host."""
     family, _, which = role.partition(":")
     if family == "comm":
         return f"exposed {which}"
@@ -126,7 +126,7 @@ def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:
 
 
 def _idle_label(cause: Key) -> str:
-    # "Bubble" alone is the schedule's: a share of its window, in which a stage also waits inside other parts.
+    # "Bubble" alone is the share of the schedule's window; this is only the idle part of it.
     return "idle: pipeline" if cause == "bubble" else f"idle: {cause}"
 
 
@@ -135,7 +135,7 @@ def _idle_label(cause: Key) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything that is known of a run when its report is put together."""
+    """Everything known about a run when its report is built."""
 
     run: RunFacts
     tables: TableSet
@@ -145,5 +145,5 @@ class Context:
     figures: Figures
     findings: tuple[Finding, ...]
     ideal: IdealStep | None
-    """The step with all ranks alike, where findings were looked for."""
+    """The step with all ranks like their peers, if findings were searched."""
     health: tuple[HealthRow, ...]

@@ -56,7 +56,8 @@ def quantity(value: Number | None, unit: Unit) -> str:
         return UNKNOWN
     scale = _scale(abs(value), unit)
     scaled = value / scale.factor
-    return f"{_digits(scaled, _decimals(scaled, unit, value))} {scale.suffix}".strip()
+    gap = "" if scale.suffix in {"", "%", "x"} else " "
+    return f"{_digits(scaled, _decimals(scaled, unit, value))}{gap}{scale.suffix}"
 
 
 def signed(value: Number | None, unit: Unit) -> str:

@@ -1,9 +1,10 @@
-"""Wording that all writers share: the run in a few lines, a finding in two or three, a health row in one."""
+"""Wording shared by all writers: lines about the run, its findings and its health."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.model.finding import Basis
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
@@ -18,24 +19,24 @@ if TYPE_CHECKING:
     from usp_prof.report.document import RunFacts
 
 _NEGLIGIBLE = 0.0005
-REST = "causes beyond the first, the same causes again, and what is within the noise"
-"""What stands among the findings that have to be unfolded."""
+REST = "less important causes, repeated causes, and gains within measurement noise"
+"""Description of the findings that are folded."""
 
 
 def run_lines(run: RunFacts) -> list[str]:
-    """Say what was run: its name, ranks and axes, devices and steps, and what else lies beside it."""
+    """Return the name, ranks and axes, devices and steps of a run, and other runs in the same place."""
     lines = [run.name, f"{ranks_phrase(run)}{_axes(run)}", f"{_devices(run)}; {_steps(run)}"]
     if run.model:
         lines.append(f"model {run.model}")
     if run.paced:
-        lines.append("compute is paced (timed waits in place of work): times are real, arithmetic is not")
+        lines.append("compute is paced: timed waits replace work, so times are real but arithmetic is not")
     if run.others:
         lines.append(f"{counted(len(run.others), 'other run')} here: {_listed(run.others, 4)} (--run NAME|all)")
     return lines
 
 
 def ranks_phrase(run: RunFacts) -> str:
-    """Say how many ranks were read, and which when some are missing."""
+    """Return how many ranks were read, and which ones if some are missing."""
     read = len(run.ranks)
     if run.world_size is not None and read < run.world_size:
         return f"{read} of {run.world_size} ranks ({spans(run.ranks)})"
@@ -43,23 +44,22 @@ def ranks_phrase(run: RunFacts) -> str:
 
 
 def ranks_of_mean(run: RunFacts) -> str:
-    """Say whose steps a mean is of: all ranks', or those of these few where the job has more."""
+    """Return the ranks that a mean covers, as a possessive: all, or these few of a larger job."""
     if not run.is_part:
         return "all ranks'"
     return f"these {len(run.ranks)} ranks'" if len(run.ranks) != 1 else f"rank {run.ranks[0]}'s"
 
 
 def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
-    """Say what was found and where, what it is worth and how sure that is, what to do, and what rows prove it."""
+    """Return the lines of a finding: title and place, gain with its error, what to do, and the query that proves it."""
     lines = [f"{finding.title}{_in_brackets(finding.place)}"]
     if finding.gain_fraction > _NEGLIGIBLE:
-        error = f" \u00b1 {quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
+        error = f" \u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
         together = ""
         if finding.cumulative_gain_fraction > finding.gain_fraction:
-            together = f"; with those above {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)}"
-        lines.append(
-            f"worth {quantity(finding.gain_fraction, Unit.FRACTION)}{error} of the step ({finding.basis}{together})"
-        )
+            together = f"; {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)} with the findings above"
+        gain = quantity(finding.gain_fraction, Unit.FRACTION)
+        lines.append(f"saves {_at_most(finding)}{gain}{error} of the step ({finding.basis}{together})")
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:
@@ -68,11 +68,15 @@ def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
 
 
 def cause_lines(cause: Cause, *, proof: bool = False) -> list[str]:
-    """Say a finding, and which findings go away with it."""
+    """Return the lines of a finding, and the findings that disappear with it."""
     lines = finding_lines(cause.finding, proof=proof)
     if cause.parts:
-        lines.append(f"of the same cause: {', '.join(_brief(part) for part in cause.parts)}")
+        lines.append(f"same root cause: {', '.join(_brief(part) for part in cause.parts)}")
     return lines
+
+
+def _at_most(finding: Finding) -> str:
+    return "at most " if finding.basis is Basis.BOUND else ""
 
 
 def _brief(finding: Finding) -> str:
@@ -84,14 +88,14 @@ def _in_brackets(place: str) -> str:
 
 
 def left_out(more: int, noise: int) -> str:
-    """Say how many findings a screen leaves out; empty where it leaves out none."""
-    parts = [f"{more} more"] if more else []
-    parts += [f"{noise} within the noise (the gain does not exceed its error)"] if noise else []
-    return f"and {', '.join(parts)}" if parts else ""
+    """Return how many findings a screen leaves out, or an empty text."""
+    parts = [counted(more, "more finding")] if more else []
+    parts += [f"{counted(noise, 'finding')} within measurement noise"] if noise else []
+    return ", ".join(parts)
 
 
 def health_lines(rows: Iterable[HealthRow]) -> list[tuple[Severity, str]]:
-    """Say what was wrong, where and how often; what is wrong alike on several ranks is said once."""
+    """Return a line per problem with its place and count; the same problem on several ranks is one line."""
     alike: dict[tuple[str, str, str], list[HealthRow]] = {}
     for row in rows:
         alike.setdefault((row.code, row.severity, row.detail), []).append(row)
@@ -111,7 +115,7 @@ def _health_line(rows: list[HealthRow]) -> str:
 
 def _axes(run: RunFacts) -> str:
     if not run.axes:
-        return ", no parallel axes known"
+        return ", parallel axes unknown"
     sizes = " ".join(f"{axis}={size}" for axis, size in run.axes.items())
     return f", {sizes}{' (inferred)' if run.axes_inferred else ''}"
 
@@ -123,14 +127,14 @@ def _devices(run: RunFacts) -> str:
 
 def _steps(run: RunFacts) -> str:
     if not run.steps:
-        return "no steps known, the whole trace is one window"
+        return "steps unknown: the whole trace is one window"
     if run.step_source == "window":
-        return "no step marks, the whole trace is one window"
+        return "no step marks: the whole trace is one window"
     steps = counted(len(run.steps), "step")
     if run.step_source == "calls":
-        return f"{steps}: periods of the calls that all ranks share; where a step begins is not known"
+        return f"{steps}: periods of the collectives that all ranks share; where a step begins is unknown"
     if run.step_source == "pattern":
-        return f"{steps}: periods of a rank's work; where a step begins is not known"
+        return f"{steps}: periods of repeated work; where a step begins is unknown"
     return f"step{'s' if len(run.steps) > 1 else ''} {spans(run.steps)}"
 
 

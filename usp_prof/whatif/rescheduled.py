@@ -8,7 +8,7 @@ Each recorded step is compared with itself, so that a step that took longer as a
 4. The error is what 1 missed, how far the steps differ in the share that they save, and what the run leaves open: how a
    full backward divides into its halves.
 
-Two steps that save 30 and 15 ms of 100 and 50 ms agree: the gain is 30 %, and no error comes of their difference.
+Two steps that save 30 and 15 ms of 100 and 50 ms agree: the gain is 30%, and no error comes of their difference.
 """
 
 from __future__ import annotations

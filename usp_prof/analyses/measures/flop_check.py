@@ -129,7 +129,7 @@ def _part(name: str, model: float, trace: float, reasons: tuple[tuple[float, str
     if distance > _EXPLAINED:
         between = "between the causal half and the whole square: blocks on the diagonal are computed whole"
         more = "more than one pass: recomputation, padding, or work that several ranks repeat"
-        less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f} % of compute time)"
+        less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f}% of compute time)"
         why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
     return Part(name, model, trace, why)
 

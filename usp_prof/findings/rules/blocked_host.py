@@ -29,30 +29,31 @@ class BlockingSync:
     """The host waits for the device, or for a value of all ranks, within the step.
 
     What it finds
-        Device traces with calls inside the step in which the host waits for the device (`cudaStreamSynchronize`,
-        `cudaDeviceSynchronize`, a copy to the host), more than one a step, whose absence would shorten the step by 2 %
-        or more. The source is named: the op, mark or function around the call that costs most. One wait a step is left:
-        a loss has to be read some time.
-        Without a device: small collectives whose result the host reads at once (`.item()` is the next op after the
-        post), more than one a step, whose absence would shorten the step by 1 % or more.
+        Device traces with more than one call per step in which the host waits for the device (`cudaStreamSynchronize`,
+        `cudaDeviceSynchronize`, a copy to the host), if removing them would shorten the step by at least 2%. The title
+        names the op, mark or function around the most expensive call. One wait per step is accepted, because a loss
+        must be read some time. Without a device: small collectives whose result the host reads immediately (`.item()`
+        is the next op), more than one per step, if removing them would shorten the step by at least 1%.
 
     Why it costs time
-        While the host waits it launches nothing; when the device is done it stands idle until the next launch arrives.
-        Without a device all ranks stop for the slowest, time and again.
+        While the host waits, it launches nothing, and the device is idle until the next launch. Without a device, all
+        ranks stop for the slowest one each time.
 
     What to do
-        Take the call out of the step: no `.item()`, `print(loss)`, `.cpu()`, boolean tests or `nonzero` on device
-        tensors. torchtitan: raise `metrics.log_freq`; Megatron-LM: `--log-interval` larger,
-        `--no-check-for-nan-in-loss-and-grad`, `--timing-log-level 0`; nanotron: `logging.iteration_step_info_interval`
-        larger; DeepSpeed: `steps_per_print` larger, `wall_clock_breakdown: false`; our trainer: it has none unless
-        `--fault blocking-sync` puts one there. `torch.cuda.set_sync_debug_mode("warn")` shows each.
+        Move the call out of the step: no `.item()`, `print(loss)`, `.cpu()`, boolean tests or `nonzero` on device
+        tensors. `torch.cuda.set_sync_debug_mode("warn")` shows each one.
+        - torchtitan: larger `metrics.log_freq`.
+        - Megatron-LM: larger `--log-interval`, `--no-check-for-nan-in-loss-and-grad`, `--timing-log-level 0`.
+        - nanotron: larger `logging.iteration_step_info_interval`.
+        - DeepSpeed: larger `steps_per_print`, `wall_clock_breakdown: false`.
+        - our trainer: only with `--fault blocking-sync`.
 
     How the gain is predicted
-        The run is replayed with the host going on at once after all such calls, or collectives, but the last of each
-        step (`no_blocking`).
+        The run is replayed with the host continuing immediately after all such calls or collectives except the last of
+        each step (`no_blocking`).
 
     When it is wrong
-        When the value decides what is launched next (routing without padding, early stopping).
+        If the value decides what is launched next, as in routing without padding or early stopping.
     """
 
     CODE = "blocking-sync"
@@ -61,7 +62,7 @@ class BlockingSync:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Count the waits beyond one a step, and name the costliest source."""
+        """Draft findings for waits beyond one per step, with the most expensive source."""
         graph = graph_of(tables)
         for_device, for_ranks = blocks(graph, tables, copies_only=False), read_values(graph, tables)
         if for_device.any():
@@ -81,8 +82,8 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
     syncs = host.compute(tables).syncs
     worst = max(_by_cause(syncs).items(), key=lambda item: (item[1], item[0]), default=("", 0))
     return Draft(
-        f"the host waits for the device {_per_step(graph, rows):.0f} times a step, "
-        f"most in {worst[0] or 'an unknown op'}",
+        f"The host waits for the device {_per_step(graph, rows):.0f} times per step, "
+        f"longest in {worst[0] or 'an unknown op'}",
         {},
         {
             "waits_per_step": _per_step(graph, rows),
@@ -91,7 +92,7 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
             **longest(graph, rows, np.maximum(graph.gap, 0)),
         },
         Edit("no_blocking"),
-        f"take the wait in {worst[0] or 'it'} out of the step",
+        f"Move the wait in {worst[0] or 'this op'} out of the step",
         rows=proof.heaviest(graph, rows, np.maximum(graph.gap, 0)),
         settings=_LOGGING,
     )
@@ -100,11 +101,11 @@ def _device_waits(tables: TableSet, graph: Graph, rows: Flags) -> Draft:
 def _value_waits(graph: Graph, rows: Flags) -> Draft:
     waits = _per_step(graph, rows)
     return Draft(
-        f"the host waits for a reduced value {waits:.0f} times a step, besides the last one",
+        f"The host waits for a reduced value {waits:.0f} times per step, not counting the last one",
         {},
         {"waits_per_step": waits, **longest(graph, rows, graph.duration)},
         Edit("no_blocking"),
-        "read losses and norms once a step, after the update",
+        "Read losses and norms once per step, after the update",
         least_gain=0.01,
         rows=proof.heaviest(graph, rows, graph.duration),
         settings=_LOGGING,
@@ -112,7 +113,7 @@ def _value_waits(graph: Graph, rows: Flags) -> Draft:
 
 
 def _per_step(graph: Graph, rows: Flags) -> float:
-    """Give the mean number of marked nodes in a rank's step that has any."""
+    """Return the mean number of marked nodes per rank and step, over those with any."""
     places = np.unique(np.stack([graph.nodes.rank[rows], graph.nodes.step[rows]]), axis=1)
     return float(rows.sum() / places.shape[1])
 
@@ -125,37 +126,39 @@ def _by_cause(syncs: Iterable[SyncStat]) -> dict[str, int]:
 
 
 class BlockingCopies:
-    """Copies from pageable memory hold up the host.
+    """Copies from pageable memory block the host.
 
     What it finds
-        Copies between the device and pageable host memory (Kineto names them `Pageable`), where pinned memory would
-        shorten the step by 1 % or more. A copy of a loss takes a few microseconds: less than that is one of those.
+        Copies between the device and pageable host memory (named `Pageable` by Kineto), if pinned memory would shorten
+        the step by at least 1%. Copies of single values such as a loss are shorter than that.
 
     Why it costs time
-        A copy from pageable memory goes through a staging buffer: it is slower, and the call returns only when it is
-        done, so that nothing is launched meanwhile.
+        A copy from pageable memory uses a staging buffer. It is slower, and the call returns only when it is done, so
+        nothing is launched meanwhile.
 
     What to do
         Pin the memory and copy without blocking: `DataLoader(pin_memory=True)`, `tensor.to(device, non_blocking=True)`.
-        torchtitan: `training.dataloader.pin_memory = true`; Megatron-LM: its loaders pin, look at your own; nanotron:
-        its loader pins, look at what the collator adds; DeepSpeed: `deepspeed_io(pin_memory=True)`, and
-        `offload_optimizer.pin_memory: true`; our trainer: pins by itself.
+        - torchtitan: `training.dataloader.pin_memory = true`.
+        - Megatron-LM: its loaders pin; check your own.
+        - nanotron: its loader pins; check the collator.
+        - DeepSpeed: `deepspeed_io(pin_memory=True)`, `offload_optimizer.pin_memory: true`.
+        - our trainer: pins by default.
 
     How the gain is predicted
-        The run is replayed with the host going on at once after these copies, and each at 20 GB/s, which pinned memory
-        reaches over PCIe 4 (`pinned_copies`): modelled.
+        The run is replayed with the host continuing immediately after these copies, and each copy at 20 GB/s, which
+        pinned memory reaches over PCIe 4 (`pinned_copies`): modeled.
 
     When it is wrong
-        When the host needs what it copied back.
+        If the host needs what it copied back.
     """
 
     CODE = "blocking-copies"
-    TITLE = "Copies from pageable memory hold up the host"
+    TITLE = "Copies from pageable memory block the host"
     NEEDS = (Input.LAUNCHES,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Count pageable copies, and the calls in which the host waits for copies."""
+        """Draft a finding if pageable copies block the host."""
         graph = graph_of(tables)
         copies = pageable(graph)
         waits = blocks(graph, tables, copies_only=True)
@@ -170,7 +173,7 @@ class BlockingCopies:
                     **longest(graph, copies),
                 },
                 Edit("pinned_copies"),
-                "pin the host memory and copy without blocking",
+                "Pin the host memory and copy without blocking",
                 least_gain=0.01,
                 rows=proof.heaviest(graph, copies),
                 settings={"torch": "pin_memory=True, non_blocking=True", "DeepSpeed": "offload_optimizer.pin_memory"},
@@ -178,38 +181,40 @@ class BlockingCopies:
 
 
 class MemoryPressure:
-    """The allocator takes and gives back device memory within the step.
+    """The allocator requests and frees device memory within the step.
 
     What it finds
-        Runs in which `cudaMalloc`, `cudaFree` and their like are called inside the recorded steps, after warm-up, and
-        whose absence would shorten the step by 1 % or more. How full the device is stands beside it: retries happen
-        when the cache is full or broken into pieces.
+        Runs that call `cudaMalloc`, `cudaFree` and similar functions within the recorded steps, if removing the calls
+        would shorten the step by at least 1%. The evidence shows how full the device is: retries happen if the cache is
+        full or fragmented.
 
     Why it costs time
-        A device allocation stalls the host, and freeing waits for all work on the device: the caching allocator does
-        both when it finds no fitting block, and a retry does it for the whole cache.
+        A device allocation stalls the host, and freeing waits for all work on the device. The caching allocator does
+        both if it finds no suitable block, and a retry does it for the whole cache.
 
     What to do
-        Leave more room or break memory less: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, smaller micro-batches,
-        no `empty_cache()` inside the step. torchtitan: sets expandable segments in its scripts,
-        `training.local_batch_size` smaller; Megatron-LM: `--empty-unused-memory-level 0`, `--micro-batch-size` smaller
-        or `--recompute-activations`; nanotron: `tokens.micro_batch_size` smaller; DeepSpeed: `contiguous_gradients:
-        true`, smaller `stage3_max_live_parameters`; our trainer: `--micro-batch` smaller or `--recompute selective`.
+        Free or defragment memory: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, smaller micro-batches, no
+        `empty_cache()` within the step.
+        - torchtitan: its scripts set expandable segments; smaller `training.local_batch_size`.
+        - Megatron-LM: `--empty-unused-memory-level 0`, smaller `--micro-batch-size`, `--recompute-activations`.
+        - nanotron: smaller `tokens.micro_batch_size`.
+        - DeepSpeed: `contiguous_gradients: true`, smaller `stage3_max_live_parameters`.
+        - our trainer: smaller `--micro-batch`, or `--recompute selective`.
 
     How the gain is predicted
         The run is replayed without the host's time in these calls (`no_allocator_calls`).
 
     When it is wrong
-        When the recorded steps are warm-up, in which every run allocates.
+        If the recorded steps are warm-up, in which every run allocates.
     """
 
     CODE = "memory-pressure"
-    TITLE = "The allocator takes and gives back device memory within the step"
+    TITLE = "The allocator requests and frees device memory within the step"
     NEEDS = (Input.LAUNCHES,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Add up the host's time in device allocations."""
+        """Draft a finding for the rank whose host spends most time in device allocations."""
         spent, place = {}, {}
         for rank in tables.ranks:
             begin, end = allocating(tables.columns("launches", rank))
@@ -223,18 +228,18 @@ class MemoryPressure:
         full = {peak.rank: 1 - usage.headroom(peak) for peak in usage.peaks}.get(worst, float("nan"))
         first, last = (int(clock.of(tables).align(worst, when)) for when in place[worst])
         yield Draft(
-            f"device memory is allocated within the step, most on rank {worst}",
+            f"Device memory is allocated within the step, most on rank {worst}",
             {"rank": worst},
             {
                 "calls_per_step": usage.allocator_calls.get(worst, 0.0),
                 "host_ns": spent[worst],
-                "memory_in_use": full if np.isfinite(full) else "not known: record memory",
+                "memory_in_use": full if np.isfinite(full) else "unknown: record memory",
                 "at_rank": worst,
                 "start_ns": first,
                 "end_ns": last,
             },
             Edit("no_allocator_calls"),
-            "leave memory free; set expandable_segments:True",
+            "Leave memory free; set expandable_segments:True",
             least_gain=0.01,
             rows=proof.largest(
                 "launches", f"rank = {worst} AND regexp_matches(name, '{TAKES_MEMORY.pattern}')", "dur_ns"

@@ -35,30 +35,31 @@ alone is no such fault: it stands behind this finding, which says why it is late
 
 
 class SharedCores:
-    """Several ranks compute on the cores of one host, and hold each other up.
+    """Ranks share the cores of a host.
 
     What it finds
-        Ranks without devices, several to a host (the recorder's `processes_per_device`), whose ops take unevenly long:
-        at least a quarter of the compute is what the same op with the same shapes takes, on the same rank, beyond its
-        own median. Runs with paced compute wait by the clock, not for a core, and are not meant.
+        Several ranks without devices on one host (the recorder's `processes_per_device`) whose ops take irregular
+        times: at least 25% of the compute is time beyond the median of the same op with the same shapes on the same
+        rank. Paced runs are excluded, because they wait by the clock and not for a core.
 
     Why it costs time
-        A rank that the system takes off its core stops in the middle of whatever it does: an op, a transfer, the time
-        before a post. Each time it is another rank, and all others wait for it.
+        The operating system interrupts a rank in the middle of an op, a transfer or a post. Each time another rank is
+        affected, and all others wait for it.
 
     What to do
-        Give each rank cores of its own: fewer ranks a host, `OMP_NUM_THREADS` no larger than cores / ranks, pinning
-        (`torchrun --numa-binding`, `taskset`). Until then take late ranks, slow ranks and slow links beneath this
-        finding for its effects. torchtitan, Megatron-LM, nanotron and DeepSpeed run on devices; our trainer: `--pace`
-        takes compute off the cores.
+        Give each rank its own cores: fewer ranks per host, `OMP_NUM_THREADS` of at most cores / ranks, and pinning
+        (`torchrun --numa-binding`, `taskset`). Until then, treat late ranks, slow ranks and slow links below this
+        finding as its effects.
+        - torchtitan, Megatron-LM, nanotron, DeepSpeed: run on devices.
+        - our trainer: `--pace` takes compute off the cores.
 
     How the gain is predicted
-        The run is replayed with all ranks alike (`ideal`): compute at the mean of peers, transfers and hosts at their
-        median. Cores of one's own would gain more than that; how much, a run on shared cores cannot tell.
+        The run is replayed with all ranks performing like their peers (`ideal`): mean compute, median transfers and
+        hosts. Separate cores would save more, but this run cannot show how much.
 
     When it is wrong
-        When ops differ in what their shapes do not show (sparse data, values that decide how long a loop runs). A rank
-        that is slow in all that it does is no effect of shared cores: it comes first where it costs more.
+        If ops differ in something that shapes do not show, such as sparse data. A rank that is slow in everything it
+        does is not an effect of shared cores, and comes first if it costs more.
     """
 
     CODE = "shared-cores"
@@ -77,7 +78,7 @@ class SharedCores:
         if uneven < UNEVEN:
             return
         yield Draft(
-            f"{manifest.processes_per_device} ranks share the cores of a host: times of the same op vary widely",
+            f"{manifest.processes_per_device} ranks share the cores of one host, so times of the same op vary widely",
             {},
             {
                 "processes_per_host": manifest.processes_per_device,
@@ -85,7 +86,7 @@ class SharedCores:
                 **longest(graph, beyond_ns > 0, beyond_ns),
             },
             Edit("ideal"),
-            "give each rank its own cores: fewer ranks a host, fewer threads, pinning",
+            "Give each rank its own cores: fewer ranks per host, fewer threads, pinning",
             covers=EFFECTS,
             rows=proof.heaviest(graph, beyond_ns > 0, beyond_ns),
         )
@@ -112,35 +113,34 @@ SLOWED = 1.1
 
 
 class SlowedCompute:
-    """Communication slows the compute that it runs beside.
+    """Communication slows the compute that it overlaps with.
 
     What it finds
-        Kernels (same name, grid and shapes) that take at least 1.1 times as long beside communication as they do alone,
-        where being as fast as alone would shorten the step by 2 % or more.
+        Kernels (same name, grid and shapes) that take at least 1.1 times as long during communication as alone, if
+        running as fast as alone would shorten the step by at least 2%.
 
     Why it costs time
-        Communication kernels occupy multiprocessors and memory bandwidth: overlap is not free, and products that fill
-        whole waves of the device fall into one wave more.
+        Communication kernels occupy multiprocessors and memory bandwidth. Products that fill whole waves of the device
+        then need one wave more.
 
     What to do
         Give communication fewer multiprocessors, or use copy engines: `NCCL_MAX_CTAS`, `NCCL_MAX_NCHANNELS`,
-        user-buffer registration, `CUDA_DEVICE_MAX_CONNECTIONS`. torchtitan: `compile.enable` for fewer, larger kernels,
-        symmetric memory with `parallelism.enable_async_tensor_parallel`; Megatron-LM: `--nccl-ub` with
-        `--ddp-bucket-size`, `--tp-comm-overlap` with user buffers; nanotron: only NCCL's environment; DeepSpeed:
-        `overlap_comm: false` where the slowing costs more than the overlap brings; our trainer: only NCCL's
-        environment.
+        user-buffer registration, `CUDA_DEVICE_MAX_CONNECTIONS`.
+        - torchtitan: `compile.enable`; symmetric memory with `parallelism.enable_async_tensor_parallel`.
+        - Megatron-LM: `--nccl-ub` with `--ddp-bucket-size`; `--tp-comm-overlap` with user buffers.
+        - DeepSpeed: `overlap_comm: false` if the slowdown costs more than the overlap saves.
+        - nanotron, our trainer: NCCL's environment variables.
 
     How the gain is predicted
-        The run is replayed with these kernels as fast as alone, and communication as fast as it was
-        (`no_interference`): a bound, since communication that gets less of the device takes longer.
+        The run is replayed with these kernels as fast as alone and communication unchanged (`no_interference`): an
+        upper limit, because communication with fewer resources takes longer.
 
     When it is wrong
-        When the kernels beside communication differ from those alone in something that name, grid and shapes do not
-        show.
+        If the kernels differ in something that name, grid and shapes do not show.
     """
 
     CODE = "slowed-compute"
-    TITLE = "Communication slows the compute that it runs beside"
+    TITLE = "Communication slows the compute that it overlaps with"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
@@ -154,12 +154,12 @@ class SlowedCompute:
         slowed = float(duration[rows].sum() / (duration[rows] / slowdown.ratio[rows]).sum())
         if slowed >= SLOWED:
             yield Draft(
-                f"compute beside communication takes {slowed:.2f} times as long as alone",
+                f"Compute takes {slowed:.2f}x as long during communication as alone",
                 {},
                 {"kernels": int(rows.sum()), "kinds_compared": slowdown.kinds, "ratio": slowed}
                 | dict(longest(graph, rows, np.asarray(duration))),
                 Edit("no_interference"),
-                "give communication kernels fewer SMs",
+                "Give communication kernels fewer SMs",
                 basis=Basis.BOUND,
                 rows=proof.heaviest(graph, rows),
                 settings={"NCCL": "NCCL_MAX_CTAS", "Megatron-LM": "--nccl-ub"},

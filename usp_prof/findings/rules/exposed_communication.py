@@ -1,4 +1,4 @@
-"""Rules on exposed communication: gradients, gathers of weights and tensor-parallel calls that no compute hides."""
+"""Rules on exposed communication: gradients, weight gathers and tensor-parallel collectives."""
 
 from __future__ import annotations
 
@@ -23,38 +23,40 @@ GRADIENT_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
 
 
 class ExposedGradientSync:
-    """Gradients are synchronised while nothing else runs.
+    """Gradient synchronization is exposed.
 
     What it finds
-        Communication of the data-parallel axes (`dp`, `dp_replicate`, `dp_shard`) that is exposed, so that overlapping
-        it with the backward would shorten the step by 4 % or more (a little is left at the end of every backward).
+        Exposed communication of the data-parallel axes (`dp`, `dp_replicate`, `dp_shard`), if overlapping it with the
+        backward pass would shorten the step by at least 4%. A small rest is exposed at the end of every backward pass.
 
     Why it costs time
-        The gradient of a layer is ready long before the backward of all layers has ended; synchronising at the end
-        leaves the device idle for as long as that takes.
+        The gradient of a layer is ready long before the backward pass ends. Synchronizing at the end leaves the device
+        idle.
 
     What to do
-        Overlap it: DDP with buckets (`bucket_cap_mb`), no `no_sync` around the last micro-batch; Megatron-LM
-        `--overlap-grad-reduce` and `--overlap-param-gather`; DeepSpeed `overlap_comm: true`; FSDP2 overlaps by itself
-        unless a reshard or an explicit wait stands in the way; nanotron overlaps with its bucketed gradient
-        accumulator. torchtitan has FSDP2's overlap; our trainer overlaps unless `--fault unoverlapped` forbids it
-        (`--bucket-mb`).
+        Overlap gradient synchronization with the backward pass.
+        - DDP: buckets (`bucket_cap_mb`), and no `no_sync` around the last micro-batch.
+        - FSDP2, torchtitan: overlaps by default; look for an explicit wait or reshard.
+        - Megatron-LM: `--overlap-grad-reduce`, `--overlap-param-gather`.
+        - DeepSpeed: `overlap_comm: true`.
+        - nanotron: overlaps with its bucketed gradient accumulator.
+        - our trainer: overlaps unless `--fault unoverlapped` is set; `--bucket-mb`.
 
     How the gain is predicted
-        The run is replayed with each reduction beginning when its share of the last backward is done, and the optimizer
-        alone waiting for it (`sync_overlapped`): what backward cannot cover stays exposed.
+        The run is replayed with each reduction starting when its share of the last backward pass is done, and only the
+        optimizer waiting for it (`sync_overlapped`). What backward cannot hide stays exposed.
 
     When it is wrong
-        When communication slows the compute that it would run beside (shared links, few SMs); when gradients are needed
-        early (clipping by global norm is before the optimizer and stays).
+        If communication slows the compute that it overlaps with (shared links, few SMs), or if gradients are needed
+        early.
     """
 
     CODE = "exposed-gradient-sync"
-    TITLE = "Gradients are synchronised while nothing else runs"
+    TITLE = "Gradient synchronization is exposed"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Ask of each data-parallel axis what hiding its reductions would save; gathers of weights are a rule below."""
+        """Draft a finding per data-parallel axis that reduces gradients."""
         graph = graph_of(tables)
         for axis in GRADIENT_AXES:
             rows = graph.on_axis(str(axis))
@@ -63,12 +65,12 @@ class ExposedGradientSync:
             if not _reductions(tables, str(axis)):
                 continue
             yield Draft(
-                f"gradient synchronisation on {axis} is exposed: no compute runs beside it",
+                f"Gradient synchronization on {axis} is exposed",
                 {"axis": str(axis)},
                 {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
                 | dict(longest(graph, rows, graph.transfer)),
                 Edit("sync_overlapped", places=(("axis", str(axis)),)),
-                "overlap gradient synchronisation with backward",
+                "Overlap gradient synchronization with the backward pass",
                 least_gain=0.04,
                 covers=("slow-link",),
                 rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op IN {REDUCES}", "dur_ns"),
@@ -81,7 +83,7 @@ class ExposedGradientSync:
 
 
 def _reductions(tables: TableSet, axis: str) -> int:
-    """Count the operations that reduce gradients on an axis; without one there is nothing to overlap."""
+    """Count the operations that reduce gradients on an axis."""
     collectives = (tables.columns("collectives", rank) for rank in tables.ranks)
     return sum(int((of_rank.matches("axis", axis) & of_rank.matches("op", *REDUCES)).sum()) for of_rank in collectives)
 
@@ -91,37 +93,39 @@ FEWEST_GATHERS = 2
 
 
 class ExposedGathers:
-    """Sharded weights are gathered while nothing else runs.
+    """Gathers of sharded weights are exposed.
 
     What it finds
-        ZeRO-3 (FSDP) runs whose all-gathers in forward and backward are waited for, so that asking for each one while
-        the layer before computes would shorten the step by 4 % or more (the first gather of a pass cannot be hidden).
+        ZeRO-3 or FSDP runs that wait for all-gathers in forward and backward, if requesting each one while the previous
+        layer computes would shorten the step by at least 4%. The first gather of a pass cannot be hidden.
 
     Why it costs time
-        A layer cannot begin before its weights are there. Asked for at that moment, the gather takes its whole time
-        from the step, once in forward and, where weights are freed in between, once more in backward.
+        A layer cannot start before its weights arrive. A gather requested at that moment adds its whole time to the
+        step, in forward and, if weights are freed in between, again in backward.
 
     What to do
-        Gather ahead, and free weights later. torchtitan: FSDP2 prefetches forward by itself; set
-        `parallelism.fsdp_reshard_after_forward = "never"` where memory allows, which drops the second gather;
-        Megatron-LM: `--overlap-param-gather` with `--use-distributed-optimizer`; nanotron: has no ZeRO-3, use
-        `optimizer.zero_stage: 1`; DeepSpeed: `overlap_comm: true`, a larger `stage3_prefetch_bucket_size` and
-        `stage3_max_reuse_distance`; our trainer: `--prefetch`, or `--zero 2`.
+        Gather earlier and free weights later.
+        - torchtitan: FSDP2 prefetches in forward; `parallelism.fsdp_reshard_after_forward = "never"` drops the second
+          gather if memory allows.
+        - Megatron-LM: `--overlap-param-gather` with `--use-distributed-optimizer`.
+        - DeepSpeed: `overlap_comm: true`, larger `stage3_prefetch_bucket_size` and `stage3_max_reuse_distance`.
+        - nanotron: has no ZeRO-3; use `optimizer.zero_stage: 1`.
+        - our trainer: `--prefetch`, or `--zero 2`.
 
     How the gain is predicted
-        The run is replayed with each gather asked for when the layer before begins (`prefetch=on`).
+        The run is replayed with each gather requested when the previous layer starts (`prefetch=on`).
 
     When it is wrong
-        When weights of two layers at once do not fit in memory, and when gathers slow the compute that they run beside.
+        If the weights of two layers do not fit in memory, or if gathers slow the compute that they overlap with.
     """
 
     CODE = "exposed-gathers"
-    TITLE = "Sharded weights are gathered while nothing else runs"
+    TITLE = "Gathers of sharded weights are exposed"
     NEEDS = (Input.ALL_RANKS,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Look for weights that are gathered inside forward and backward."""
+        """Draft a finding if weights are gathered inside forward and backward."""
         gathers = {axis: sum(_inside(tables, rank, str(axis)) for rank in tables.ranks) for axis in GATHER_AXES}
         axis = max(GATHER_AXES, key=lambda candidate: gathers[candidate])
         if gathers[axis] < FEWEST_GATHERS * len(tables.ranks):
@@ -129,14 +133,14 @@ class ExposedGathers:
         graph = graph_of(tables)
         steps = max(len(tables.columns("steps", rank)) for rank in tables.ranks)
         yield Draft(
-            f"weight gathers on {axis} are exposed: no compute runs beside them",
+            f"Weight gathers on {axis} are exposed",
             {"axis": str(axis)},
             {
                 "gathers_per_rank_and_step": gathers[axis] / steps / len(tables.ranks),
                 **longest(graph, graph.on_axis(str(axis)), graph.transfer),
             },
             Edit("prefetch", "on"),
-            "gather each layer's weights while the layer before computes",
+            "Gather each layer's weights while the previous layer computes",
             least_gain=0.04,
             covers=("slow-link",),
             rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op = 'all_gather'", "dur_ns"),
@@ -149,53 +153,54 @@ class ExposedGathers:
 
 
 def _inside(tables: TableSet, rank: int, axis: str) -> int:
-    """Count a rank's gathers in forward and backward; those after the optimizer are of ZeRO-1 and -2."""
+    """Count a rank's gathers in forward and backward; gathers after the optimizer belong to ZeRO-1 and -2."""
     parts = tables.columns("collectives", rank)
     rows = parts.matches("axis", axis) & parts.matches("op", "all_gather")
     return int((rows & parts.matches("phase", "forward", "backward")).sum())
 
 
 class ExposedTensorParallel:
-    """Tensor-parallel communication runs while nothing else does.
+    """Tensor-parallel communication is exposed.
 
     What it finds
-        Communication of the axis `tp` (sequence parallelism included) whose hiding behind compute would shorten the
-        step by 5 % or more. It is an opportunity: most implementations leave these collectives exposed.
+        Exposed communication of the axis `tp` (including sequence parallelism), if hiding it would shorten the step by
+        at least 5%. This is an opportunity: most implementations expose these collectives.
 
     Why it costs time
-        Every layer needs two collectives forward and two backward whose result the next product waits for.
+        Every layer needs two collectives in forward and two in backward, and the next product waits for each result.
 
     What to do
-        Split products and collectives into pieces that overlap, or use fewer tensor-parallel ranks. torchtitan:
-        `parallelism.enable_async_tensor_parallel = true` with `compile.enable = true`; Megatron-LM: `--tp-comm-overlap`
-        with `--sequence-parallel` (needs Transformer Engine); nanotron: `parallelism.tp_linear_async_communication:
-        true` with `tp_mode: REDUCE_SCATTER`; DeepSpeed: has none of its own, lower the degree of the model it is given;
-        our trainer: lower `--tp`.
+        Split products and collectives into pieces that overlap, or use fewer tensor-parallel ranks.
+        - torchtitan: `parallelism.enable_async_tensor_parallel = true` with `compile.enable = true`.
+        - Megatron-LM: `--tp-comm-overlap` with `--sequence-parallel` (needs Transformer Engine).
+        - nanotron: `parallelism.tp_linear_async_communication: true` with `tp_mode: REDUCE_SCATTER`.
+        - DeepSpeed: lower the degree of the model it is given.
+        - our trainer: `--tp-async`, or a lower `--tp`.
 
     How the gain is predicted
-        The run is replayed with nothing but the next step waiting for this axis (`comm_hidden`): a bound, since the
+        The run is replayed with only the next step waiting for this axis (`comm_hidden`): an upper limit, because the
         first and last piece of every collective stay exposed.
 
     When it is wrong
-        When pieces of the products are too small to fill the device, which is soon so.
+        If the pieces of the products are too small to fill the device, which happens early.
     """
 
     CODE = "exposed-tensor-parallel"
-    TITLE = "Tensor-parallel communication runs while nothing else does"
+    TITLE = "Tensor-parallel communication is exposed"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Ask what hiding the axis would save."""
+        """Draft a finding if the axis communicates."""
         graph = graph_of(tables)
         rows = graph.on_axis(Axis.TP)
         if rows.any():
             yield Draft(
-                "tensor-parallel communication is exposed: no compute runs beside it",
+                "Tensor-parallel communication is exposed",
                 {"axis": str(Axis.TP)},
                 {"parts": int(rows.sum()), "transfer_ns": int(graph.transfer[rows & graph.tied].sum())}
                 | dict(longest(graph, rows, graph.transfer)),
                 Edit("comm_hidden", places=(("axis", str(Axis.TP)),)),
-                "overlap pieces of products and collectives, or lower the tensor-parallel degree",
+                "Overlap pieces of products and collectives, or lower the tensor-parallel degree",
                 least_gain=0.05,
                 rows=proof.heaviest(graph, rows, graph.transfer),
                 opportunity=True,

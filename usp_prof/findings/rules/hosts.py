@@ -25,29 +25,33 @@ if TYPE_CHECKING:
 
 
 class HostBound:
-    """The device waits for the host to launch its work.
+    """The device waits for launches.
 
     What it finds
-        Device traces in which kernels that follow each other at once, without waiting for their launches, would shorten
-        the step by 5 % or more. Less is ordinary: a few launches are late in every run.
+        Device traces in which running kernels back to back, without waiting for their launches, would shorten the step
+        by at least 5%. A few late launches are normal in every run.
 
     Why it costs time
-        A kernel that is shorter than its launch (about 5 us of host time) leaves the device idle until the next
+        A kernel that is shorter than its launch (about 5 us of host time) leaves the device idle until the next launch
         arrives.
 
     What to do
-        Make the work larger or the launches fewer: CUDA graphs (`torch.compile(mode="reduce-overhead")`, Megatron-LM
-        `--enable-cuda-graph`), `torch.compile`, fused optimizers (`fused=True`), larger micro-batches; no
-        synchronisation (`.item()`, printing a loss) inside the step. torchtitan: `compile.enable = true`; nanotron:
-        larger `tokens.micro_batch_size`; DeepSpeed: `engine.compile()`; our trainer: `--compile`.
+        Make the work larger or the launches fewer, and avoid synchronization (`.item()`, printing a loss) inside the
+        step.
+        - PyTorch: CUDA graphs (`torch.compile(mode="reduce-overhead")`), fused optimizers (`fused=True`), larger
+          micro-batches.
+        - torchtitan: `compile.enable = true`.
+        - Megatron-LM: `--enable-cuda-graph`.
+        - nanotron: larger `tokens.micro_batch_size`.
+        - DeepSpeed: `engine.compile()`.
+        - our trainer: `--compile`.
 
     How the gain is predicted
-        The run is replayed with kernels waiting for each other and for communication only, and a host that no longer
-        thinks before each launch (`no_launch_gaps`). The stated error reaches to a host whose launches take half as
-        long.
+        The run is replayed with kernels waiting only for each other and for communication, and without host think time
+        before launches (`no_launch_gaps`). The error covers a host whose launches take half as long.
 
     When it is wrong
-        When the host waits for data or a value from the device that the graph would need as well.
+        If the host waits for data, or for a device value that a graph would need as well.
     """
 
     CODE = "host-bound"
@@ -59,11 +63,11 @@ class HostBound:
         launches = int((graph_of(tables).edges.kind == EdgeKind.LAUNCH).sum())
         if launches:
             yield Draft(
-                "the device waits for the host to launch its kernels",
+                "The device waits for the host to launch kernels",
                 {},
                 {"launches": launches},
                 Edit("no_launch_gaps"),
-                "use CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
+                "Use CUDA graphs, torch.compile, fused kernels or a larger micro-batch",
                 least_gain=0.05,
                 # Work that begins as soon as it is launched: the device had nothing else to do.
                 rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
@@ -77,39 +81,41 @@ GARBAGE = re.compile(r"\bcollect\b|gc\.py|garbage", re.IGNORECASE)
 HOST_RANGES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
 HELD = 0.8
 """Share of the pause that a range must hold."""
-COLLECT = "collect garbage at one moment on all ranks"
-UNTOLD = "the trace does not show what ran: record with stacks (with_stack=True)"
+COLLECT = "Collect garbage on all ranks at the same time"
+UNTOLD = "The trace does not show what ran: record with stacks (with_stack=True)"
 SETTINGS = {"torchtitan": "training.gc_freq", "Megatron-LM": "--manual-gc --manual-gc-interval"}
 
 
 class HostPause:
-    """The host stops for a while: garbage collection, preemption, a checkpoint.
+    """The host pauses.
 
     What it finds
-        Think times of a host that are far beyond its ordinary ones (20 times the 99th percentile and at least 2 ms),
-        outside the data loader, the allocator's calls and waits for the device, whose removal would shorten the mean
-        step by 2 % or more. It names the innermost op, annotation or Python frame in which the longest pause lies.
+        Gaps in a host's work that are far longer than usual (20 times the 99th percentile and at least 2 ms), if
+        removing them would shorten the mean step by at least 2%. Data loading, allocator calls and waits for the device
+        are excluded. The title names the innermost op, annotation or Python frame of the longest pause.
 
     Why it costs time
-        The device runs dry, and since ranks pause at different moments, each pause stops all ranks that communicate
-        with it.
+        The device runs out of work. Ranks pause at different times, so each pause stops all ranks that communicate with
+        it.
 
     What to do
-        Look at what ran in the pause; where nothing tells, record with `with_stack=True`. If it is Python's garbage
-        collector, collect at one moment on all ranks: `gc.disable()` and `gc.collect()` every so many steps
-        (torchtitan: `training.gc_freq`; Megatron-LM: `--manual-gc --manual-gc-interval 100`), `gc.freeze()` after the
-        first step; save checkpoints in the background. nanotron and DeepSpeed have no setting: call `gc` in your own
-        loop; our trainer makes it with `--fault pause`.
+        Check what ran in the pause; record with `with_stack=True` if nothing is named. If it is Python's garbage
+        collector, collect on all ranks at the same time: `gc.disable()`, `gc.freeze()` after the first step, and
+        `gc.collect()` every few steps. Save checkpoints in the background.
+        - torchtitan: `training.gc_freq`.
+        - Megatron-LM: `--manual-gc --manual-gc-interval 100`.
+        - nanotron, DeepSpeed: no setting; call `gc` in your own loop.
+        - our trainer: `--fault pause` reproduces it.
 
     How the gain is predicted
-        The run is replayed with these pauses removed (`no_pauses`).
+        The run is replayed without these pauses (`no_pauses`).
 
     When it is wrong
-        When the recording holds a pause that is rare: the mean over few recorded steps overstates it.
+        If the recording contains a rare pause: the mean over few recorded steps overstates it.
     """
 
     CODE = "host-pause"
-    TITLE = "The host stops for a while"
+    TITLE = "The host pauses"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
@@ -125,7 +131,7 @@ class HostPause:
         collects = GARBAGE.search(ran) is not None
         times = "once" if len(paused_nodes) == 1 else f"{len(paused_nodes)} times"
         yield Draft(
-            f"the host pauses {times}, longest on rank {rank}{f', in {ran}' if ran else ''}",
+            f"The host pauses {times}, longest on rank {rank}{f', in {ran}' if ran else ''}",
             {"rank": rank, "step": int(graph.nodes.step[node])},
             {
                 "pauses": len(paused_nodes),
@@ -135,7 +141,7 @@ class HostPause:
                 **spot(graph, node, end - length, end),
             },
             Edit("no_pauses"),
-            COLLECT if collects else f"check what {ran} does there" if ran else UNTOLD,
+            COLLECT if collects else f"Check what {ran} does on rank {rank}" if ran else UNTOLD,
             settings=SETTINGS if collects else {},
             rows=proof.gaps_before(graph, paused_nodes, think_times(graph)),
         )
@@ -160,31 +166,33 @@ def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
 
 
 class LateInput:
-    """The device waits for the next batch.
+    """The step waits for input data.
 
     What it finds
-        Time of the host inside the data loader (`enumerate(DataLoader)`, a `train::input` mark, ...) whose removal
-        would shorten the step by 3 % or more. One rank that loads slowly is enough: its peers wait in their
-        collectives.
+        Host time in the data loader (`enumerate(DataLoader)`, a `train::input` mark, ...), if removing it would shorten
+        the step by at least 3%. One slow rank is enough, because its peers wait in their collectives.
 
     Why it costs time
-        A batch that is not there when the step begins is waited for with nothing on the device's queue.
+        If the batch is missing when the step starts, the device has nothing to run.
 
     What to do
-        Load ahead in other processes: `num_workers` and `prefetch_factor` of `torch.utils.data.DataLoader` (torchtitan:
-        `training.dataloader.num_workers`; Megatron-LM: `--num-workers`; nanotron: `data_stages.*.num_loading_workers`),
-        with `pin_memory=True` and `non_blocking=True` copies; keep tokenised data on local disks.
-        DeepSpeed: `num_local_io_workers` of `deepspeed_io`; our trainer makes it with `--fault late-input`.
+        Load ahead in other processes with `num_workers`, `prefetch_factor`, `pin_memory=True` and `non_blocking=True`
+        copies. Keep tokenized data on local disks.
+        - torchtitan: `training.dataloader.num_workers`.
+        - Megatron-LM: `--num-workers`.
+        - nanotron: `data_stages.*.num_loading_workers`.
+        - DeepSpeed: `num_local_io_workers` of `deepspeed_io`.
+        - our trainer: `--fault late-input` reproduces it.
 
     How the gain is predicted
-        The run is replayed with the host's time in the loader removed (`no_input_wait`), on all ranks.
+        The run is replayed without the host's time in the loader (`no_input_wait`), on all ranks.
 
     When it is wrong
-        When the loader's range covers work that has to be done anyway (packing, copies to the device).
+        If the loader's range includes work that is needed anyway, such as packing or copies to the device.
     """
 
     CODE = "late-input"
-    TITLE = "The device waits for the next batch"
+    TITLE = "The step waits for input data"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
@@ -194,11 +202,11 @@ class LateInput:
         if worst < 0 or not loading[worst]:
             return
         yield Draft(
-            f"the step waits for data; rank {worst} loads longest",
+            f"The step waits for input data, longest on rank {worst}",
             {"rank": worst},
             {"loading_ns_per_step": loading[worst], "median_ns_per_step": sorted(loading.values())[len(loading) // 2]},
             Edit("no_input_wait"),
-            "load ahead: more workers, prefetching, pinned memory",
+            "Load ahead: more workers, prefetching, pinned memory",
             least_gain=0.03,
             rows=_rows(worst),
             settings={"torch": "DataLoader(num_workers=, prefetch_factor=, pin_memory=True)"},

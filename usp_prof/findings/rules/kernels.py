@@ -29,47 +29,49 @@ REACHABLE_EFFICIENCY = 0.6
 
 
 class SlowOp:
-    """An op that takes much of the compute is far below what the device can do.
+    """A large op is far below the roofline.
 
     What it finds
-        Of the ops below 30 % of what the roofline allows for their FLOP and bytes, the one that takes most time, when
-        that is a tenth of the compute or more and 60 % would shorten the step by 3 % or more. It is an opportunity:
-        which rate a shape can reach is not known for certain.
+        The longest op below 30% of the roofline for its FLOPs and bytes, if it takes at least 10% of the compute and
+        60% of the roofline would shorten the step by at least 3%. This is an opportunity, because the rate that a shape
+        can reach is uncertain.
 
     Why it costs time
-        Large products reach 60 to 80 % of the roofline, memory-bound ops as much of the bandwidth.
+        Large products reach 60 to 80% of the roofline, and memory-bound ops the same share of the bandwidth.
 
     What to do
-        Another kernel: a fused one (`torch.compile`, `F.scaled_dot_product_attention` with the flash backend, fused
-        cross entropy), the right dtype (a product left in fp32, TF32 not allowed), a larger micro-batch. torchtitan:
-        `compile.enable = true`, `training.mixed_precision_param = "bfloat16"`; Megatron-LM: `--use-flash-attn`,
-        `--cross-entropy-loss-fusion`, `--bf16`; nanotron: `model.dtype: bfloat16`; DeepSpeed: `"bf16": {"enabled":
-        true}`; our trainer: `--compile`, `--dtype bf16`.
+        Use another kernel (`torch.compile`, `F.scaled_dot_product_attention` with the flash backend, fused cross
+        entropy), the right data type (no product in fp32, TF32 allowed), or a larger micro-batch.
+        - torchtitan: `compile.enable = true`, `training.mixed_precision_param = "bfloat16"`.
+        - Megatron-LM: `--use-flash-attn`, `--cross-entropy-loss-fusion`, `--bf16`.
+        - nanotron: `model.dtype: bfloat16`.
+        - DeepSpeed: `"bf16": {"enabled": true}`.
+        - our trainer: `--compile`, `--dtype bf16`.
 
     How the gain is predicted
-        The run is replayed with this op at 60 % of the roofline (`op_faster`): a bound.
+        The run is replayed with this op at 60% of the roofline (`op_faster`): an upper limit.
 
     When it is wrong
-        When the shape cannot be computed faster (one row, odd sizes: see `usp-prof explain wasted-tiles`).
+        If the shape cannot be computed faster, such as a single row or odd sizes (`usp-prof explain wasted-tiles`).
     """
 
     CODE = "slow-op"
-    TITLE = "An op that takes much of the compute is far below what the device can do"
+    TITLE = "A large op is far below the roofline"
     NEEDS = (Input.SHAPES,)
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """List the top ops that are far below the roofline."""
+        """Draft a finding for the longest op that is far below the roofline."""
         work = kernels.compute(tables)
         slow = [op for op in work.ops if work.on_gpu and op.family and op.efficiency < LOW_EFFICIENCY]
-        for op in slow[:1]:  # ops are sorted by time: the others can wait until this one is looked at
+        for op in slow[:1]:  # sorted by time; only the first is reported
             share = op.time_ns / max(work.total_ns, 1)
             if share < LEAST_OP_SHARE:
                 return
             graph, word = graph_of(tables), shape_word(op.dims)
             yield Draft(
-                f"{op.name} takes {100 * share:.0f} % of compute at {100 * op.efficiency:.0f} % of the roofline",
-                {"op": op.name, "dims": word.rstrip(".")},  # what is no tensor has no shape
+                f"{op.name} takes {100 * share:.0f}% of compute at {100 * op.efficiency:.0f}% of the roofline",
+                {"op": op.name, "dims": word.rstrip(".")},  # arguments that are not tensors have no shape
                 {
                     "share_of_compute": share,
                     "efficiency": op.efficiency,
@@ -78,7 +80,7 @@ class SlowOp:
                     **longest(graph, of_op(graph, tables, op.name, word)),
                 },
                 Edit("op_faster", f"{REACHABLE_EFFICIENCY / op.efficiency:.3g}", (("dims", word), ("op", op.name))),
-                "try another kernel, another dtype, or a larger micro-batch",
+                f"Try another kernel for {op.name}, another data type, or a larger micro-batch",
                 least_gain=0.03,
                 rows=proof.largest(
                     "ops", f"{proof.equals('name', op.name)} AND {proof.equals('input_dims', op.dims)}", "dur_ns"
@@ -100,26 +102,28 @@ class WastedTiles:
     """Matrix products have sizes that waste tiles.
 
     What it finds
-        Matrix products on a GPU with a size (vocabulary, head, hidden) that is no multiple of 8 elements, or that
-        leaves more than a tenth of its last tile of 128 empty, with at least 2 % of the compute, where the efficiency
-        of the products with whole tiles would shorten the step by 2 % or more.
+        Matrix products on a GPU with a size (vocabulary, head, hidden) that is not a multiple of 8 elements, or leaves
+        more than 10% of its last tile of 128 empty. They must take at least 2% of the compute, and the efficiency of
+        products with full tiles must shorten the step by at least 2%.
 
     Why it costs time
-        Matrix cores work on tiles. A size that is no multiple of 16 bytes keeps fast loads and often the matrix cores
-        from being used at all; a tile that is half empty takes as long as a full one.
+        Matrix cores work on tiles. A size that is not a multiple of 16 bytes prevents fast loads and often the use of
+        matrix cores. A half-empty tile takes as long as a full one.
 
     What to do
-        Pad to a multiple of 128 (64 on small models): vocabulary first, 50257 to 50304. torchtitan: pad `vocab_size` in
-        the model's arguments; Megatron-LM: `--make-vocab-size-divisible-by 128`; nanotron:
-        `model.make_vocab_size_divisible_by`; DeepSpeed: the model's own configuration
-        (`model.resize_token_embeddings(n, pad_to_multiple_of=128)`); our trainer: `vocab` in the model's `config.json`.
+        Pad to a multiple of 128 (64 for small models). Start with the vocabulary: 50257 becomes 50304.
+        - torchtitan: pad `vocab_size` in the model's arguments.
+        - Megatron-LM: `--make-vocab-size-divisible-by 128`.
+        - nanotron: `model.make_vocab_size_divisible_by`.
+        - DeepSpeed: the model's configuration (`model.resize_token_embeddings(n, pad_to_multiple_of=128)`).
+        - our trainer: `vocab` in the model's `config.json`.
 
     How the gain is predicted
-        The run is replayed with these products at the median efficiency of those with whole tiles (`op_faster`):
-        modelled.
+        The run is replayed with these products at the median efficiency of products with full tiles (`op_faster`):
+        modeled.
 
     When it is wrong
-        When the product is bound by memory, or is small for other reasons than its shape.
+        If the product is memory-bound, or small for other reasons than its shape.
     """
 
     CODE = "wasted-tiles"
@@ -128,7 +132,7 @@ class WastedTiles:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare products of odd sizes with those of whole tiles."""
+        """Compare products of odd sizes with products of full tiles."""
         work = kernels.compute(tables)
         products = [
             op for op in work.ops if work.on_gpu and op.family == "matrix product" and np.isfinite(op.efficiency)
@@ -146,7 +150,8 @@ class WastedTiles:
                 continue
             graph, names = graph_of(tables), sorted({op.name for op in of_size})
             yield Draft(
-                f"products with a size of {size} reach {100 * efficiency:.0f} %, whole tiles {100 * usual:.0f} %",
+                f"Products with a size of {size} reach {100 * efficiency:.0f}% of the roofline, "
+                f"full tiles {100 * usual:.0f}%",
                 {"size": size},
                 {
                     "share_of_compute": share,
@@ -156,7 +161,7 @@ class WastedTiles:
                     **longest(graph, of_op(graph, tables, names[0], size=str(size))),
                 },
                 Edit("op_faster", f"{usual / efficiency:.3g}", (("op", names[0]), ("size", str(size)))),
-                f"pad {size} to {-(-size // TILE) * TILE}",
+                f"Pad {size} to {-(-size // TILE) * TILE}",
                 basis=Basis.MODELLED,
                 rows=proof.largest(
                     "ops", f"{proof.equals('name', names[0])} AND contains(input_dims, '{size}')", "dur_ns"
@@ -166,7 +171,7 @@ class WastedTiles:
 
 
 def _wasteful(op: OpStat) -> int:
-    """Give the size that wastes tiles most; 0 where none does. Numbers of tokens are not the model's to choose."""
+    """Return the largest size that wastes tiles, or 0. Token counts are not checked: the model does not set them."""
     sizes = {size for shape in _shapes(op.dims) for size in shape[-2:] if size >= TILE}
     odd = [size for size in sizes if size % ALIGNED or -size % TILE > EMPTY_SHARE * size]
     return max(odd, default=0)
@@ -187,28 +192,29 @@ class UnfusedOptimizer:
     """The optimizer runs as many small kernels.
 
     What it finds
-        Device traces with 50 or more elementwise kernels a step in the update of an optimizer that has a fused form
-        (Adam, AdamW, SGD, Adagrad, RMSprop, Lion and their kin, by the class in torch's mark), where one launch would
-        shorten the step by 2 % or more. A fused optimizer needs a few, a loop over parameters a dozen for each of them.
-        Matrix products (Muon's Newton-Schulz iterations), collectives, norms and copies inside the mark are neither
-        counted nor fused.
+        Device traces with at least 50 elementwise kernels per step in the update of an optimizer that has a fused form
+        (Adam, AdamW, SGD, Adagrad, RMSprop, Lion and similar), if one launch would shorten the step by at least 2%. A
+        fused optimizer needs a few kernels, a loop over parameters about a dozen per parameter. Matrix products,
+        collectives, norms and copies inside the optimizer's mark are not counted.
 
     Why it costs time
-        The kernels are shorter than their launches, so that the device waits for the host, once a step on every rank.
+        The kernels are shorter than their launches, so the device waits for the host once per step on every rank.
 
     What to do
-        Fuse it: `torch.optim.AdamW(fused=True)`. torchtitan: `optimizer.implementation = "fused"`; Megatron-LM: install
-        Apex or Transformer Engine, whose fused Adam it takes by itself; nanotron:
-        `optimizer.optimizer_factory.torch_adam_is_fused: true`; DeepSpeed: optimizer `Adam` with `torch_adam: false`
-        (`FusedAdam`); our trainer: always fused.
+        Use the fused implementation: `torch.optim.AdamW(fused=True)`.
+        - torchtitan: `optimizer.implementation = "fused"`.
+        - Megatron-LM: install Apex or Transformer Engine; their fused Adam is used automatically.
+        - nanotron: `optimizer.optimizer_factory.torch_adam_is_fused: true`.
+        - DeepSpeed: optimizer `Adam` with `torch_adam: false` (`FusedAdam`).
+        - our trainer: fused by default (`--adamw`).
 
     How the gain is predicted
-        The run is replayed with these kernels one right after another, and no host time between their launches
-        (`fused_optimizer`): modelled. The kernels' own time stays, though fused ones read memory less often.
+        The run is replayed with these kernels back to back and no host time between their launches (`fused_optimizer`):
+        modeled. The kernels' own time stays, although fused kernels read memory less often.
 
     When it is wrong
-        When elementwise kernels inside the optimizer's mark are other work (scaling of gradients, averaging of
-        weights).
+        If elementwise kernels inside the optimizer's mark do other work, such as scaling gradients or averaging
+        weights.
     """
 
     CODE = "unfused-optimizer"
@@ -217,14 +223,14 @@ class UnfusedOptimizer:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Count the elementwise kernels of the optimizer's update."""
+        """Draft a finding if the optimizer update has many elementwise kernels."""
         graph = graph_of(tables)
         update, _ = updates(graph, tables)
         is_update = update & (graph.nodes.step >= 0)
         steps = len(np.unique(np.stack([graph.nodes.rank[is_update], graph.nodes.step[is_update]]), axis=1).T)
         if steps and is_update.sum() / steps >= MANY:
             yield Draft(
-                f"the optimizer's update runs as {is_update.sum() / steps:.0f} kernels a step",
+                f"The optimizer update runs as {is_update.sum() / steps:.0f} kernels per step",
                 {},
                 {
                     "kernels_per_step": float(is_update.sum() / steps),
@@ -232,7 +238,7 @@ class UnfusedOptimizer:
                 }
                 | dict(slowest_step(graph, is_update)),
                 Edit("fused_optimizer"),
-                "use the optimizer's fused implementation",
+                "Use the optimizer's fused implementation",
                 basis=Basis.MODELLED,
                 rows=proof.heaviest(graph, is_update),
                 settings={

@@ -32,32 +32,30 @@ class SlowLink:
     """A link is slower than its peers, or than any network.
 
     What it finds
-        A process group whose transfers (the time after the last member has arrived) take at least 1.2 times as long as
-        those of the other groups of its axis, for the same operation and the same bytes, and whose repair would shorten
-        the step by 1 % or more.
-        A whole axis has nothing to be compared with. It is named where three quarters of its calls, in its best group,
-        take at least 1.5 times as long as gigabit Ethernet would: the bytes at 125 MB/s after the latency that the best
-        quarter of the other groups' messages show. Messages up to 64 KB take their latency alone: they have to take 4
-        times as long as the other groups' ordinarily do. Of a burst only the first messages wait for the link, the last
-        wait for them: so an axis is also named whose link is busy, in three quarters of the steps, 4 times as long as
-        all its messages would take over Ethernet one after another. Where the device's link is known, `low-bandwidth`
-        holds an axis against that.
+        A process group whose transfers (the time after the last participant arrives) take at least 1.2 times as long as
+        those of the other groups of its axis, for the same operation and size. The repair must shorten the step by at
+        least 1%. A whole axis is compared with gigabit Ethernet: bytes at 125 MB/s plus the latency of the best quarter
+        of the other groups. It is reported if three quarters of its calls, in its best group, take at least 1.5 times
+        as long. Messages up to 64 KB must take 4 times as long as those of other groups. An axis is also reported if
+        its link is busy 4 times as long as all messages of a step would need. If the device's link is known,
+        `low-bandwidth` applies instead.
 
     Why it costs time
-        A collective is as fast as its slowest link: a port that trained down, a congested switch, a ring that leaves
-        its node, a rank placed in another rack.
+        A collective is as fast as its slowest link: a port at reduced speed, a congested switch, a ring that leaves its
+        node, or a rank in another rack.
 
     What to do
-        Test the group's links (`nccl-tests`, `ibstat`, `nvidia-smi nvlink -s`), look at `NCCL_DEBUG=INFO` for the rings
-        and at the placement of its ranks; drain the node. torchtitan, Megatron-LM, nanotron and DeepSpeed have no
-        setting for it; our trainer makes one with `--fault slow-link`.
+        Test the group's links (`nccl-tests`, `ibstat`, `nvidia-smi nvlink -s`), check rings and rank placement with
+        `NCCL_DEBUG=INFO`, and drain the node.
+        - torchtitan, Megatron-LM, nanotron, DeepSpeed: no setting.
+        - our trainer: `--fault slow-link` reproduces it.
 
     How the gain is predicted
-        The run is replayed with this group's transfers as fast as the median of the other groups' (`link_as_peers`); a
-        whole axis as fast as gigabit Ethernet (`comm_faster`), so that a better network gains more.
+        The run is replayed with this group's transfers as fast as the median of the other groups (`link_as_peers`). A
+        whole axis is replayed at the speed of gigabit Ethernet (`comm_faster`), so a better network saves more.
 
     When it is wrong
-        When the group lies across nodes by design and the others do not. When ranks that share cores cannot send.
+        If the group spans nodes by design and the others do not, or if ranks that share cores cannot send.
     """
 
     CODE = "slow-link"
@@ -71,13 +69,13 @@ class SlowLink:
         for link in link_slowness(tables):
             if link.ratio >= SLOW_LINK:
                 members = link.group.partition("@")[2] or link.group
-                slower = f"{link.ratio:.1f} times as long as in the other groups"
+                slower = f"{link.ratio:.1f}x as long as in other groups of the axis"
                 yield Draft(
-                    f"transfers among ranks {members} ({link.axis}) take {slower}",
+                    f"Transfers among ranks {members} ({link.axis}) take {slower}",
                     {"axis": link.axis, "group": link.group},
                     {"ratio": link.ratio, "calls": link.calls, "extra_ns": link.extra_ns},
                     Edit("link_as_peers", group_word(link.group)),
-                    "run nccl-tests among these ranks; check their placement",
+                    f"Run nccl-tests among ranks {members}; check their placement",
                     least_gain=0.01,
                     # Its calls beside those of its peers, of the same operation and size.
                     rows='SELECT "group", op, bytes, count(*) AS calls, median(transfer_ns) AS transfer_ns FROM calls '
@@ -93,35 +91,35 @@ FEWEST_LARGE = 3
 
 
 class LowBandwidth:
-    """Large collectives are far below what the link allows.
+    """Large collectives are far below the link bandwidth.
 
     What it finds
-        Collectives of 16 MB and more inside a node whose bus bandwidth is less than a third of the device's link, where
-        three quarters of it would shorten the step by 2 % or more. Healthy ones reach a half to nine tenths; less than
-        a third is a fallback to PCIe or to sockets, a link that is down, or a poor algorithm. Of an axis with several
-        groups the best counts: one slow group is a `slow-link`. Processes that share a device take turns on it: they
-        are held against no link.
+        Collectives of at least 16 MB inside a node whose bus bandwidth is below a third of the device's link, if three
+        quarters of the link would shorten the step by at least 2%. Healthy collectives reach 50 to 90%. Of several
+        groups of an axis the best one counts, because one slow group is a `slow-link`. Processes that share a device
+        are not compared.
 
     Why it costs time
-        At these sizes a collective's time is its bytes over the bandwidth.
+        At these sizes, a collective takes its bytes divided by the bandwidth. Less than a third usually means a
+        fallback to PCIe or sockets, a failed link or a poor algorithm.
 
     What to do
-        Look at `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and `NCCL_DEBUG=INFO` (which transport and algorithm each
-        channel has), run `nccl-tests`, check that peer access and `NCCL_P2P_DISABLE`, `NCCL_ALGO`, `NCCL_PROTO`,
-        `NCCL_MAX_NCHANNELS` are not set, and that ranks are placed so that fast axes stay inside the node. torchtitan,
-        Megatron-LM, nanotron, DeepSpeed and our trainer take this from NCCL's environment; Megatron-LM
-        `--nccl-communicator-config-path` and DeepSpeed's `.deepspeed_env` set it by group and by node.
+        Check `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and `NCCL_DEBUG=INFO` (transport and algorithm per channel),
+        and run `nccl-tests`. Make sure that `NCCL_P2P_DISABLE`, `NCCL_ALGO`, `NCCL_PROTO` and `NCCL_MAX_NCHANNELS` are
+        unset and that fast axes stay inside a node.
+        - Megatron-LM: `--nccl-communicator-config-path` sets NCCL options per group.
+        - DeepSpeed: `.deepspeed_env` sets them per node.
+        - torchtitan, nanotron, our trainer: NCCL's environment variables.
 
     How the gain is predicted
-        The run is replayed with the axis' transfers as much faster as three quarters of the link are (`comm_faster`):
-        modelled.
+        The run is replayed with the axis' transfers at three quarters of the link (`comm_faster`): modeled.
 
     When it is wrong
-        When the device's link is not what the table of devices says (a PCIe board, half the links).
+        If the device's link differs from the device table, such as a PCIe board or half the links.
     """
 
     CODE = "low-bandwidth"
-    TITLE = "Large collectives are far below what the link allows"
+    TITLE = "Large collectives are far below the link bandwidth"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 
     @staticmethod
@@ -144,7 +142,7 @@ class LowBandwidth:
                 continue
             graph = graph_of(tables)
             yield Draft(
-                f"{axis} collectives reach {100 * measured / measures.link_peak:.0f} % of the link",
+                f"Large {axis} collectives reach {100 * measured / measures.link_peak:.0f}% of the link bandwidth",
                 {"axis": axis},
                 {
                     "calls": len(rows),
@@ -154,7 +152,7 @@ class LowBandwidth:
                     **longest(graph, graph.on_axis(axis), graph.transfer),
                 },
                 Edit("comm_faster", f"{REACHABLE_SHARE * measures.link_peak / measured:.3g}", (("axis", axis),)),
-                "look at the transport and algorithm that NCCL chose, and at the links",
+                "Check the transport and algorithm that NCCL selected, and the links",
                 covers=("slow-link",),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
@@ -173,32 +171,36 @@ FEWEST_SMALL = 10
 
 
 class SmallMessages:
-    """Many small collectives pay for latency instead of bandwidth.
+    """Many small collectives cost latency instead of bandwidth.
 
     What it finds
-        An axis of data parallelism with at least ten collectives of less than 1 MB in a step whose transfer takes so
-        much longer than their bytes at the bandwidth of the axis' large collectives (without such, than one message
-        for all) that bucketing them would shorten the step by 2 % or more.
+        A data-parallel axis with at least ten collectives below 1 MB per step, if bucketing them would shorten the step
+        by at least 2%. The reference is the bandwidth of the axis' large collectives, or one message for all.
 
     Why it costs time
-        Below about a megabyte the time of a collective hardly depends on its size: it is launches, hops and handshakes.
+        Below about a megabyte, the time of a collective hardly depends on its size: it is launches, hops and
+        handshakes.
 
     What to do
-        Put them together: larger DDP buckets (`bucket_cap_mb`), FSDP units of whole blocks, DeepSpeed
-        `reduce_bucket_size` and `allgather_bucket_size`, Megatron-LM `--ddp-bucket-size`; torchtitan: wrap whole blocks
-        (its default), nanotron: its accumulator holds one bucket; our trainer: `--bucket-mb`.
+        Combine them into larger messages.
+        - DDP: `bucket_cap_mb`; FSDP: wrap whole blocks.
+        - torchtitan: wrap whole blocks (default).
+        - Megatron-LM: `--ddp-bucket-size`.
+        - DeepSpeed: `reduce_bucket_size`, `allgather_bucket_size`.
+        - nanotron: its gradient accumulator uses one bucket.
+        - our trainer: `--bucket-mb`.
 
     How the gain is predicted
         The run is replayed with each small transfer at the median bandwidth of the axis' large ones (`bucketed`):
-        modelled, since no trace holds the bucketed call. Where an axis has no large ones but messages of very different
-        sizes take alike, the calls of a megabyte together take what one takes.
+        modeled, because no trace contains the bucketed call. Without large ones, one megabyte of small calls takes as
+        long as one call.
 
     When it is wrong
-        When each small collective is needed right away and no other is ready to go along.
+        If each small collective is needed immediately and no other is ready at the same time.
     """
 
     CODE = "small-messages"
-    TITLE = "Many small collectives pay for latency"
+    TITLE = "Many small collectives cost latency instead of bandwidth"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
@@ -211,11 +213,11 @@ class SmallMessages:
             if number < FEWEST_SMALL:
                 continue
             yield Draft(
-                f"{number:.0f} small {axis} collectives a step pay for latency",
+                f"{number:.0f} small {axis} collectives per step cost latency",
                 {"axis": str(axis)},
                 {"calls_per_step": number, "bytes": int(columns["bytes"][rows].sum())},
                 Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
-                "put them into larger buckets",
+                "Combine them in larger buckets",
                 covers=("slow-link",),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
@@ -234,32 +236,35 @@ REACHED = 0.75
 
 
 class WideTensorParallel:
-    """Tensor parallelism reaches beyond the island of fast links.
+    """Tensor parallelism spans hosts.
 
     What it finds
-        Groups of the axis `tp` whose members lie on several hosts, on a device whose link is in the table of devices,
-        where the rate of that link would shorten the step by 2 % or more.
+        Groups of the axis `tp` with ranks on several hosts, on a device whose link is in the device table, if that
+        link's bandwidth would shorten the step by at least 2%.
 
     Why it costs time
-        Inside a node NVLink moves hundreds of GB/s, between nodes a network card some tens; tensor parallelism has the
-        most traffic of all axes and nothing to hide it behind.
+        NVLink moves hundreds of GB/s inside a node; a network card moves some tens. Tensor parallelism has the most
+        traffic of all axes and nothing to hide it behind.
 
     What to do
-        Keep the degree at or below the devices of a node, and let the axis vary fastest over ranks. torchtitan:
-        `parallelism.tensor_parallel_degree`; Megatron-LM: `--tensor-model-parallel-size`; nanotron: `parallelism.tp`;
-        DeepSpeed: the degree of the `mpu` that it is given; our trainer: `--tp`. Use pipeline or data parallelism
-        across nodes instead.
+        Keep the degree at or below the number of devices per node, and let this axis vary fastest over ranks. Use
+        pipeline or data parallelism across nodes.
+        - torchtitan: `parallelism.tensor_parallel_degree`.
+        - Megatron-LM: `--tensor-model-parallel-size`.
+        - nanotron: `parallelism.tp`.
+        - DeepSpeed: the degree of its `mpu`.
+        - our trainer: `--tp`.
 
     How the gain is predicted
         The run is replayed with the axis' transfers at three quarters of the device's link, as large collectives inside
-        a node reach it (`comm_faster`): modelled.
+        a node reach it (`comm_faster`): modeled.
 
     When it is wrong
-        When the fast links span several nodes (NVL72), or the hosts' names are those of containers on one machine.
+        If fast links span several nodes (NVL72), or host names are those of containers on one machine.
     """
 
     CODE = "wide-tensor-parallel"
-    TITLE = "Tensor parallelism reaches beyond the island of fast links"
+    TITLE = "Tensor parallelism spans hosts"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 
     @staticmethod
@@ -274,7 +279,7 @@ class WideTensorParallel:
         if faster > 1:
             graph = graph_of(tables)
             yield Draft(
-                "tensor parallelism spans hosts: tp groups leave the fast links",
+                "Tensor parallelism spans hosts and leaves the fast links",
                 {"axis": str(Axis.TP)},
                 {
                     "calls": int(rows.sum()),
@@ -283,7 +288,7 @@ class WideTensorParallel:
                 }
                 | dict(longest(graph, graph.on_axis(Axis.TP), graph.transfer)),
                 Edit("comm_faster", f"{faster:.3g}", (("axis", str(Axis.TP)),)),
-                "keep tensor parallelism inside a node",
+                "Keep tensor parallelism inside a node",
                 is_choice=True,
                 rows=proof.largest("calls", "axis = 'tp' AND inter_node", "transfer_ns"),
                 basis=Basis.MODELLED,

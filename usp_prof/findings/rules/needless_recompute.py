@@ -1,4 +1,4 @@
-"""Activations are recomputed although memory would hold them."""
+"""Rule on activation recomputation that memory does not require."""
 
 from __future__ import annotations
 
@@ -20,42 +20,45 @@ if TYPE_CHECKING:
 
 SPARE = 0.1
 OFTEN = 1.1
-"""Above this many repeats of each forward, the finding says how many there are."""
+"""Above this number of repeats of each forward pass, the finding states the number."""
 
 
 class NeedlessRecompute:
-    """Activations are recomputed although memory would hold them.
+    """Activations are recomputed although they would fit in memory.
 
     What it finds
-        Runs whose manifest says that activations are recomputed (fully or selectively), where keeping them would
-        shorten the step by 3 % or more, and what they would need, by shape, fits into the memory left with a tenth to
-        spare. Where memory was not recorded or its size is not known, it is an opportunity and says so.
+        Runs that recompute activations according to their manifest, if keeping them would shorten the step by at least
+        3% and they fit in the free memory with 10% to spare. If memory was not recorded or its size is unknown, this is
+        an opportunity and says so.
 
     Why it costs time
-        Full recomputation runs every forward twice: a third more compute than needed. Under nested checkpoints, or
-        where a split backward runs its graph in parts, a forward runs again several times; the trace tells how often.
+        Full recomputation runs every forward pass twice, a third more compute than needed. With nested checkpoints, or
+        a split backward that runs its graph in parts, a forward pass runs several times; the trace shows how often.
 
     What to do
-        Turn it off, or down to attention alone. torchtitan: `activation_checkpoint.mode = "none"` or `"selective"`;
-        Megatron-LM: leave `--recompute-granularity` out, or `selective`; nanotron: `parallelism.recompute_layer:
-        false`; DeepSpeed: no `deepspeed.checkpointing.checkpoint` around the layers (`activation_checkpointing` only
-        configures it), on models of transformers `gradient_checkpointing_disable()`; our trainer: `--recompute none`.
+        Turn recomputation off, or restrict it to attention.
+        - torchtitan: `activation_checkpoint.mode = "none"` or `"selective"`.
+        - Megatron-LM: remove `--recompute-granularity`, or set `selective`.
+        - nanotron: `parallelism.recompute_layer: false`.
+        - DeepSpeed: no `deepspeed.checkpointing.checkpoint` around layers (`activation_checkpointing` only configures
+          it); for transformers models `gradient_checkpointing_disable()`.
+        - our trainer: `--recompute none`.
 
     How the gain is predicted
-        The run is replayed without the forward ops that run inside backward (`recompute=none`). Where the ops cannot
-        tell (compiled code), backward is shortened by what forward took: modelled.
+        The run is replayed without the forward ops that run inside backward (`recompute=none`). If the ops do not show
+        them (compiled code), backward is shortened by the time of forward: modeled.
 
     When it is wrong
-        When memory is needed for what the recording does not show (evaluation, longer sequences, a checkpoint being
-        saved).
+        If memory is needed for something that the recording does not show, such as evaluation, longer sequences or
+        checkpoint saving.
     """
 
     CODE = "needless-recompute"
-    TITLE = "Activations are recomputed although memory would hold them"
+    TITLE = "Activations are recomputed although they would fit in memory"
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Set what the activations need against the memory that is left."""
+        """Draft a finding if all activations fit in the free memory, or if that is unknown."""
         layout = layout_of(tables)
         if layout.recompute not in ("full", "selective"):
             return
@@ -68,19 +71,21 @@ class NeedlessRecompute:
         if known and need > left - SPARE * size:
             return
         again = backward.measured(tables)
-        often = f", each forward {again.most:.1f} times" if again is not None and again.most > OFTEN else ""
+        often = f", each forward pass {again.most:.1f} times" if again is not None and again.most > OFTEN else ""
         yield Draft(
-            f"activations are recomputed ({layout.recompute}{often})",
+            f"Activations are recomputed ({layout.recompute}{often}) although they would fit"
+            if known
+            else f"Activations are recomputed ({layout.recompute}{often})",
             {} if fullest is None else {"rank": fullest.rank},
             {
                 "needed_bytes": need,
-                "left_bytes": left if known else "not known: record memory on a device of known size",
+                "left_bytes": left if known else "unknown: record memory on a device of known size",
                 **({} if again is None else {"forward_runs_again": round(again.most, 2)}),
             },
             Edit("recompute", "none"),
-            "keep the activations",
+            "Keep the activations: turn recomputation off",
             least_gain=0.03,
-            # Ops of the forward that run in the backward, too.
+            # Forward ops that run again in backward.
             rows="SELECT name, phase, count(*) AS times, sum(self_ns) AS self_ns FROM ops WHERE phase = 'backward' "
             f"AND NOT contains(name, 'Backward') GROUP BY name, phase ORDER BY self_ns DESC LIMIT {proof.MOST}",
             opportunity=not known,
@@ -95,6 +100,6 @@ class NeedlessRecompute:
 
 
 def needed_bytes(layout: Layout) -> int:
-    """Estimate what keeping all activations takes more than what is kept now, on the fullest rank."""
+    """Estimate the additional bytes for keeping all activations, on the fullest rank."""
     now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
     return -1 if now is None or kept is None else kept.total_bytes - now.total_bytes

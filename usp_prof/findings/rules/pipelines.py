@@ -26,33 +26,35 @@ if TYPE_CHECKING:
 
 
 ENOUGH = 4
-"""Micro-batches for each pipeline rank beyond which the bubble is a fifth or less."""
+"""Micro-batches per pipeline rank above which the bubble is at most a fifth."""
 
 
 class FewMicroBatches:
     """A pipeline has too few micro-batches.
 
     What it finds
-        A pipeline with fewer than four micro-batches for each of its ranks, where twice as many of half the size, under
-        the same schedule, would shorten the step by 3 % or more. With m micro-batches on p ranks a share (p-1)/(m+p-1)
-        of the step is bubble: a fifth at m = 4p.
+        A pipeline with fewer than four micro-batches per rank, if twice as many of half the size would shorten the step
+        by at least 3% under the same schedule. With m micro-batches on p ranks, (p-1)/(m+p-1) of the step is bubble, a
+        fifth at m = 4p.
 
     Why it costs time
-        At the begin and end of each step stages wait for the first micro-batch to arrive and the last to leave.
+        At the start and end of each step, stages wait for the first micro-batch to arrive and the last one to leave.
 
     What to do
-        Cut the batch into more pieces. torchtitan: `parallelism.pipeline_parallel_microbatch_size` smaller;
-        Megatron-LM: `--micro-batch-size` smaller at the same `--global-batch-size`; nanotron: `tokens.micro_batch_size`
-        smaller and `tokens.batch_accumulation_per_replica` larger; DeepSpeed: `train_micro_batch_size_per_gpu` smaller
-        and `gradient_accumulation_steps` larger; our trainer: `--micro-batches`.
+        Divide the batch into more micro-batches.
+        - torchtitan: smaller `parallelism.pipeline_parallel_microbatch_size`.
+        - Megatron-LM: smaller `--micro-batch-size` with the same `--global-batch-size`.
+        - nanotron: smaller `tokens.micro_batch_size`, larger `tokens.batch_accumulation_per_replica`.
+        - DeepSpeed: smaller `train_micro_batch_size_per_gpu`, larger `gradient_accumulation_steps`.
+        - our trainer: `--micro-batches`.
 
     How the gain is predicted
-        The schedule that ran is simulated with its measured actions, and with twice as many of half the length
-        (`schedule=same,m=...`): modelled.
+        The recorded schedule is simulated with its measured actions, and with twice as many of half the length
+        (`schedule=same,m=...`): modeled.
 
     When it is wrong
-        When half a micro-batch takes more than half the time, because its products no longer fill the device; a
-        micro-batch of one sequence cannot be cut.
+        If half a micro-batch takes more than half the time, because its products no longer fill the device. A
+        micro-batch of one sequence cannot be divided.
     """
 
     CODE = "few-micro-batches"
@@ -61,7 +63,7 @@ class FewMicroBatches:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Ask what twice the micro-batches would save."""
+        """Draft a finding if there are fewer than four micro-batches per pipeline rank."""
         layout = layout_of(tables)
         if layout.pp < 2 or not 0 < layout.micro_batches < ENOUGH * layout.pp or named(layout.schedule) is None:
             return
@@ -74,7 +76,7 @@ class FewMicroBatches:
                 "textbook_bubble_fraction": (layout.pp - 1) / (layout.chunks * layout.micro_batches + layout.pp - 1),
             },
             Edit("schedule", SAME, (("m", str(2 * layout.micro_batches)),)),
-            "cut the batch into more micro-batches",
+            "Divide the batch into more micro-batches",
             least_gain=0.03,
             rows=_rows(tables),
             opportunity=layout.micro_batches > layout.pp,
@@ -89,7 +91,7 @@ class FewMicroBatches:
 
 
 def _rows(tables: TableSet) -> str:
-    """Select the marked actions, counted; without marks what the pipeline's ranks send each other."""
+    """Return a SELECT of the marked actions, or without marks of the pipeline's sends and receives."""
     if any(len(tables.columns("actions", rank)) for rank in tables.ranks):
         return (
             "SELECT rank, step, stage, kind, count(DISTINCT micro_batch) AS micro_batches FROM actions "
@@ -102,30 +104,32 @@ CANDIDATES = (Edit("schedule", "interleaved", (("v", "2"),)), Edit("schedule", "
 
 
 class PipelineSchedule:
-    """Another pipeline schedule would have a smaller bubble.
+    """Another pipeline schedule has a smaller bubble.
 
     What it finds
-        A pipeline for which one of the schedules interleaved (two stages on each rank), ZB-H1 or ZBV, with the measured
-        times of the actions, would shorten the step by 3 % or more. This is an opportunity, not a fault: a schedule is
-        a choice.
+        A pipeline for which one of the schedules interleaved (two stages per rank), ZB-H1 or ZBV would shorten the step
+        by at least 3% with the measured times of its actions. This is an opportunity, not a fault.
 
     Why it costs time
-        At the begin and end of each step stages have nothing to run; more, smaller actions and split backwards fill
-        that.
+        At the start and end of each step, stages have nothing to run. More and smaller actions, or a split backward,
+        fill that time.
 
     What to do
-        torchtitan `parallelism.pipeline_parallel_schedule` (`Interleaved1F1B`, `InterleavedZeroBubble`,
-        `ZBVZeroBubble`), Megatron-LM `--num-layers-per-virtual-pipeline-stage`, or more micro-batches. Splitting stages
-        needs as many layers; split backwards keep more activations. nanotron: `parallelism.pp_engine` has GPipe and
-        1F1B alone; DeepSpeed has 1F1B alone; our trainer: `--schedule`.
+        Change the schedule, or use more micro-batches. More stages need enough layers, and a split backward keeps more
+        activations.
+        - torchtitan: `parallelism.pipeline_parallel_schedule` (`Interleaved1F1B`, `InterleavedZeroBubble`,
+          `ZBVZeroBubble`).
+        - Megatron-LM: `--num-layers-per-virtual-pipeline-stage`.
+        - nanotron: `parallelism.pp_engine` has GPipe and 1F1B only.
+        - DeepSpeed: 1F1B only.
+        - our trainer: `--schedule`.
 
     How the gain is predicted
-        The order that ran and the other one are both simulated with the measured times (`schedule=`); halves of a
-        backward that was not split are taken to be equal. What the simulation of the run's own order misses is the
-        error.
+        Both the recorded order and the other one are simulated with the measured times (`schedule=`). The halves of a
+        backward that was not split are assumed to be equal. The error is the error of simulating the recorded order.
 
     When it is wrong
-        When memory does not allow it, and when transfers between more stages are not hidden.
+        If memory does not allow it, or if transfers between more stages are exposed.
     """
 
     CODE = "pipeline-schedule"
@@ -133,7 +137,7 @@ class PipelineSchedule:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Try other schedules and name the best."""
+        """Draft a finding for the best of the other schedules."""
         try:
             pipeline = pipeline_of(tables)
         except UsageError:  # no pipeline
@@ -144,19 +148,19 @@ class PipelineSchedule:
         for edit in CANDIDATES:
             try:
                 tried.append((reschedule(tables, (edit,)), edit))
-            except UsageError:  # this pipeline cannot be scheduled so
+            except UsageError:  # this schedule does not fit the pipeline
                 continue
         if not tried:
             return
         best, edit = max(tried, key=lambda pair: pair[0].saved_ns)
         measured = pipeline_analysis.compute(tables).bubble_fraction()
-        bubble = f"pipeline bubble {100 * measured:.1f} %" if isfinite(measured) else "pipeline bubble"
+        bubble = f"The pipeline bubble is {100 * measured:.1f}%" if isfinite(measured) else "The pipeline has a bubble"
         yield Draft(
-            f"{bubble}: the {edit.value} schedule would leave {100 * best.bubble_fraction:.1f} %",
+            f"{bubble}; the {edit.value} schedule would have {100 * best.bubble_fraction:.1f}%",
             {"stages": pipeline.stages},
             {"window_ns": best.measured_ns, "simulated_ns": best.simulated_ns, "other_ns": best.other_ns},
             edit,
-            f"use the {edit.value} schedule",
+            f"Use the {edit.value} schedule",
             least_gain=0.03,
             rows="SELECT rank, stage, kind, count(*) AS actions, sum(dur_ns) AS dur_ns FROM actions "
             "GROUP BY rank, stage, kind ORDER BY rank, stage, kind",
@@ -172,27 +176,28 @@ class StageImbalance:
     """Pipeline stages take unequal time.
 
     What it finds
-        A pipeline whose slowest stage computes at least 5 % longer than the mean stage, where evening it out
-        would shorten the step by 2 % or more.
+        A pipeline whose slowest stage computes at least 5% longer than the mean stage, if balancing the stages would
+        shorten the step by at least 2%.
 
     Why it costs time
-        Every stage runs at the pace of the slowest. The last one usually is: it has the head and the loss, and the
-        first the embedding.
+        Every stage runs at the pace of the slowest. That is often the last one, which has the head and the loss.
 
     What to do
-        Give the slow stage fewer layers: Megatron-LM `--decoder-first-pipeline-num-layers` and
-        `--decoder-last-pipeline-num-layers` (or account for embedding and loss in the split), torchtitan
-        `parallelism.module_fqns_per_model_part`, DeepSpeed `partition_method="parameters"`.
-        nanotron cuts by the costs that the model states (`get_block_compute_costs`): state them; our trainer cuts
-        evenly, so that `--layers` should be a multiple of the stages.
+        Move layers from the slow stage to others.
+        - torchtitan: `parallelism.module_fqns_per_model_part`.
+        - Megatron-LM: `--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`, or account for
+          embedding and loss in the split.
+        - nanotron: splits by the costs of the model (`get_block_compute_costs`); define them.
+        - DeepSpeed: `partition_method="parameters"`.
+        - our trainer: splits evenly; make `--layers` a multiple of the stages.
 
     How the gain is predicted
-        The run's own order of actions is simulated with the measured times of each step, and with every stage at the
-        mean of all (`balance_stages`): a bound, since layers cannot be cut at will. Its error is what the simulation
-        misses of a step, and how far the steps differ in the share that they save.
+        The recorded order of actions is simulated with the measured times of each step, and with every stage at the
+        mean of all (`balance_stages`): an upper limit, because layers cannot be divided. Its error is the error of
+        simulating a step, and the spread of the savings over steps.
 
     When it is wrong
-        When one layer is larger than the difference.
+        If one layer is larger than the difference.
     """
 
     CODE = "stage-imbalance"
@@ -200,7 +205,7 @@ class StageImbalance:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare the stages' compute in a step; of a stage's ranks the fastest, since a slow one is no imbalance."""
+        """Compare the compute of stages, each by its fastest rank: a slow rank is not an imbalance."""
         graph = graph_of(tables)
         times_of_stages: dict[tuple[int, ...], list[float]] = {}
         for rank in tables.ranks:
@@ -213,11 +218,11 @@ class StageImbalance:
         slowest = max(sorted(times), key=lambda held: times[held], default=())
         if len(times) > 1 and times[slowest] >= UNEQUAL * mean > 0:
             yield Draft(
-                f"stage {slowest[0]} computes {times[slowest] / mean:.2f} times as long as the mean stage",
+                f"Stage {slowest[0]} computes {times[slowest] / mean:.2f}x as long as the mean stage",
                 {"stage": slowest[0]},
                 {"stage_ns": times[slowest], "mean_ns": mean},
                 Edit("balance_stages"),
-                "move layers off the slow stage",
+                f"Move layers from stage {slowest[0]} to other stages",
                 basis=Basis.BOUND,
                 rows="SELECT stage, rank, step, sum(dur_ns) AS compute_ns "
                 "FROM activities JOIN (SELECT DISTINCT rank, stage FROM actions WHERE stage >= 0) USING (rank) "

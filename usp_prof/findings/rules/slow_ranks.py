@@ -36,34 +36,34 @@ STEADY = 0.8
 
 
 class SlowRank:
-    """One rank computes slower than its peers.
+    """A rank computes slower than its peers.
 
     What it finds
-        A rank whose compute for the same work takes, in the median over steps, at least 5 % longer than the median of
-        its peers (same pipeline stage, all other coordinates free), and does so in four of five steps. Repeats of one
-        kernel on one machine differ by 1 to 2 %, and boards of one model by up to about 3 %: 5 % is neither. A rank
-        that takes longer only in some of what it does between the calls of an expert or context group has more work
-        instead: see `uneven-experts` and `uneven-sequence`. So has one of which some micro-batches take longer, forward
-        and backward alike, and others do not: see `unequal-lengths`. Several slow ranks (a slow machine) are one
-        finding, since mending one of them gains nothing.
+        A rank whose compute for the same work takes at least 5% longer than the median of its peers, in the median over
+        steps and in four of five steps. Peers are the ranks of the same pipeline stage. Repeats of one kernel on one
+        machine differ by 1 to 2%, and boards of one model by up to 3%. Several slow ranks are one finding, because
+        repairing only one of them saves nothing.
 
     Why it costs time
-        All other ranks of its groups wait in every collective until it arrives. The wait shows as long communication on
-        the *others*: the slow rank is the one with the shortest.
+        All other ranks of its groups wait for it in every collective. The wait appears as long communication on the
+        *other* ranks; the slow rank has the shortest.
 
     What to do
-        Look at the rank's clocks, temperature and power (`nvidia-smi -q -d CLOCK,PERFORMANCE`), at other processes on
-        its host, and take the machine out. torchtitan, Megatron-LM and DeepSpeed have no setting for it; Megatron-LM's
-        `--log-straggler` and NVIDIA's resiliency extension watch for it. nanotron has none either, and our trainer
-        makes one with `--fault slow-rank`.
+        Check the rank's clocks, temperature and power (`nvidia-smi -q -d CLOCK,PERFORMANCE`) and other processes on its
+        host. Drain the machine if it stays slow.
+        - Megatron-LM: `--log-straggler` monitors this, as does NVIDIA's resiliency extension.
+        - torchtitan, DeepSpeed, nanotron: no setting.
+        - our trainer: `--fault slow-rank` reproduces it.
 
     How the gain is predicted
-        The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
-        and its host's thinking, pauses and launches (`rank_as_peers`). Where its host pauses for longer than its
-        compute takes too long, the compute alone is (`compute_faster`): `host-pause` has the rest.
+        The run is replayed with everything the rank does taking as long as the median of its peers: compute, host work,
+        pauses and launches (`rank_as_peers`). If its host's pauses outweigh its slow compute, only the compute is
+        changed (`compute_faster`), and `host-pause` covers the rest.
 
     When it is wrong
-        When the rank has more work by design in all its micro-batches (an uneven cut of layers within a stage).
+        If the rank has more work by design in all micro-batches, such as an uneven division of layers within a stage.
+        Ranks with more work in some calls or micro-batches are reported as `uneven-experts`, `uneven-sequence` or
+        `unequal-lengths` instead.
     """
 
     CODE = "slow-rank"
@@ -97,7 +97,7 @@ class SlowRank:
         named = spans(candidate.rank for candidate in slow)
         is_paused = not several and _pauses_outweigh(tables, graph, worst)
         yield Draft(
-            f"rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f} times as long as "
+            f"Rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f}x as long as "
             f"{'their' if several else 'its'} peers",
             {"ranks": named} if several else {"rank": worst.rank},
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
@@ -105,7 +105,7 @@ class SlowRank:
             _compute_alone(worst)
             if is_paused
             else Edit("rank_as_peers", "+".join(str(candidate.rank) for candidate in slow)),
-            "check its clocks, temperature and other processes; drain the machine",
+            f"Check clocks, temperature and other processes of rank{'s' if several else ''} {named}; drain the machine",
             least_gain=0.01,
             rows=proof.COMPUTE_BY_RANK,
         )
@@ -141,33 +141,32 @@ SLOW_LAUNCHES = 1.25
 
 
 class SlowHost:
-    """One rank's host launches slower than the others'.
+    """The host of a rank launches work slower than its peers.
 
     What it finds
-        Device traces in which the host of one rank takes at least 1.25 times as long from launch to launch as those of
-        the others do in the median, where launching as fast would shorten the step by 2 % or more. Hosts of one kind
-        differ by a tenth.
+        Device traces in which one rank's host takes at least 1.25 times as long from launch to launch as the median of
+        the others, if launching as fast would shorten the step by at least 2%. Hosts of one kind differ by about 10%.
 
     Why it costs time
-        The device of that rank waits for launches, arrives late in its collectives, and all others wait for it; its
+        The device of that rank waits for launches and arrives late in its collectives, so all other ranks wait. Its
         kernels look healthy.
 
     What to do
-        Look at the host: clock governor, other processes on its cores, NUMA placement (`numactl`, `nvidia-smi topo
-        -m`), memory bandwidth, a debugger or profiler left on. torchtitan, Megatron-LM, nanotron, DeepSpeed and our
-        trainer have no setting for it beyond fewer launches: see `usp-prof explain host-bound`; DeepSpeed's launcher
-        pins with `--bind_cores_to_rank`.
+        Check the host: clock governor, other processes on its cores, NUMA placement (`numactl`, `nvidia-smi topo -m`),
+        memory bandwidth, a debugger or profiler left running.
+        - DeepSpeed: `--bind_cores_to_rank` pins processes.
+        - torchtitan, Megatron-LM, nanotron, our trainer: no setting; reduce launches (`usp-prof explain host-bound`).
 
     How the gain is predicted
-        The run is replayed with this host's own time (thinking, pauses, launches) at the median of its peers', piece by
-        piece of each step (`host_as_peers`).
+        The run is replayed with this host's own time (work, pauses, launches) at the median of its peers, for each part
+        of each step (`host_as_peers`).
 
     When it is wrong
-        When the rank launches other work by design (the last pipeline stage with the loss, a rank that logs).
+        If the rank launches different work by design, such as the loss on the last pipeline stage, or logging.
     """
 
     CODE = "slow-host"
-    TITLE = "One rank's host launches slower than the others'"
+    TITLE = "The host of a rank launches work slower than its peers"
     NEEDS = (Input.ALL_RANKS, Input.LAUNCHES)
 
     @staticmethod
@@ -178,12 +177,12 @@ class SlowHost:
             if ratio >= SLOW_LAUNCHES:
                 is_of_host = (graph.nodes.kind == NodeKind.HOST) & (graph.nodes.rank == rank)
                 yield Draft(
-                    f"the host of rank {rank} takes {ratio:.2f} times as long to launch as the others",
+                    f"The host of rank {rank} takes {ratio:.2f}x as long to launch as its peers",
                     {"rank": rank},
                     {"ratio": ratio, "launches": int(is_of_host.sum())}
                     | dict(longest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration)),
                     Edit("host_as_peers", str(rank)),
-                    "check the host's cores, clocks and memory placement",
+                    f"Check cores, clocks and memory placement of the host of rank {rank}",
                     settings={"DeepSpeed": "--bind_cores_to_rank"},
                     rows=proof.heaviest(graph, is_of_host, np.maximum(graph.gap, 0) + graph.nodes.duration),
                 )
@@ -205,43 +204,44 @@ CAUSES = {
     Why.UNKNOWN: "the trace does not show why",
 }
 ADVICE = {
-    Why.SLOW_COMPUTE: "check its clocks, power, temperature and other processes",
-    Why.MORE_WORK: "check how layers, experts or tokens are shared out",
-    Why.HOST: "check that host's CPU load, pinning and clocks, and what its Python does before the late launches",
-    Why.LATE_INPUT: "use more loader workers, prefetching, or faster storage on that host",
-    Why.SLOW_LINK: "check that link's errors, its width and the placement",
-    Why.COPIES: "pin memory and copy ahead",
-    Why.UNKNOWN: "record with shapes and stacks on that rank",
+    Why.SLOW_COMPUTE: "Check its clocks, power, temperature and other processes",
+    Why.MORE_WORK: "Check how layers, experts or tokens are distributed",
+    Why.HOST: "Check its host's CPU load, pinning and clocks, and the Python code before the late launches",
+    Why.LATE_INPUT: "Use more loader workers, prefetching, or faster storage on its host",
+    Why.SLOW_LINK: "Check the link's errors and width, and the placement of ranks",
+    Why.COPIES: "Pin memory and copy ahead",
+    Why.UNKNOWN: "Record with shapes and stacks on this rank",
 }
 
 
 class LateRank:
-    """One rank keeps the others waiting.
+    """A rank keeps the others waiting.
 
     What it finds
-        A rank that makes its collectives late itself: since the group's previous call it took longer than every other
-        member, waits for others not counted, by at least 2 % of its step. No rank is blamed for a broadcast or scatter,
-        in which the others depend on one rank's data.
+        A rank that is late for its collectives because of its own work. Since the group's previous call it took longer
+        than every other member, not counting its waits for others, by at least 2% of its step. No rank is blamed for a
+        broadcast or scatter, in which the others depend on one rank's data.
 
     Why it costs time
-        All members of a collective wait for the last. Their wait shows as long communication on the *others*.
+        All participants of a collective wait for the last one. The wait appears as long communication on the *other*
+        ranks.
 
     What to do
-        The title says what takes longer on that rank: its compute, its host, its input or its link. Where another
-        finding names the same rank (`slow-rank`, `host-pause`, `late-input`, `uneven-experts`), that one says why, and
-        this one is folded under it. So it is under `shared-cores`: which rank the system takes off its core is chance.
-        Where the trace does not show why, record that rank with shapes and stacks. torchtitan, Megatron-LM, nanotron
-        and DeepSpeed have no setting for it; Megatron-LM's `--log-straggler` watches for it, and our trainer makes one
-        with `--fault slow-rank` or `--fault pause`.
+        The title says what takes longer on that rank: compute, host, input or link. If another finding explains the
+        same rank (`slow-rank`, `host-pause`, `late-input`, `uneven-experts`, `shared-cores`), this one is folded into
+        it. If the trace does not show the cause, record that rank with shapes and stacks.
+        - Megatron-LM: `--log-straggler` monitors this.
+        - torchtitan, nanotron, DeepSpeed: no setting.
+        - our trainer: `--fault slow-rank` or `--fault pause` reproduces it.
 
     How the gain is predicted
-        The run is replayed with all that the rank does, step by step, as long as its peers take in the median: compute,
-        and its host's thinking, pauses and launches (`rank_as_peers`). How late it is, is evidence and not the gain. A
-        rank with longer sequences shares its work evenly with its replicas instead (`even_work`).
+        The run is replayed with everything the rank does taking as long as the median of its peers: compute, host work,
+        pauses and launches (`rank_as_peers`). Its lateness is evidence, not the gain. A rank with longer sequences
+        shares its work evenly with its replicas instead (`even_work`).
 
     When it is wrong
-        When the rank has more work by design. A rank without peers (alone in its pipeline stage) is not judged: its
-        work is another, see `stage-imbalance`. A slow link is no part of the replayed change, see `slow-link`.
+        If the rank has more work by design. A rank without peers, alone in its pipeline stage, is not judged; see
+        `stage-imbalance`. A slow link is not part of the replayed change; see `slow-link`.
     """
 
     CODE = "late-rank"
@@ -272,7 +272,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
-        f"rank {culprit.rank} is late for {culprit.axis} calls{often}: {cause}",
+        f"Rank {culprit.rank} is late for {culprit.axis} collectives{often}: {cause}",
         # Its lateness shows on an axis, and is of one only where that axis' link is slow.
         {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK else {}),
         {

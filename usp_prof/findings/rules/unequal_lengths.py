@@ -49,35 +49,37 @@ AXES = (Axis.PP, *REPLICATED)
 
 
 class UnequalLengths:
-    """Sequences of unequal lengths make micro-batches unequal.
+    """Sequences of different lengths make micro-batches unequal.
 
     What it finds
-        Runs in which the times of a micro-batch's forward and backward, within one rank and step, vary by 5 % or more
-        and together (correlation 0.9 or more over at least eight of them), where equal work on all replicas (in a
-        pipeline: in all of its micro-batches) would shorten the step by 3 % or more. That the two go together is the
-        mark of the data: noise of the machine strikes either.
+        Runs in which forward and backward times of micro-batches, within one rank and step, vary by at least 5% and
+        together (correlation of at least 0.9 over at least eight micro-batches), if equal work would shorten the step
+        by at least 3%. Data lengthens both passes of a micro-batch, while noise of the machine affects only one.
 
     Why it costs time
-        Attention grows with the square of a sequence's length; replicas wait for the one whose batch took longest, in
-        each step for another. Within a pipeline all stages wait for the longest micro-batch as it passes.
+        Attention grows with the square of the sequence length. In each step, replicas wait for the one with the longest
+        batch. In a pipeline, all stages wait for the longest micro-batch.
 
     What to do
-        Give each replica the same sum of squares: sort or pack by length. torchtitan: its text loader packs to a fixed
-        length, look at your own; Megatron-LM: packed sequences (`--reset-attention-mask` lets documents differ: balance
-        them when preprocessing); nanotron: packs in its collator; DeepSpeed: `data_efficiency` with `dynamic_batching:
-        {enabled: true, lr_scaling_method: ...}`; our trainer: `--fault unequal-lengths` makes it, its own data is even.
+        Give each replica the same sum of squared lengths: sort or pack by length.
+        - torchtitan: its text loader packs to a fixed length; check your own.
+        - Megatron-LM: packed sequences; with `--reset-attention-mask`, balance documents in preprocessing.
+        - nanotron: packs in its collator.
+        - DeepSpeed: `data_efficiency` with `dynamic_batching: {enabled: true, lr_scaling_method: ...}`.
+        - our trainer: `--fault unequal-lengths` reproduces it.
 
     How the gain is predicted
-        The run is replayed with each replica doing the mean work of its peers between its synchronisations, step by
-        step (`even_work=dp,per=step`); in a pipeline with each micro-batch doing the mean of its stage and step, over
-        all replicas (`even_work=pp`).
+        The run is replayed with each replica doing the mean work of its peers between its synchronizations, step by
+        step (`even_work=dp,per=step`). In a pipeline, each micro-batch has the mean work of its stage and step over all
+        replicas (`even_work=pp`).
 
     When it is wrong
-        When micro-batches differ for another reason that both passes share (experts chosen, a throttling device).
+        If micro-batches differ for another reason that affects both passes, such as selected experts or a throttling
+        device.
     """
 
     CODE = "unequal-lengths"
-    TITLE = "Sequences of unequal lengths make micro-batches unequal"
+    TITLE = "Sequences of different lengths make micro-batches unequal"
     NEEDS = (Input.ALL_RANKS,)
 
     @staticmethod
@@ -91,12 +93,12 @@ class UnequalLengths:
             begin, end = int(graph.nodes.start[longest]), int(graph.nodes.end[longest])
             variation = float(passes.forward.std())
             yield Draft(
-                "micro-batches differ in length: their forward and backward vary together",
+                "Micro-batches differ in length: forward and backward times vary together",
                 {"axis": str(axis)},
                 {"correlation": passes.together, "variation": variation, "micro_batches": len(passes.rank)}
                 | dict(spot(graph, longest, begin, end)),
                 evened(graph),
-                "give each replica and micro-batch the same sum of squared lengths",
+                "Give each replica and micro-batch the same sum of squared lengths",
                 least_gain=0.03,
                 rows=proof.largest(
                     "actions", "kind IN ('F', 'B') AND micro_batch >= 0", "device_end_ns - device_start_ns"

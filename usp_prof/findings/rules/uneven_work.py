@@ -37,33 +37,34 @@ UNEVEN = 1.08
 
 
 class UnevenExperts:
-    """Experts get unequal loads.
+    """Experts have unequal loads.
 
     What it finds
-        Expert-parallel groups in which the work of the fullest rank is at least 1.08 times the mean of its group,
-        between the group's calls and over the whole recording, where equal loads would shorten the step by 3 % or more.
+        Expert-parallel groups in which the work of the fullest rank is at least 1.08 times the group's mean, between
+        the group's calls and over the whole recording, if equal loads would shorten the step by at least 3%.
 
     Why it costs time
-        Every layer waits for the rank whose experts got the most tokens, in dispatch and in combine.
+        Every layer waits for the rank whose experts received the most tokens, in dispatch and in combine.
 
     What to do
-        Balance the router, or cap what an expert takes. torchtitan: `load_balance_coeff` of the model's MoE arguments
-        (biases without an auxiliary loss); Megatron-LM: `--moe-router-load-balancing-type aux_loss` or
-        `--moe-router-enable-expert-bias`, `--moe-expert-capacity-factor`; nanotron: its MoE example has an auxiliary
-        loss, `moe_loss_weighting`; DeepSpeed: `capacity_factor` and `drop_tokens` of `deepspeed.moe.layer.MoE`; our
-        trainer: balances by biases, unless `--fault expert-imbalance` crowds an expert.
+        Balance the router, or limit the tokens of an expert.
+        - torchtitan: `load_balance_coeff` of the model's MoE arguments.
+        - Megatron-LM: `--moe-router-load-balancing-type aux_loss` or `--moe-router-enable-expert-bias`,
+          `--moe-expert-capacity-factor`.
+        - nanotron: `moe_loss_weighting` of its MoE example.
+        - DeepSpeed: `capacity_factor` and `drop_tokens` of `deepspeed.moe.layer.MoE`.
+        - our trainer: balances by biases unless `--fault expert-imbalance` is set.
 
     How the gain is predicted
-        The run is replayed with each rank of a group doing the mean of the group's work between its calls
-        (`even_work=ep`).
+        The run is replayed with each rank of a group doing the group's mean work between its calls (`even_work=ep`).
 
     When it is wrong
-        When the imbalance is of the data and goes away by itself, as it does early in training; and a rank that is slow
-        in all it does is `slow-rank`.
+        If the imbalance comes from the data and disappears later, as early in training. A rank that is slow in
+        everything it does is a `slow-rank`.
     """
 
     CODE = "uneven-experts"
-    TITLE = "Experts get unequal loads"
+    TITLE = "Experts have unequal loads"
     NEEDS = (Input.ALL_RANKS,)
 
     @staticmethod
@@ -74,11 +75,11 @@ class UnevenExperts:
             return
         loads = moe.compute(tables).tokens
         yield Draft(
-            f"rank {worst.rank} does {worst.ratio:.2f} times its share of its expert group's work",
+            f"Rank {worst.rank} does {worst.ratio:.2f}x its share of its expert group's work",
             {"axis": str(Axis.EP), "rank": worst.rank},
             {"ratio": worst.ratio, "tokens_per_step": loads.get(worst.rank, -1.0), **worst.spot},
             Edit("even_work", str(Axis.EP)),
-            "balance the router, or cap the tokens of an expert",
+            "Balance the router, or limit the tokens per expert",
             least_gain=0.03,
             rows=proof.COMPUTE_BY_RANK,
             settings={
@@ -90,35 +91,36 @@ class UnevenExperts:
 
 
 class UnevenSequence:
-    """Parts of a sequence get unequal work.
+    """Parts of a sequence have unequal work.
 
     What it finds
-        Context-parallel groups in which the work of one rank is at least 1.08 times the mean of its group, between the
-        group's exchanges and over the whole recording, where equal work would shorten the step by 3 % or more. With a
-        causal mask and contiguous parts the last of n ranks does nearly twice the mean of the attention.
+        Context-parallel groups in which one rank has at least 1.08 times the group's mean work, between the group's
+        exchanges and over the whole recording, if equal work would shorten the step by at least 3%. With a causal mask
+        and contiguous parts, the last of n ranks does nearly twice the mean work of attention.
 
     Why it costs time
-        The group waits in every exchange for the rank with the most work.
+        In every exchange, the group waits for the rank with the most work.
 
     What to do
-        Cut the sequence so that each rank holds an early and a late piece (zigzag). torchtitan: PyTorch's context
-        parallel balances by itself, unless
-        `torch.distributed.tensor.experimental._attention._cp_options.enable_load_balance` is off; Megatron-LM: cuts so
-        by itself, look at loaders that cut before it; nanotron: has no context parallelism of its own, cut in the
-        collator; DeepSpeed: Ulysses (`DistributedAttention`) shares heads instead and is even; our trainer:
-        `--cp-layout zigzag`, or `--cp-method ulysses`.
+        Divide the sequence so that each rank has an early and a late part (zigzag).
+        - torchtitan: PyTorch balances by default; check
+          `torch.distributed.tensor.experimental._attention._cp_options.enable_load_balance`.
+        - Megatron-LM: balances by default; check loaders that split earlier.
+        - nanotron: has no context parallelism; split in the collator.
+        - DeepSpeed: Ulysses (`DistributedAttention`) divides heads and is even.
+        - our trainer: `--cp-layout zigzag`, or `--cp-method ulysses`.
 
     How the gain is predicted
-        The run is replayed with each rank of a group doing the mean of the group's work between its exchanges
+        The run is replayed with each rank of a group doing the group's mean work between its exchanges
         (`even_work=cp`).
 
     When it is wrong
-        When documents of unequal lengths are packed, so that the mask decides who has how much: then zigzag is not even
-        either.
+        If documents of different lengths are packed, so that the mask decides the work of each rank. Then zigzag is
+        uneven too.
     """
 
     CODE = "uneven-sequence"
-    TITLE = "Parts of a sequence get unequal work"
+    TITLE = "Parts of a sequence have unequal work"
     NEEDS = (Input.ALL_RANKS,)
 
     @staticmethod
@@ -127,11 +129,11 @@ class UnevenSequence:
         worst = worst_of(tables, graph_of(tables), Axis.CP)
         if worst is not None and worst.ratio >= UNEVEN:
             yield Draft(
-                f"rank {worst.rank} does {worst.ratio:.2f} times its share of its sequences' work",
+                f"Rank {worst.rank} does {worst.ratio:.2f}x its share of its sequences' work",
                 {"axis": str(Axis.CP), "rank": worst.rank},
                 {"ratio": worst.ratio, **worst.spot},
                 Edit("even_work", str(Axis.CP)),
-                "give each rank an early and a late piece of the sequence",
+                "Give each rank an early and a late part of the sequence",
                 least_gain=0.03,
                 rows=proof.COMPUTE_BY_RANK,
                 settings={"our trainer": "--cp-layout zigzag"},

@@ -55,10 +55,10 @@ def fullest(ranks: Sequence[Footprint]) -> int:
 
 
 def interval(plan: Plan, room_bytes: float) -> str:
-    """Say within what 80 % of measured runs lie, and how likely it fits."""
+    """Say within what 80% of measured runs lie, and how likely it fits."""
     step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     return (
-        f"80 % of measured runs lie within {step} and {need}. It fits the {quantity(room_bytes, Unit.BYTES)} of the "
+        f"80% of measured runs lie within {step} and {need}. It fits the {quantity(room_bytes, Unit.BYTES)} of the "
         f"device with probability {plan.fit_probability:.0%}."
     )

@@ -103,7 +103,7 @@ def is_doubtful(question: Question, learnt: Calibration) -> bool:
 
 def doubt(learnt: Calibration) -> str:
     """Say how far off the recorded step is predicted, and what that leaves."""
-    off = f"{100 * learnt.error_fraction:+z.0f} %"
+    off = f"{100 * learnt.error_fraction:+z.0f}%"
     return (
         f"The recorded step itself is predicted with an error of {off}. No predicted length can be trusted: only the "
         "order of the plans is shown."
@@ -120,10 +120,10 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
     """Say what stands behind the figures."""
     machine = plans.question.cluster
     basis_text = (
-        f"large matrix products are assumed to reach {100 * machine.efficiency:.3g} % of the peak ({machine.basis})"
+        f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
     )
     if learnt is not None and machine == learnt.cluster:
-        basis_text += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f} %"
+        basis_text += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f}%"
     left_out = "".join(f" Not modelled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
         f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",

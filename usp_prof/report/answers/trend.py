@@ -64,13 +64,13 @@ def sentences(metric: MetricTrend) -> list[str]:
     """Say what a metric does: its drift or its change points; nothing where it is steady."""
     if metric.trend.drift_per_run:
         amount = metric.trend.drift_per_run
-        share = f"{metric.drift_fraction * 100:+z.2f} % a run" if metric.values[0] else f"{amount:+.3g} a run"
+        share = f"{metric.drift_fraction * 100:+z.2f}% a run" if metric.values[0] else f"{amount:+.3g} a run"
         chance = f"{metric.trend.drift_chance:.1g}" if metric.trend.drift_chance >= 1e-9 else "< 1e-9"
         return [f"drifts {share}, {_judged(metric, amount)} (chance of this without drift {chance})"]
     changes = []
     for change in metric.trend.changes:
         amount = change.after - change.before
-        share = f"{amount / abs(change.before) * 100:+z.2f} %" if change.before else f"{amount:+.3g}"
+        share = f"{amount / abs(change.before) * 100:+z.2f}%" if change.before else f"{amount:+.3g}"
         changes.append(
             f"changed at {metric.labels[change.index]} (run {change.index}): {figure(change.before, metric.unit)} -> "
             f"{figure(change.after, metric.unit)}, {share}, {_judged(metric, amount)}"

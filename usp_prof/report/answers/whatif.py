@@ -46,7 +46,7 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 
 def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section:
     """Set out the step with changes made, each alone and together."""
-    missed = f"replayed unchanged: within {100 * together.replay_error:.2f} % of it"
+    missed = f"replayed unchanged: within {100 * together.replay_error:.2f}% of it"
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
@@ -91,7 +91,7 @@ def _replayed(prediction: Prediction) -> list[Text]:
 
 def sure(prediction: Prediction) -> str:
     """Say how sure a prediction is, and what it rests on."""
-    return f"± {quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
+    return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
 
 
 def _bars(together: Prediction) -> Waterfall:
@@ -239,7 +239,7 @@ def schedule_section(edit: Edit, rescheduled: Rescheduled) -> Section:
     figures = (
         KeyFigure("window, measured", rescheduled.measured_ns, Unit.NS, simulated),
         KeyFigure(
-            f"window under {edit.value}", rescheduled.other_ns, Unit.NS, f"± {quantity(rescheduled.error_ns, Unit.NS)}"
+            f"window under {edit.value}", rescheduled.other_ns, Unit.NS, f"±{quantity(rescheduled.error_ns, Unit.NS)}"
         ),
         KeyFigure("bubble", rescheduled.bubble_fraction, Unit.FRACTION),
     )

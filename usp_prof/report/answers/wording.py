@@ -1,4 +1,4 @@
-"""Figures of checks and comparisons for people: values, changes and intervals with units, and the bare table."""
+"""Wording of checks and comparisons: values, changes and intervals with units, and a plain table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _WIDEST = 10.0
-"""A relative change beyond ten times is written as beyond it."""
+"""Relative changes above a factor of ten are shown as a limit."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _NAMES = {
     Unit.BYTES_PER_SECOND: "B/s",
@@ -41,7 +41,7 @@ def figure(value: float, unit: Unit) -> str:
     if unit is Unit.NS:
         return duration(value)
     if unit is Unit.FRACTION:
-        return f"{value * 100:z.2f} %"
+        return f"{value * 100:z.2f}%"
     if unit is Unit.BYTES:
         return next((f"{value / size:.2f} {name}" for size, name in _BINARY if abs(value) >= size), f"{value:z.0f} B")
     return _decimal(value, unit)
@@ -71,17 +71,17 @@ def signed_duration(value_ns: float) -> str:
 
 
 def change(judgement: Judgement) -> str:
-    """Write a change: in per cent of the baseline, in points of a fraction, or in the unit."""
+    """Format a change: in percent of the baseline, in percentage points, or in the unit."""
     return signed(judgement.change, judgement)
 
 
 def interval(judgement: Judgement) -> str:
-    """Write the interval of a change, no wider than a figure says anything: few steps leave it open."""
+    """Format the interval of a change, limited to a readable range."""
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""
-        return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))} %"
+        return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))}%"
     if judgement.unit is Unit.FRACTION:
         return f"{_bound(max(judgement.low, -1.0))} .. {_bound(min(judgement.high, 1.0))} pp"
     return f"{signed(judgement.low, judgement)} .. {signed(judgement.high, judgement)}"
@@ -98,7 +98,7 @@ def signed(value: float, judgement: Judgement) -> str:
     if not math.isfinite(value):
         return "-"
     if judgement.scale is Scale.RELATIVE:
-        return f"{value * 100:+z.2f} %"
+        return f"{value * 100:+z.2f}%"
     if judgement.unit is Unit.FRACTION:
         return f"{value * 100:+z.2f} pp"
     return ("+" if value >= 0 else "-") + figure(abs(value), judgement.unit)
@@ -108,16 +108,16 @@ def signed(value: float, judgement: Judgement) -> str:
 
 
 _ROOMY = 100
-"""From this width on there is room for two blanks between columns."""
+"""Least width with two blanks between columns."""
 
 
 def metric_cell(key: str, width: int) -> Text:
-    """Write a metric's name; where it is narrow, its dimensions go to a line of their own."""
+    """Format a metric's name; on narrow terminals its dimensions are on a second line."""
     return Text(key if width >= _ROOMY else key.replace("[", "\n["))
 
 
 def bare_table(width: int) -> Table:
-    """Give an empty table without lines for a terminal of this width."""
+    """Return an empty table without lines for a terminal of this width."""
     return Table(
         box=None,
         pad_edge=False,
@@ -133,7 +133,7 @@ _NAME_WIDTH = 80
 
 
 def headline(report: Report) -> str:
-    """Say the verdict in one sentence."""
+    """Return the verdict as one sentence."""
     if report.unusable:
         return f"inconclusive: {report.unusable[0]}"
     if report.unanswered and report.verdict is not Verdict.REGRESSED:
@@ -144,7 +144,7 @@ def headline(report: Report) -> str:
         return "regressed: " + ", ".join(worst[:3]) + (f" and {len(worst) - 3} more" if len(worst) > 3 else "")
     if report.verdict is Verdict.INCONCLUSIVE:
         first = worst_first(report.of(Verdict.INCONCLUSIVE))[0]
-        doubt = f" {change(first)} is more than allowed and may be noise" if first.worse > first.allowed else ""
+        doubt = f" {change(first)} exceeds the allowed change and may be noise" if first.worse > first.allowed else ""
         return f"inconclusive: {first.key}{doubt}: {first.reason}"
     if report.verdict is Verdict.IMPROVED:
         best = report.of(Verdict.IMPROVED)
@@ -153,16 +153,16 @@ def headline(report: Report) -> str:
 
 
 def _passed(report: Report) -> Iterator[str]:
-    """Say how many metrics are as in the baseline, and how many keep their lower bound."""
+    """Yield how many metrics match the baseline, and how many meet their lower bound."""
     passed = [SIGN in judgement.key for judgement in report.of(Verdict.PASS)]
     if as_before := passed.count(False):
-        yield f"{counted(as_before, 'metric')} as before"
+        yield f"{counted(as_before, 'metric')} unchanged"
     if bounded := passed.count(True):
-        yield f"{counted(bounded, 'lower bound')} kept"
+        yield f"{counted(bounded, 'lower bound')} met"
 
 
 def worst_first(judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Order judgements by how many times the allowed amount they are worse; what was not measured comes last."""
+    """Sort judgements by their change relative to the allowed one; unmeasured ones come last."""
     return tuple(sorted(judgements, key=lambda judgement: (-_times_allowed(judgement), judgement.key)))
 
 
@@ -171,45 +171,45 @@ def _times_allowed(judgement: Judgement) -> float:
 
 
 def what_follows(report: Report) -> str:
-    """Say of a check that noise leaves open what the exit code makes of it, and what would decide it."""
+    """Return the consequence of a check that noise leaves undecided, and how to decide it."""
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
     if all(math.isnan(judgement.change) for judgement in report.of(Verdict.INCONCLUSIVE)):
         return ""
     code = report.exit_code
-    means = f"NOT DECIDED, and exits with {code}"
-    ways = ["--judge medians lets the steps at hand decide"]
+    means = f"NOT DECIDED, exit code {code}"
+    ways = ["--judge medians decides by the recorded steps"]
     if code == 0:
         ways.append("--inconclusive fail exits with 1")
     return f"{means}: {'; '.join(ways)}"
 
 
 def sentence(judgement: Judgement) -> str:
-    """Say one judgement in a line."""
+    """Return one judgement as a line."""
     before, after = figure(judgement.before, judgement.unit), figure(judgement.after, judgement.unit)
     text = f"{judgement.key}: {before} -> {after}, {change(judgement)} ({interval(judgement)})"
     return f"{text}: {judgement.reason}" if judgement.reason else text
 
 
 def removed(judgement: Judgement) -> str:
-    """Say which steps were left out."""
+    """Return which steps were left out."""
     parts = []
     if judgement.warm_up:
         parts.append(f"warm-up {_steps(judgement.warm_up)}")
     if judgement.odd:
-        parts.append(f"odd {_steps(judgement.odd)}")
+        parts.append(f"outlier {_steps(judgement.odd)}")
     return ", ".join(parts)
 
 
 def why_lines(why: Why) -> tuple[str, ...]:
-    """Say why the step changed: the sum first, then the parts, the work and the findings."""
+    """Return why the step changed: the sum, the parts, the work and the findings."""
     lines = []
     if why.parts:
         parts = ", ".join(f"{signed_duration(part.delta_ns)} {_part(part)}" for part in why.parts[:_PARTS_NAMED])
-        lines.append(f"{signed_duration(why.delta_ns)} a step: {parts}")
+        lines.append(f"{signed_duration(why.delta_ns)} per step: {parts}")
     lines += [work_line(work) for work in why.work]
     lines += [f"new finding {new.code} ({new.level}): {finding_words(new)}" for new in why.new_findings]
-    lines += [f"finding gone: {old.code}: {finding_words(old)}" for old in why.gone_findings]
+    lines += [f"finding disappeared: {old.code}: {finding_words(old)}" for old in why.gone_findings]
     return tuple(lines)
 
 
@@ -218,21 +218,21 @@ def _part(part: PartChange) -> str:
 
 
 def finding_words(finding: SeenFinding) -> str:
-    """Say what a finding is, and where."""
+    """Return title and place of a finding."""
     return f"{finding.title} [{finding.where}]" if finding.where else finding.title
 
 
 def work_line(change: WorkChange) -> str:
-    """Say how one op, kernel or call changed."""
+    """Return how one op, kernel or call changed."""
     shape = f" {change.shape}" if change.shape else ""
     phase = f" in {change.phase}" if change.phase else ""
     text = f"{signed_duration(change.delta_ns)} {change.sort} {shortened(change.name, _NAME_WIDTH)}{shape}{phase}"
     if not change.before_count:
-        return f"{text} (new, {change.after_count:g} a step)"
+        return f"{text} (new, {change.after_count:g} per step)"
     if not change.after_count:
-        return f"{text} (gone)"
+        return f"{text} (removed)"
     if change.before_count != change.after_count:
-        return f"{text} ({change.before_count:g} -> {change.after_count:g} a step)"
+        return f"{text} ({change.before_count:g} -> {change.after_count:g} per step)"
     return text
 
 

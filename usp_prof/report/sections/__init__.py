@@ -1,7 +1,7 @@
-"""Sections of a report: `build_<id>(context, title)` gives each, or None where it has nothing to say.
+"""Sections of a report: `build_<id>(context, title)` returns one, or None if it has no content.
 
-A new section is one function, one line in `SECTIONS`, its module in `MODULES`, and one test; an analysis has a section
-of its name.
+To add a section, write one function, a line in `SECTIONS`, its module in `MODULES`, and a test. An analysis has a
+section with its name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("pipeline", "Pipeline"),
     ("stragglers", "Stragglers"),
     ("critical_path", "Critical path"),
-    ("mfu", "Model FLOP utilisation"),
+    ("mfu", "Model FLOPs utilization (MFU)"),
     ("kernels", "Kernels"),
     ("host", "Host"),
     ("memory", "Memory"),
@@ -54,11 +54,11 @@ MODULES = {
     "timeline": "timeline",
     "health": "health",
 }
-"""The module of each section, loaded when the section is asked for."""
+"""Module of each section, loaded when it is needed."""
 
 
 def sections(context: Context, without: Collection[str] = ()) -> tuple[Section, ...]:
-    """Build every section that has something to say, but those named in `without`."""
+    """Build every section with content, except those named in `without`."""
     built = (_build(context, name, title) for name, title in SECTIONS if name not in without)
     return tuple(section for section in built if section is not None and section.blocks)
 

@@ -1,4 +1,4 @@
-"""Sections on communication: what each axis communicates and hides, and how fast the collectives are."""
+"""Sections on communication: hidden and exposed time per axis, and speed of collectives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SUMS = Text(
 
 
 def build_overlap(context: Context, title: str) -> Section | None:
-    """Show the axes, as bars and table, then the analysis' own table."""
+    """Build the axes as table and bars, then kinds of collectives and what hides them."""
     result = context.results.get("overlap")
     if result is None:
         return None
@@ -67,7 +67,7 @@ def axis_bars(figures: Figures) -> AxisCommunication | None:
 
 
 def by_collective(figures: Figures) -> DataTable | None:
-    """List each axis' kinds of collectives, with what is hidden of them."""
+    """Build the table of collectives by axis and kind, with their hidden time."""
     comm = figures.grid("comm_time", "axis", "collective")
     if not comm:
         return None
@@ -92,11 +92,11 @@ def _hiders(hiders: Sequence[Hider]) -> DataTable:
     columns = (TableColumn("axis"), TableColumn("hidden under"), TableColumn("time", Unit.NS))
     rows = tuple((hider.axis, hider.name, hider.hidden_ns) for hider in hiders[:ROWS])
     return DataTable(
-        "What it is hidden under, all ranks and steps together", columns, rows, more=max(0, len(hiders) - ROWS)
+        "Compute that hides communication, sum over ranks and steps", columns, rows, more=max(0, len(hiders) - ROWS)
     )
 
 
-# Collectives: how fast they are for their size, and how much of their time is waiting for the last member.
+# Collectives: bandwidth by size, and the share of waiting.
 
 _KINDS = {
     "axis": "",
@@ -116,13 +116,13 @@ _MOST_POINTS = 4000
 
 
 def build_collectives(context: Context, title: str) -> Section | None:
-    """Show kinds of calls, bandwidth over size, and pairs."""
+    """Build kinds of calls, bandwidth over size, and pairs."""
     if "collectives" not in context.results:
         return None
     result = cast("CollectivesResult", context.results["collectives"])
     blocks: list[Block] = []
     if result.kinds:
-        blocks.append(listed(result.listing(), "Calls by axis, kind and size; medians over calls", _KINDS))
+        blocks.append(listed(result.listing(), "Calls by axis, kind and size (medians)", _KINDS))
     points = bandwidth(result)
     if points is not None:
         blocks.append(Chart("Bus bandwidth over size", points))
@@ -141,11 +141,11 @@ def build_collectives(context: Context, title: str) -> Section | None:
 
 
 def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
-    """Set (source, target, bytes, transfers) out as a matrix of the ranks that take part."""
+    """Arrange (source, target, bytes, transfers) as a matrix of the participating ranks."""
     ranks = tuple(sorted({rank for source, target, _, _ in sent for rank in (source, target)}))
     place = {rank: at for at, rank in enumerate(ranks)}
     amount = np.zeros((len(ranks), len(ranks)))  # bytes, sources by targets
-    times = np.full(amount.shape, -1, np.int64)  # number of transfers; -1: not known
+    times = np.full(amount.shape, -1, np.int64)  # number of transfers; -1: unknown
     for source, target, size, count in sent:
         at = place[source], place[target]
         amount[at] += size
@@ -155,7 +155,7 @@ def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
 
 
 def bandwidth(result: CollectivesResult) -> BandwidthPoints | None:
-    """Take each complete call, or every so many where there are too many to draw."""
+    """Return the complete calls, sampled if there are too many to draw."""
     points = result.points
     if not len(points.bytes):
         return None

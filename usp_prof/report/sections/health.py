@@ -1,4 +1,4 @@
-"""Sections on the answer and the input: all findings, all rows of health, and how far the clocks were apart."""
+"""Sections on findings, health and clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build_findings(context: Context, title: str) -> Section | None:
-    """List every finding: the most important causes first, all others to unfold."""
+    """Build the list of findings: the most important causes first, all others folded."""
     if not context.findings:
         return None
     shown = causes_of(context.findings).shown
@@ -27,17 +27,17 @@ def build_findings(context: Context, title: str) -> Section | None:
     return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))
 
 
-# Health: every row of what was wrong with the traces, and of what is not known because of it.
+# Health: every row about damaged or missing input.
 
 
 def build_health(context: Context, title: str) -> Section:
-    """List every row, worst first."""
+    """Build the list of rows, worst first."""
     order = ("data_loss", "error", "info")
     rows = sorted(context.health, key=lambda row: (order.index(row.severity), row))
     return Section("health", title, (Health(tuple(rows), title=""),))
 
 
-# Clocks: how far apart the ranks' clocks were, and how sure that is.
+# Clocks: the offset of each rank's clock, and the residual.
 
 _RANKS = {
     "rank": "",
@@ -52,7 +52,7 @@ _RANKS = {
 
 
 def build_clock(context: Context, title: str) -> Section | None:
-    """Show each rank's correction and what is left over."""
+    """Build the correction and residual of each rank."""
     if "clock" not in context.results:
         return None
     result = cast("ClockResult", context.results["clock"])

@@ -1,4 +1,4 @@
-"""Plain parts of sections: DataFrames as tables of a report, an analysis' whole figures, what it could not know."""
+"""Plain parts of sections: listings as tables, an analysis' overall figures, and its notes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PROSE = frozenset({"why", "detail", "reason"})
 
 
 def unit_of(column: str) -> tuple[str, Unit | None]:
-    """Give a column's head without its unit, and the unit."""
+    """Return the head of a column without its unit, and the unit."""
     if column == "ns":
         return "time", Unit.NS
     if column in _NAMES:
@@ -61,7 +61,7 @@ def unit_of(column: str) -> tuple[str, Unit | None]:
 
 
 def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS) -> DataTable:
-    """Take the first rows of a listing; `columns` picks and orders those to show, and names heads where not empty."""
+    """Build a table of the first rows of a listing; `columns` selects, orders and renames columns."""
     names = dict.fromkeys(listing, "") if columns is None else columns
     kept = [name for name in names if name in listing]
     heads = []
@@ -79,14 +79,14 @@ def length(listing: Listing) -> int:
 
 
 def without_blanks(table: DataTable) -> DataTable:
-    """Leave out columns in which nothing is known; that something is not known is said by the notes."""
+    """Remove columns without known values; the notes say what is unknown."""
     known = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
     columns = tuple(table.columns[place] for place in known)
     return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in known) for row in table.rows))
 
 
 def rows_table(rows: Sequence[Any], title: str) -> DataTable:
-    """Take the first of dataclass rows; their plain fields become columns."""
+    """Build a table of the first dataclass rows; their plain fields become columns."""
     names = [name for name in rows[0].__dataclass_fields__ if _is_plain(getattr(rows[0], name))]
     units = [unit_of(name) for name in names]
     return DataTable(
@@ -117,13 +117,13 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is 
     return str(value)
 
 
-# Shown by every section: an analysis' figures over everything, and what it could not know.
+# Parts of every section: an analysis' overall figures, and its notes.
 
 _MOST_FIGURES = 10
 
 
 def key_figures(result: Result) -> Iterable[KeyFigures]:
-    """Give the values that an analysis has over everything."""
+    """Yield the overall values of an analysis."""
     whole = [value for value in result.values() if not value.dims]
     if whole:
         yield KeyFigures(
@@ -132,7 +132,7 @@ def key_figures(result: Result) -> Iterable[KeyFigures]:
 
 
 def notes(result: Result) -> Iterable[Health]:
-    """Say what the analysis could not know, and what it left out since it cannot be."""
+    """Yield what the analysis could not know, and impossible values that it left out."""
     rows = (*result.notes, *impossible(result.values()))
     if rows:
         yield Health(tuple(sorted(rows)))

@@ -1,4 +1,4 @@
-"""Sections on steps: how long they take, where their time goes on each rank, and which rank holds the others up."""
+"""Sections on steps: their length, where their time goes on each rank, and stragglers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STEPS = 40
 
 
 def build_step_time(context: Context, title: str) -> Section | None:
-    """Show the job's steps and the map of ranks over steps."""
+    """Build the job's steps and the map of ranks over steps."""
     result = context.results.get("step_time")
     if result is None:
         return None
@@ -37,19 +37,19 @@ def build_step_time(context: Context, title: str) -> Section | None:
     if len(steps) > 1:
         between = context.figures.along("step_spread", "step")
         rows = tuple((step, value, between.get(step)) for step, value in list(steps.items())[:_STEPS])
-        columns = (TableColumn("step"), TableColumn("time", Unit.NS), TableColumn("ranks differ by", Unit.FRACTION))
+        columns = (TableColumn("step"), TableColumn("time", Unit.NS), TableColumn("spread across ranks", Unit.FRACTION))
         blocks.append(DataTable("Steps of the job", columns, rows, more=max(0, len(steps) - _STEPS)))
     heat = heat_map(context.figures)
     if heat is not None:
-        blocks.append(Chart("Compute of each rank and step, against the step's median", heat))
+        blocks.append(Chart("Compute of each rank and step, compared with the median of the step", heat))
     places = rank_grid(context)
     if places is not None:
-        blocks.append(Chart("Compute of each rank at its place on the axes, against the median", places))
+        blocks.append(Chart("Compute of each rank at its place in the mesh, compared with the median", places))
     return Section("step_time", title, (*blocks, *notes(result)))
 
 
 def rank_grid(context: Context) -> RankGrid | None:
-    """Set compute time out on the mesh: the largest axis to the right, the others downward."""
+    """Arrange compute time on the mesh: the largest axis horizontally, the others vertically."""
     topology, compute = context.tables.topology, context.figures.along("compute_time", "rank")
     placed = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
     if not topology.axes or len(compute) < 2 or not all(placed.values()):
@@ -58,7 +58,7 @@ def rank_grid(context: Context) -> RankGrid | None:
     down = [axis for axis in topology.axes if axis != across]
     keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in placed.values()})
     width = 1 + max(place.get(across, 0) for place in placed.values())
-    if width > topology.axes[across]:  # somebody's coordinates lie outside the mesh
+    if width > topology.axes[across]:  # a rank's coordinates are outside the mesh
         return None
     rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at this place of the mesh
     values = np.full(rank.shape, np.nan)
@@ -72,7 +72,7 @@ def rank_grid(context: Context) -> RankGrid | None:
 
 
 def heat_map(figures: Figures) -> HeatMap | None:
-    """Set compute time out by rank and step; collectives make step times equal, compute shows who is slow."""
+    """Arrange compute time by rank and step: collectives make step times equal, compute shows slow ranks."""
     grid = figures.grid("compute_time", "rank", "step")
     ranks = sorted({int(rank) for rank, _ in grid})
     steps = sorted({int(step) for _, step in grid})
@@ -93,7 +93,7 @@ _BARS = 40
 
 
 def build_breakdown(context: Context, title: str) -> Section | None:
-    """Show the mean rank, then each rank."""
+    """Build the mean rank's bar, then a row per rank."""
     result = context.results.get("breakdown")
     if result is None:
         return None
@@ -108,7 +108,7 @@ def build_breakdown(context: Context, title: str) -> Section | None:
 
 
 def by_rank(figures: Figures) -> BreakdownRows | None:
-    """Give the partition of each rank; a part that a rank does not have is 0."""
+    """Return the partition of each rank; missing parts are 0."""
     ranks = [int(rank) for rank in figures.along("compute_time", "rank")]
     if not ranks:
         return None
@@ -126,7 +126,7 @@ def by_rank(figures: Figures) -> BreakdownRows | None:
 
 
 def readable(rows: BreakdownRows) -> BreakdownRows:
-    """Keep the rows that are least like the median row where there are too many, and the mean of all others."""
+    """Keep the rows that differ most from the median if there are too many, and the mean of the others."""
     if len(rows.labels) <= _BARS:
         return rows
     values = np.array([part.values_ns for part in rows.parts])  # parts by ranks
@@ -155,7 +155,7 @@ def _table(rows: BreakdownRows) -> DataTable:
     return DataTable("By rank", columns, tuple(cells[:_RANKS]), more=max(0, len(cells) - _RANKS))
 
 
-# Stragglers: the ranks that the others wait for, what that costs the job, and why they are late.
+# Stragglers: the ranks that others wait for, their cost, and the cause.
 
 _LATENESS = {
     "rank": "",
@@ -169,7 +169,7 @@ _LATENESS = {
 
 
 def build_stragglers(context: Context, title: str) -> Section | None:
-    """Show the culprits with their evidence, then everyone's lateness."""
+    """Build the stragglers with their evidence, then the arrivals of all ranks."""
     if "stragglers" not in context.results:
         return None
     result = cast("StragglersResult", context.results["stragglers"])
@@ -179,12 +179,12 @@ def build_stragglers(context: Context, title: str) -> Section | None:
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
-        blocks.append(listed(listing, "Arrivals by rank and axis, all steps, latest first", _LATENESS, rows=32))
+        blocks.append(listed(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32))
     return Section("stragglers", title, (*blocks, *notes(result)))
 
 
 def worth_by_rank(findings: Iterable[Finding]) -> dict[int, float]:
-    """Give what each late rank is worth: the gain of its finding, as there is one figure for that question."""
+    """Return the gain of each late rank's finding."""
     return {
         rank: finding.gain_fraction
         for finding in findings
@@ -197,8 +197,8 @@ def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable
         TableColumn("rank"),
         TableColumn("axis"),
         TableColumn("cause"),
-        TableColumn("late by, a step", Unit.NS),
-        TableColumn("worth, replayed", Unit.FRACTION),
+        TableColumn("late by, per step", Unit.NS),
+        TableColumn("gain, replayed", Unit.FRACTION),
         TableColumn("compute slowdown", Unit.RATIO),
         TableColumn("steps"),
     )
@@ -206,11 +206,11 @@ def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable
         (c.rank, c.axis, str(c.why), c.cost_ns, worth.get(c.rank), c.slowdown, spans(sorted(c.steps)))
         for c in result.culprits
     )
-    return DataTable("Culprits", columns, rows)
+    return DataTable("Stragglers", columns, rows)
 
 
 def _evidence(result: StragglersResult) -> DataTable:
     parts = sorted({part for culprit in result.culprits for part in culprit.evidence})
     rows = tuple((c.rank, *(c.evidence.get(part) for part in parts)) for c in result.culprits)
     columns = (TableColumn("rank"), *(TableColumn(part, Unit.NS) for part in parts))
-    return DataTable("Own time over the peers' median, all late steps together", columns, rows)
+    return DataTable("Own time above the median of peers, sum over late steps", columns, rows)

@@ -40,11 +40,11 @@ _MFU_NEEDS = (
     "model_contradicted", "peak_contradicted", "devices_contradicted",
 )  # fmt: skip
 _NOTABLE = 0.02
-"""Less than 2 % of the step, or over the peers, is not worth a line on the first screen."""
+"""The first screen shows no rank that costs less than 2% of the step or is less than 2% slower."""
 
 
 def build(context: Context) -> Section:
-    """Put the first screen together of what is known."""
+    """Build the first screen from what is known."""
     candidates: list[Block | None] = [
         _key_figures(context),
         where_the_step_goes(context.figures, context.run),
@@ -57,7 +57,7 @@ def build(context: Context) -> Section:
 
 
 def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
-    """Set the partition of the mean rank as one bar; the title says of which ranks it is the mean."""
+    """Build the bar of the mean rank's step; its title names the ranks."""
     step_parts = parts(figures)
     if not step_parts:
         return None
@@ -68,12 +68,12 @@ def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
 
 
 def _is_window(figures: Figures) -> bool:
-    """Say whether no steps are known: figures are of what was recorded on each rank."""
+    """Return whether steps are unknown, so that figures cover the recorded window."""
     return figures.has("window_time") and not figures.has("step_time")
 
 
 def communication(figures: Figures) -> DataTable | None:
-    """List the communication of each axis and its three parts: exposed, hidden, contended."""
+    """Build the table of each axis' communication and its three parts: exposed, hidden, contended."""
     total = figures.along("comm_time", "axis")
     if not total:
         return None
@@ -113,27 +113,27 @@ def _key_figures(context: Context) -> KeyFigures | None:
 
 def _step(figures: Figures) -> KeyFigure:
     if _is_window(figures):
-        return KeyFigure("window", figures.whole("window_time"), Unit.NS, "all that was recorded; steps are not known")
+        return KeyFigure("window", figures.whole("window_time"), Unit.NS, "everything recorded; steps are unknown")
     steps = figures.along("job_step_time", "step")
     notes = []
     if len(steps) > 1:
         low, high = (quantity(how(steps.values()), Unit.NS) for how in (min, max))
-        notes.append(f"median of {len(steps)} steps, {low} to {high}")
+        notes.append(f"median of {len(steps)} steps ({low} to {high})")
     between = figures.whole("step_spread")
     if between is not None and len(figures.along("step_time", "rank")) > 1:
-        notes.append(f"ranks differ by {quantity(between, Unit.FRACTION)}")
+        notes.append(f"spread across ranks {quantity(between, Unit.FRACTION)}")
     return KeyFigure("step", figures.whole("job_step_time"), Unit.NS, ", ".join(notes))
 
 
 def _exposed(figures: Figures) -> KeyFigure | None:
-    """Add up what the axes expose, which are parts of the step that do not overlap."""
+    """Sum the exposed communication of all axes; these parts of the step do not overlap."""
     exposed = {axis: value for axis, value in figures.along("exposed_comm_time", "axis").items() if value is not None}
     step = sum(value for _, _, value in parts(figures))
     if not exposed or not step:
         return None
     total = sum(exposed.values())
     span = "window" if _is_window(figures) else "step"
-    note = f"{quantity(total / step, Unit.FRACTION)} of a rank's mean {span}"
+    note = f"{quantity(total / step, Unit.FRACTION)} of the mean rank {span}"
     if total and len(exposed) > 1:
         note += f", most on {max(axes_in_order(exposed), key=lambda axis: exposed[axis])}"
     return KeyFigure("exposed comm", total, Unit.NS, note)
@@ -144,7 +144,7 @@ def _tokens(context: Context) -> KeyFigure | None:
     if value is None:
         return None
     return KeyFigure(
-        "tokens", value, Unit.PER_SECOND, f"{quantity(value / ranks, Unit.PER_SECOND)} a rank" if ranks else ""
+        "tokens", value, Unit.PER_SECOND, f"{quantity(value / ranks, Unit.PER_SECOND)} per rank" if ranks else ""
     )
 
 
@@ -158,21 +158,21 @@ def _mfu_second(context: Context) -> str:
         return refused[0].detail if refused else _why_no_mfu(result.notes)
     notes = [f"{convention} convention"] if (convention := getattr(result, "convention", "")) else []
     if peak := getattr(result, "peak", 0):
-        notes.append(f"of {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
+        notes.append(f"peak {quantity(peak, Unit.FLOP_PER_SECOND)} {getattr(result, 'precision', '')}".rstrip())
     if hfu is not None:
         notes.append(f"HFU {quantity(hfu, Unit.FRACTION)}")
     return ", ".join(notes)
 
 
 def _why_no_mfu(rows: Sequence[HealthRow]) -> str:
-    """Name what is missing first: without a model no peak helps."""
+    """Return the first missing input: without a model, the peak does not help."""
     missing = {row.code: row.detail for row in reversed(rows)}
     first = next((missing[code] for code in _MFU_NEEDS if code in missing), "") or next(iter(missing.values()), "")
-    return f"not known: {first}" if first else "not known"
+    return f"unknown: {first}" if first else "unknown"
 
 
 def _bubble(context: Context) -> KeyFigure | None:
-    """Set the bubble beside its theory; one stage alone has none."""
+    """Build the bubble with its ideal and textbook values; a single stage has none."""
     figures = context.figures
     measured = figures.whole("bubble_fraction")
     stages = {stage for stage, _ in figures.grid("stage_time", "stage", "kind")}
@@ -183,18 +183,18 @@ def _bubble(context: Context) -> KeyFigure | None:
         for name, metric in (("ideal", "bubble_ideal_fraction"), ("textbook", "bubble_textbook_fraction"))
         if (value := figures.whole(metric)) is not None
     ]
-    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline's window", *against]))
+    return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline window", *against]))
 
 
 def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
     if ideal is None:
         return None
-    note = f"not known: {ideal.unknown}" if ideal.unknown else "step over its replay with all ranks alike"
+    note = f"unknown: {ideal.unknown}" if ideal.unknown else "vs. a replay with all ranks like their peers"
     return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
-    """List the ranks that cost the job most, or compute slower than their peers."""
+    """Build the table of ranks that cost the job most, or compute slower than their peers."""
     is_window = _is_window(figures)
     step = figures.whole("window_time" if is_window else "step_time") or 0
     cost = figures.along("straggler_cost", "rank")
@@ -223,20 +223,22 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         TableColumn("compute", Unit.NS),
         TableColumn("waiting", Unit.NS),
     )
-    title = f"Ranks that the others wait for, {'in the window' if is_window else 'per step'}"
+    title = f"Stragglers (ranks that others wait for), {'in the window' if is_window else 'per step'}"
     return without_blanks(DataTable(title, columns, tuple(rows), more=len(bad) - len(rows)))
 
 
 def _findings(context: Context) -> Findings | None:
-    """Show the most important causes; that there are none is said only where something looked for them."""
+    """Build the most important causes; without any, the block exists only if the rules ran."""
     if not context.findings and "stragglers" not in context.results:
         return None
     causes = causes_of(context.findings)
-    return Findings(causes.shown, causes.more, len(causes.noise), unasked=skipped_sentence(context.health))
+    title = "Findings, largest certain gain first" if len(causes.shown) > 1 else "Findings"
+    unasked = skipped_sentence(context.health)
+    return Findings(causes.shown, causes.more, len(causes.noise), title=title, unasked=unasked)
 
 
 def _health(context: Context) -> Health:
-    """Show the worst few kinds of damage on whatever ranks they are; what is only to be noted is counted."""
+    """Build the worst few kinds of damage, on all ranks; notes are only counted."""
     kinds = {(row.severity, row.code, row.detail) for row in context.health}
     bad = sorted(kind for kind in kinds if kind[0] is not Severity.INFO)
     shown = set(sorted(bad, key=lambda kind: (kind[0] is not Severity.DATA_LOSS, kind))[:_TOP_HEALTH])

@@ -1,4 +1,4 @@
-"""Sections on time: what every rank did when in one step, and which work bounded the run."""
+"""Sections on time: the timeline of one step, and the critical path."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _COMMUNICATION = "communication"
 
 
 def build_timeline(context: Context, title: str) -> Section | None:
-    """Show the middle one of the selected steps."""
+    """Build the timeline of the middle one of the selected steps."""
     if "step_time" not in context.results or not context.run.steps:
         return None
     step = context.run.steps[len(context.run.steps) // 2]
@@ -118,8 +118,10 @@ def build_timeline(context: Context, title: str) -> Section | None:
     if drawn is None:
         return None
     length = quantity(int(drawn.end_ns.max()), Unit.NS)
-    text = f"Step {step}, {length}. The wheel zooms, drag pans. Each rank has a row of compute and copies, and rows of "
-    text += "communication by axis. Neighbouring short slices are drawn as one until they are zoomed into."
+    text = (
+        f"Step {step}, {length}. Scroll to zoom, drag to pan. Each rank has a row of compute and copies, and a row of "
+    )
+    text += "communication per axis. Short adjacent slices are merged until you zoom in."
     return Section("timeline", title, (Text(text, quiet=True), Chart(f"Step {step} on all ranks", drawn)))
 
 
@@ -222,11 +224,11 @@ def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:
     return places[inverse] if len(places) else np.zeros(0, np.int64)
 
 
-# Critical path: the work, and on which rank, that bounds the run; only shortening it shortens the step.
+# Critical path: the work that determines the length of the run; only shortening it shortens the step.
 
 
 def build_critical_path(context: Context, title: str) -> Section | None:
-    """Show the way by part, by rank, and the work on it."""
+    """Build the critical path by part and by rank, and its work."""
     if "critical_path" not in context.results:
         return None
     result = cast("CriticalPathResult", context.results["critical_path"])
@@ -244,11 +246,11 @@ def _bar(figures: Figures, result: CriticalPathResult) -> Stack:
         StackPart(label_of(str(part)), str(part), value)
         for part, value in sorted(parts.items(), key=lambda item: (-item[1], str(item[0])))
     )
-    return Stack("The critical path by part", result.length_ns, Unit.NS, stack)
+    return Stack("Critical path by part", result.length_ns, Unit.NS, stack)
 
 
 def _ranks_on_path(figures: Figures) -> DataTable:
-    """List the ranks that the way goes over, and how much room the others have."""
+    """Build the table of time on the path and slack by rank."""
     path = figures.along("critical_path_time", "rank")
     share = figures.along("critical_path_fraction", "rank")
     slack = figures.along("slack", "rank")
@@ -256,8 +258,8 @@ def _ranks_on_path(figures: Figures) -> DataTable:
     columns = (
         TableColumn("rank"),
         TableColumn("on the path", Unit.NS),
-        TableColumn("of the path", Unit.FRACTION),
-        TableColumn("slack a step", Unit.NS),
+        TableColumn("share of path", Unit.FRACTION),
+        TableColumn("slack per step", Unit.NS),
     )
     rows = tuple((rank, path.get(rank), share.get(rank), slack.get(rank)) for rank in ranks)
     return DataTable("Ranks", columns, rows)

@@ -1,4 +1,4 @@
-"""Sections on work that may be uneven: experts with their tokens, and parts of a sequence."""
+"""Sections on uneven work: tokens of experts, and parts of a sequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_RANKS_OF_EXPERTS = 64
 
 
 def build_moe(context: Context, title: str) -> Section | None:
-    """Show the loads by rank and expert, the phases' times beside them, and the most uneven routings."""
+    """Build the loads by rank and expert, the times of phases, and the most uneven routings."""
     if "moe" not in context.results:
         return None
     result = cast("MoeResult", context.results["moe"])
@@ -29,11 +29,11 @@ def build_moe(context: Context, title: str) -> Section | None:
     key = [
         KeyFigure(name, figures.at(metric, **dims), unit, second)
         for name, metric, dims, unit, second in (
-            ("Fullest rank", "moe_imbalance", {}, Unit.RATIO, "times its group's mean, weighted by tokens"),
-            ("Fullest expert", "expert_imbalance", {}, Unit.RATIO, "times the mean of all experts"),
-            ("Dispatch", "moe_time", {"phase": "dispatch"}, Unit.NS, "a step, mean over ranks"),
-            ("Experts", "moe_time", {"phase": "experts"}, Unit.NS, "a step, mean over ranks"),
-            ("Combine", "moe_time", {"phase": "combine"}, Unit.NS, "a step, mean over ranks"),
+            ("Fullest rank", "moe_imbalance", {}, Unit.RATIO, "of its group's mean, weighted by tokens"),
+            ("Fullest expert", "expert_imbalance", {}, Unit.RATIO, "of the mean of all experts"),
+            ("Dispatch", "moe_time", {"phase": "dispatch"}, Unit.NS, "per step, mean over ranks"),
+            ("Experts", "moe_time", {"phase": "experts"}, Unit.NS, "per step, mean over ranks"),
+            ("Combine", "moe_time", {"phase": "combine"}, Unit.NS, "per step, mean over ranks"),
         )
         if figures.at(metric, **dims) is not None
     ]
@@ -43,7 +43,7 @@ def build_moe(context: Context, title: str) -> Section | None:
         what = "expert" if result.experts else "rank"
         values = tuple(float(count) for count in loads.values())
         even = tuple(_even(result, number) for number in loads) if not result.experts else _all_even(values)
-        bars = RankBars("tokens of a step", tuple(f"{what} {n}" for n in loads), values, even, "comm:ep")
+        bars = RankBars("tokens per step", tuple(f"{what} {n}" for n in loads), values, even, "comm:ep")
         blocks.append(Chart(f"Tokens by {what}", bars))
     if result.experts:
         blocks.append(_by_expert(result))
@@ -57,9 +57,9 @@ def build_moe(context: Context, title: str) -> Section | None:
 def _by_expert(result: MoeResult) -> DataTable:
     mean = sum(result.experts.values()) / len(result.experts)
     fullest = sorted(result.experts.items(), key=lambda item: (-item[1], item[0]))
-    columns = (TableColumn("expert"), TableColumn("tokens", Unit.COUNT), TableColumn("over the mean", Unit.RATIO))
+    columns = (TableColumn("expert"), TableColumn("tokens", Unit.COUNT), TableColumn("vs. mean", Unit.RATIO))
     rows = tuple((expert, _whole(count), count / mean if mean else None) for expert, count in fullest[:ROWS])
-    return DataTable("By expert, of a step, fullest first", columns, rows, more=max(0, len(fullest) - ROWS))
+    return DataTable("By expert, per step, fullest first", columns, rows, more=max(0, len(fullest) - ROWS))
 
 
 def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -67,19 +67,19 @@ def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _even(result: MoeResult, rank: int) -> float:
-    """Give the mean of the ranks that share experts with this one."""
+    """Return the mean of the ranks that share experts with this one."""
     group = next((load.ranks for load in result.loads if rank in load.ranks), tuple(result.tokens))
     known = [result.tokens[member] for member in group if member in result.tokens]
     return sum(known) / len(known)
 
 
 def _experts_by_rank(result: MoeResult) -> DataTable:
-    """Set each rank's tokens beside the time of its phases: a full rank's experts work long, its peers combine late."""
+    """Build the table of tokens and phase times by rank: on a full rank experts take longer, its peers combine late."""
     ranks = sorted({*result.tokens, *(rank for _, rank in result.times)})
     phases = [phase for phase in PHASES if any(name == phase for name, _ in result.times)]
     columns = [TableColumn("rank")]
     if result.tokens:
-        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("over its group's mean", Unit.RATIO)]
+        columns += [TableColumn("tokens", Unit.COUNT), TableColumn("vs. group mean", Unit.RATIO)]
     columns += [TableColumn(phase.replace("_", "-"), Unit.NS) for phase in phases]
     rows: list[tuple[Cell, ...]] = []
     for rank in ranks[:MOST_RANKS_OF_EXPERTS]:
@@ -88,11 +88,11 @@ def _experts_by_rank(result: MoeResult) -> DataTable:
         share: tuple[Cell, ...] = (_whole(count), count / mean if count is not None and mean else None)
         share = share if result.tokens else ()
         rows.append((rank, *share, *(result.times.get((phase, rank)) for phase in phases)))
-    return DataTable("By rank, of a step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS_OF_EXPERTS))
+    return DataTable("By rank, per step", tuple(columns), tuple(rows), more=max(0, len(ranks) - MOST_RANKS_OF_EXPERTS))
 
 
 def _routings(result: MoeResult) -> DataTable:
-    """List the routings where the fullest rank has most above the mean."""
+    """Build the table of routings whose fullest rank exceeds the mean most."""
     worst = sorted(result.loads, key=lambda load: (-_surplus(load), load.step, load.occurrence, load.ranks))
     bytes_only = result.source != "marks"
     unit = Unit.BYTES if bytes_only else Unit.COUNT
@@ -115,7 +115,7 @@ def _routings(result: MoeResult) -> DataTable:
         )
         for load in worst[:ROWS]
     )
-    return DataTable("The most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
+    return DataTable("Most uneven routings", columns, rows, more=max(0, len(worst) - ROWS))
 
 
 def _whole(count: float | None) -> Cell:
@@ -126,7 +126,7 @@ def _surplus(load: Load) -> float:
     return max(load.tokens) - sum(load.tokens) / len(load.tokens)
 
 
-# Context parallelism: the work of each part of a sequence, and who waits at which ring step.
+# Context parallelism: the work of each part of a sequence, and waits by ring step.
 
 MOST_RANKS_OF_SEQUENCES = 64
 _NAMES = {
@@ -138,15 +138,15 @@ _NAMES = {
 
 
 def build_cp(context: Context, title: str) -> Section | None:
-    """Show the compute of each part of the sequence, its exchanges, and the waits along the ring."""
+    """Build the compute of each part of the sequence, its exchanges, and the waits along the ring."""
     if "cp" not in context.results:
         return None
     result = cast("CpResult", context.results["cp"])
     figures = context.figures
-    key = [KeyFigure("Slowest part", figures.whole("cp_imbalance"), Unit.RATIO, "its compute over its group's mean")]
+    key = [KeyFigure("Slowest part", figures.whole("cp_imbalance"), Unit.RATIO, "its compute vs. its group's mean")]
     kinds = [kind for kind in _NAMES if any(name == kind for name, _ in result.times)]
     key += [
-        KeyFigure(_NAMES[kind].capitalize(), figures.at("cp_time", exchange=kind), Unit.NS, "a step, mean over ranks")
+        KeyFigure(_NAMES[kind].capitalize(), figures.at("cp_time", exchange=kind), Unit.NS, "per step, mean over ranks")
         for kind in kinds
     ]
     known = tuple(figure for figure in key if figure.value is not None)
@@ -163,9 +163,9 @@ def _bars(result: CpResult) -> Chart:
     values = tuple(row.compute_ns for row in result.ranks)
     means = _means(result)
     bars = RankBars(
-        "compute of a step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", is_time=True
+        "compute per step", labels, values, tuple(means[row.group] for row in result.ranks), "compute", is_time=True
     )
-    return Chart("Compute by rank, group after group", bars)
+    return Chart("Compute by rank and group", bars)
 
 
 def _means(result: CpResult) -> dict[int, float]:
@@ -182,7 +182,7 @@ def _parts_by_rank(result: CpResult, kinds: list[str]) -> DataTable:
         TableColumn("group"),
         TableColumn("rank"),
         TableColumn("compute", Unit.NS),
-        TableColumn("over its group's mean", Unit.RATIO),
+        TableColumn("vs. group mean", Unit.RATIO),
         *(TableColumn(_NAMES[kind], Unit.NS) for kind in kinds),
     )
     rows = tuple(
@@ -195,11 +195,11 @@ def _parts_by_rank(result: CpResult, kinds: list[str]) -> DataTable:
         )
         for row in result.ranks[:MOST_RANKS_OF_SEQUENCES]
     )
-    return DataTable("By rank, of a step", columns, rows, more=max(0, len(result.ranks) - MOST_RANKS_OF_SEQUENCES))
+    return DataTable("By rank, per step", columns, rows, more=max(0, len(result.ranks) - MOST_RANKS_OF_SEQUENCES))
 
 
 def _ring(result: CpResult) -> DataTable:
-    """Say for each ring step how long ranks wait, and who longest: uneven parts show late in the ring."""
+    """Build the table of waits by ring step: uneven parts appear late in the ring."""
     rows = []
     for step, mean in result.by_ring_step().items():
         waits = {rank: time for (number, rank), time in result.ring_waits.items() if number == step}
@@ -212,4 +212,4 @@ def _ring(result: CpResult) -> DataTable:
         TableColumn("longest", Unit.NS),
         TableColumn("at rank"),
     )
-    return DataTable("Waiting by ring step, of one exchange", columns, tuple(rows))
+    return DataTable("Waiting by ring step, per exchange", columns, tuple(rows))

@@ -7,7 +7,7 @@ from functools import singledispatch
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from usp_prof.model.printable import printable
+from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
@@ -92,7 +92,7 @@ def _data_table(block: doc.DataTable) -> str:
     lines = [f"**{_escape(block.title)}**\n"] if block.title else []
     lines += [_row(heads), _row(rules), *(_row(list(row)) for row in zip(*columns, strict=True))]
     if block.more:
-        lines.append(f"\nand {block.more:,} more")
+        lines.append(f"\n{block.more:,} more rows")
     return "\n".join(lines)
 
 
@@ -131,10 +131,10 @@ def _finding(number: int, finding: Finding, lines: list[str]) -> str:
 @_set.register(doc.Health)
 def _health(block: doc.Health) -> str:
     if not block.rows:
-        return f"**Health**: {block.more} notes" if block.more else "**Health**: nothing was wrong with the traces"
+        return f"**Health**: {counted(block.more, 'note')}" if block.more else "**Health**: no problems in the traces"
     lines = [f"**{block.title}**", ""] if block.title else []
     lines += [f"- {severity}: {_escape(line)}" for severity, line in health_lines(block.rows)]
-    return "\n".join(lines + ([f"- and {block.more} more"] if block.more else []))
+    return "\n".join(lines + ([f"- {block.more} more"] if block.more else []))
 
 
 @_set.register(doc.Chart)

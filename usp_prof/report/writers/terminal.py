@@ -16,7 +16,7 @@ from rich.text import Text as Line
 from usp_prof.charts.theme import DARK
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
-from usp_prof.model.printable import shortened
+from usp_prof.model.printable import counted, shortened
 from usp_prof.report import document as doc
 from usp_prof.report.format import MICRO, SOLID, cells, column_texts, fills, head_text, is_number, quantity, share
 from usp_prof.report.words import cause_lines, finding_lines, health_lines, left_out, run_lines
@@ -93,7 +93,7 @@ def _print_more(document: Document, console: Console) -> None:
     names = ", ".join(section.id for section in document.sections if not section.needs_drawing)
     if names:
         console.print()
-        _put(Line(f"more: --section NAME|all, of {names}", style="dim"), console)
+        _put(Line(f"Details: --section NAME|all; sections: {names}", style="dim"), console)
 
 
 @singledispatch
@@ -184,10 +184,12 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
     _put(table, console)
     left = [f"{block.more:,} more rows"] if block.more else []
     left += (
-        [f"columns {', '.join(head for head, _, _ in columns[kept:])} on a wider screen"] if kept < len(columns) else []
+        [f"columns not shown: {', '.join(head for head, _, _ in columns[kept:])} (widen the terminal)"]
+        if kept < len(columns)
+        else []
     )
     if left:
-        _put(Line(_plain(f"and {'; '.join(left)}", console), style="dim"), console)
+        _put(Line(_plain("; ".join(left), console), style="dim"), console)
 
 
 def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, list[str], bool]:
@@ -242,7 +244,7 @@ def _findings(block: doc.Findings, console: Console) -> None:
         _put(Line(block.title, style="bold"), console)
     if not (block.causes or block.rest):
         omitted = left_out(block.more, block.noise)
-        text = f"none worth acting on, {omitted} (--section findings)" if omitted else "none"
+        text = f"none worth acting on; {omitted} (--section findings)" if omitted else "none"
         _put(Line(text, style="dim"), console)
     for number, cause in enumerate(block.causes, 1):
         _finding(number, cause.finding, cause_lines(cause, proof=block.proofs), console)
@@ -269,15 +271,15 @@ def _health(block: doc.Health, console: Console) -> None:
     console.print()
     head = (f"{block.title}  " if block.title else "", "bold")
     if not block.rows:
-        notes = f"{block.more} notes, nothing lost (--section health)"
-        _put(Line.assemble(head, notes if block.more else "nothing was wrong with the traces"), console)
+        notes = f"{counted(block.more, 'note')}, no data lost (--section health)"
+        _put(Line.assemble(head, notes if block.more else "no problems in the traces"), console)
         return
     if block.title:
         _put(Line.assemble(head), console)
     for severity, line in health_lines(block.rows):
         _put(Line.assemble((str(severity), _STYLES[severity]), " ", _plain(line, console)), console)
     if block.more:
-        _put(Line(f"and {block.more} more (--section health)", style="dim"), console)
+        _put(Line(f"{block.more} more (--section health)", style="dim"), console)
 
 
 @_print.register(doc.Chart)

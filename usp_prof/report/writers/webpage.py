@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from usp_prof.charts import as_json, height_of
 from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
-from usp_prof.model.printable import printable
+from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import UNKNOWN, column_texts, head_text, is_number, quantity, share
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
@@ -162,7 +162,7 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
         f"<tr>{''.join(_cell(*cell) for cell in zip(row, classes, prose, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
-    more = f'<p class="quiet">and {block.more:,} more</p>' if block.more else ""
+    more = f'<p class="quiet">{block.more:,} more rows</p>' if block.more else ""
     return (
         f'{_title(block.title)}<div class="scroll"><table><thead><tr>{"".join(heads)}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{more}"
@@ -213,13 +213,13 @@ def _finding(finding: Finding, lines: list[str]) -> str:
 def _health(block: doc.Health, numbered: _Numbered) -> str:
     del numbered
     if not block.rows:
-        note = f"{block.more} notes, nothing lost" if block.more else "nothing was wrong with the traces"
+        note = f"{counted(block.more, 'note')}, no data lost" if block.more else "no problems in the traces"
         return f'{_title(block.title)}<p class="quiet">{note}</p>'
     items = "".join(
         f'<li><span class="{severity}">{severity}</span> {escape(line)}</li>'
         for severity, line in health_lines(block.rows)
     )
-    more = f'<p class="quiet">and {block.more} more</p>' if block.more else ""
+    more = f'<p class="quiet">{block.more} more</p>' if block.more else ""
     return f'{_title(block.title)}<ul class="health">{items}</ul>{more}'
 
 

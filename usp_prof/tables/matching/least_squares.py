@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _ROUNDS = 12
-_HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95 % efficient for a normal distribution
+_HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95% efficient for a normal distribution
 _FLOOR_NS = 100.0  # ends are not known better: keeps weights sane where all residuals are near zero
 _ASSUMED_NS = 20_000.0
 """How far apart members of a call end, where there are too few calls to see it."""
@@ -41,7 +41,7 @@ _CHUNK = 512
 _EXACT = 1e-12
 """Conjugate gradients end when the residual has fallen to this share: below a thousandth of a nanosecond."""
 _DRAWS = 64
-"""Fits of noise whose spread stands for the standard errors: they are then known to 9 %."""
+"""Fits of noise whose spread stands for the standard errors: they are then known to 9%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
