@@ -196,7 +196,8 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     `habits` names the trainer whose measured habits are taken; `pinned` knobs are held fast: `plan(..., tp=8, zero=1)`.
     Raises `UspProfError` where a recorded run's own step is not predicted closely: its plans would be no better.
     """
-    from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415 - loaded by those who plan
+    from usp_prof.limits import COUNT, MAX_RANKS  # noqa: PLC0415 - loaded by those who plan
+    from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415
     from usp_prof.planner.calibration import calibrate  # noqa: PLC0415
     from usp_prof.planner.candidates import PINNABLE  # noqa: PLC0415
     from usp_prof.planner.models import planned_model  # noqa: PLC0415
@@ -206,8 +207,13 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     for what, name, known in (("trainer", habits, PROFILES), *(("knob", knob, PINNABLE) for knob in pinned)):
         if name and name not in known:
             raise unknown_name(what, name, known)
-    if min(sequence, devices, batch) < 0:
-        raise UsageError("sequence, devices and batch are positive", hint="leave out what is not known")
+    for name, value, most in (
+        ("sequence", sequence, COUNT.high),
+        ("devices", devices, MAX_RANKS),
+        ("batch", batch, COUNT.high),
+    ):
+        if not 0 <= value <= most:
+            raise UsageError(f"{name} is 1 to {most}, not {value}", hint="leave out what is not known")
     learnt = calibrate(_opened(run).tables) if run is not None else None
     if learnt is not None and not learnt.is_close:
         raise InputError(learnt.sentence(), hint=learnt.missing())

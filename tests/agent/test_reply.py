@@ -61,7 +61,7 @@ def test_a_reply_holds_few_rows_and_says_that_there_are_more() -> None:
 
 def test_columns_of_one_name_stay_apart() -> None:
     table = table_of_arrow("here", pa.table([[1], [2]], names=["n", "n"]), rows=5)
-    assert json.loads(Reply("", (table,)).json())["tables"][0]["rows"] == [[1, 2]]
+    assert Reply("", (table,)).plain()["tables"][0]["rows"] == [[1, 2]]
 
 
 def test_names_from_traces_steer_neither_a_terminal_nor_a_log(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def ask(call: Ask) -> Callable[..., dict[str, Any]]:
     def asked(tool: str, **arguments: object) -> dict[str, Any]:
         result = call(tool, **arguments)
         assert not result.is_error, result.content
+        assert result.structured_content == json.loads(result.content[0].text)
         return json.loads(result.content[0].text)
 
     return asked
@@ -148,6 +149,9 @@ def test_a_plan_keeps_what_is_pinned_and_says_that_it_was_not_measured(ask: Call
         ("tables", {"name": "step"}, "did you mean steps"),
         ("whatif", {"path": SLOW, "edits": ["rank_as_peer=2"]}, "rank_as_peers"),
         ("compare", {"before": SLOW, "after": "/etc"}, "lies outside"),
+        ("summary", {}, "path: field required"),
+        ("sql", {"path": SLOW, "query": "SELECT * FROM duckdb_settings()"}, "SQL reaches the tables only"),
+        ("plan", {"model": "Llama-3-8B", "device": "H100", "devices": 10**12, "batch": 8}, "devices is 1 to"),
         ("plan", {"model": "/etc/hostname", "device": "H100", "devices": 8, "batch": 8}, "lies outside"),
         ("plan", {"model": "../pyproject.json", "device": "H100", "devices": 8, "batch": 8}, "lies outside"),
     ],

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import resource
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -113,7 +116,8 @@ def test_sql_reads_the_tables_and_nothing_else(folder: Path, sql: str) -> None:
 
 def test_what_does_not_fit_into_memory_goes_beside_temporary_files(folder: Path) -> None:
     """DuckDB's own choice is `.tmp` in the current folder, which may be the user's repository."""
-    (place,) = open_run(folder).query("SELECT current_setting('temp_directory')").fetchall()
+    relation = open_run(folder).query("SELECT 1")
+    (place,) = relation.query("one", "SELECT current_setting('temp_directory')").fetchall()
     assert Path(place[0]).parent == Path(tempfile.gettempdir())
 
 
@@ -124,6 +128,28 @@ def test_sql_within_bounds_is_refused_like_any_other(folder: Path, sql: str) -> 
     with pytest.raises(UsageError) as caught:
         open_run(folder).answer(sql, rows=5, seconds=60)
     assert "usp-prof tables" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM duckdb_settings()",
+        "SELECT current_setting('temp_directory')",
+        "SELECT * FROM query('SELECT * FROM duckdb_' || 'settings()')",
+    ],
+)
+@pytest.mark.parametrize("seconds", [math.inf, 60])
+def test_sql_reads_no_settings(folder: Path, sql: str, seconds: float) -> None:
+    with pytest.raises(UsageError, match="SQL reaches the tables only"):
+        open_run(folder).answer(sql, rows=5, seconds=seconds)
+
+
+def test_one_call_inside_a_question_ends_in_time(folder: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(UsageError, match=r"took longer than 2 s|GiB of memory"):
+        open_run(folder).answer("SELECT length(lpad('x', 2000000000, 'y'))", rows=5, seconds=2)
+    assert time.monotonic() - begun < 20
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 << 20  # KiB
 
 
 def test_an_answer_ends_where_it_is_bounded(folder: Path) -> None:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from usp_prof.model.printable import for_log, printable
 
 if TYPE_CHECKING:
@@ -41,16 +39,15 @@ class Reply:
     notes: tuple[str, ...] = ()
     """What could not be known, or is to be doubted."""
 
-    def json(self) -> str:
-        """Write it for an agent: numbers at six digits, texts printable and cut, what is not known as null."""
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data: numbers at six digits, texts printable and cut, what is not known as null."""
         tables = [
             {**asdict(table), "rows": [[plain(cell) for cell in row] for row in table.rows]} for table in self.tables
         ]
         for table in tables:
             table["columns"] = [plain(name) for name in table["columns"]]
             table["source"] = shown(table["source"])
-        reply = {"says": shown(self.says), "tables": tables, "notes": [shown(note) for note in self.notes]}
-        return msgspec.json.encode(reply).decode()
+        return {"says": shown(self.says), "tables": tables, "notes": [shown(note) for note in self.notes]}
 
 
 def table_of_frame(source: str, frame: pd.DataFrame, rows: int) -> Table:

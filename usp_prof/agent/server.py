@@ -6,9 +6,11 @@ import threading
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
 
 from usp_prof._version import __version__
 from usp_prof.agent.answers import Answers
@@ -37,7 +39,7 @@ def serve(folders: Folders, cache_dir: str | None = None) -> None:
 
 def build(answers: Answers) -> MCPServer[Any]:
     """Make the server."""
-    server: MCPServer[Any] = MCPServer("usp-prof", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server("usp-prof", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
     one_at_a_time = threading.Lock()  # calls come on threads; analyses share the tables of a run
     reads_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name in TOOLS:
@@ -46,14 +48,31 @@ def build(answers: Answers) -> MCPServer[Any]:
     return server
 
 
-def _as_tool(answer: Callable[..., Reply], lock: threading.Lock) -> Callable[..., str]:
-    """Make a tool of a method: its reply as JSON, its refusal with the hint."""
+class _Server(MCPServer[Any]):
+    """A server that says in a line which argument is missing or wrong."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:  # noqa: ANN401 - MCP's
+        """Call a tool by name."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            problems = error.__cause__.errors(include_url=False, include_input=False, include_context=False)
+            words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in problems)
+            raise ToolError(shown(f"{name}: {words}\nhint: the description of {name} lists its arguments")) from error
+
+
+def _as_tool(answer: Callable[..., Reply], lock: threading.Lock) -> Callable[..., CallToolResult]:
+    """Make a tool of a method: its reply as structured content and as JSON text, its refusal with the hint."""
 
     @wraps(answer)
-    def tool(**arguments: Any) -> str:  # noqa: ANN401 - what the method takes
+    def tool(**arguments: Any) -> CallToolResult:  # noqa: ANN401 - what the method takes
         try:
             with lock:
-                return answer(**arguments).json()
+                reply = answer(**arguments).plain()
+            text = TextContent(type="text", text=msgspec.json.encode(reply).decode())
+            return CallToolResult(content=[text], structured_content=reply)
         except UspProfError as error:
             hint = f"\nhint: {error.hint}" if error.hint else ""
             raise ToolError(shown(f"{error.message}{hint}")) from error

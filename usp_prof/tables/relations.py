@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.tables import catalogue
+from usp_prof.tables.bounded_query import Question, RefusedError, ask
 from usp_prof.tables.build import empty
-from usp_prof.tables.sql_cells import Cells, with_cells
+from usp_prof.tables.sql_cells import Cells, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from usp_prof.tables.table_set import TableSet
 
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+_SETTINGS = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",
     "autoinstall_known_extensions": "false",
@@ -33,6 +35,12 @@ _WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?(?:\([^()]*\)\s*)?", re.IGNORECASE)
 _LISTINGS = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns", "pg_catalog"}
 """Words by which a question asks which tables or columns there are."""
+_OF_THE_ENGINE = re.compile(
+    r"""\b(?:duckdb_(?!tables|views|columns|functions|types|constraints|keywords)\w+|pragma_(?!table_info|show)\w+
+    |current_setting|which_secret|getenv|query(?:_table)?(?="?\s*\())\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Functions that read the engine's settings, files and secrets, and those that run a text as SQL."""
 _MISSING_TABLE = re.compile(r"Catalog Error: Table with name (.+) does not exist!")
 _HINT = "`usp-prof tables` documents every table and column"
 
@@ -48,18 +56,18 @@ def _place_of_overflow() -> str:
         return ""
 
 
-def _refused(error: Exception) -> UsageError:
+def _refused(error: str) -> UsageError:
     """Say in one line why DuckDB refuses a SELECT; a table that there is not gets the nearest name of ours."""
-    missing = _MISSING_TABLE.search(str(error))
+    missing = _MISSING_TABLE.search(error)
     if missing is not None:
         unknown = unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
         return UsageError(unknown.message, hint=f"{unknown.hint} ({_HINT})")
     return UsageError(f"the SQL cannot be answered: {_in_a_line(error)}", hint=_HINT)
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(error: str) -> str:
     """Give DuckDB's reason without the SQL itself, which follows LINE with a mark under the place."""
-    return " ".join(str(error).partition("\nLINE ")[0].split())
+    return " ".join(error.partition("\nLINE ")[0].split())
 
 
 class Relations:
@@ -84,48 +92,50 @@ class Relations:
         """Answer one SELECT."""
         self._check(sql)
         with self._lock:
-            self._bring(self._connection, sql, self._registered)
+            for name, source in self._sources(sql, self._registered).items():
+                self._connection.register(name, source)
+            self._registered |= {word.lower() for word in _WORD.findall(sql)} & self._known
             try:
                 return self._connection.sql(sql)
             except duckdb.Error as error:
-                raise _refused(error) from None
+                raise _refused(str(error)) from None
 
     def answer(
         self, sql: str, *, rows: int | None = None, seconds: float = math.inf, cells: Cells = Cells.TYPED
     ) -> pa.Table:
-        """Answer one SELECT within bounds: its first rows, or an error when time is up. Several may ask at once."""
-        explains = self._check(sql) == duckdb.StatementType.EXPLAIN
-        cursor = self._connection.cursor()  # what is asked on one connection at a time only
-        ended = threading.Event()
+        """Answer one SELECT within bounds: its first rows, or an error when time or memory is up.
 
-        def end() -> None:
-            while not ended.wait(None if math.isinf(seconds) else seconds):
-                cursor.interrupt()
-
-        watch = threading.Thread(target=end, name="usp-prof query", daemon=True)
+        A question with a time limit runs in a process of its own. Several may be asked at the same time.
+        """
+        is_explain = self._check(sql) == duckdb.StatementType.EXPLAIN
+        if not math.isinf(seconds):
+            return self._within(seconds, Question(sql, _SETTINGS, {}, {}, rows, cells, is_explain))
+        cursor = self._connection.cursor()  # one connection answers one question at a time
         try:
             with self._lock:
-                self._bring(cursor, sql, set())
-            watch.start()
-            relation = cursor.sql(sql)
-            if explains:
-                return relation.to_arrow_table()
-            first = relation if rows is None else relation.limit(rows)
-            return with_cells(first, cells).to_arrow_table().rename_columns(relation.columns)
-        except duckdb.InterruptException:
-            raise UsageError(
-                f"the SQL took longer than {seconds:g} s", hint="ask for less: fewer ranks, steps or columns"
-            ) from None
+                for name, source in self._sources(sql, set()).items():
+                    cursor.register(name, source)
+            return answer_of(cursor.sql(sql), rows, cells, is_explain=is_explain)
         except (duckdb.Error, pa.ArrowException) as error:
-            raise _refused(error) from None
+            raise _refused(str(error)) from None
         finally:
-            ended.set()
-            if watch.ident is not None:
-                watch.join()  # it may be about to interrupt: a closed cursor would refuse that
             cursor.close()
+
+    def _within(self, seconds: float, question: Question) -> pa.Table:
+        """Answer a question in a process of its own, which reads stored tables from their files."""
+        with self._lock:
+            sources = self._sources(question.sql, set())
+        tables = {name: source for name, source in sources.items() if isinstance(source, pa.Table)}
+        files = {name: [str(file) for file in self._files[name]] for name in sources.keys() - tables.keys()}
+        try:
+            return ask(msgspec.structs.replace(question, parquet=files), tables, seconds)
+        except RefusedError as error:
+            raise _refused(str(error)) from None
 
     def _check(self, sql: str) -> duckdb.StatementType | None:
         """Refuse what is neither one SELECT nor an EXPLAIN of one; gives its kind."""
+        if (function := _OF_THE_ENGINE.search(sql)) is not None:
+            raise UsageError(f"{function[0]} cannot be asked: SQL reaches the tables only", hint=_HINT)
         kind = inner = self._kind(sql)
         # EXPLAIN ANALYZE runs what it explains, which may well be a DROP or a CREATE.
         if kind == duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
@@ -142,20 +152,17 @@ class Relations:
         except UnicodeEncodeError:
             raise UsageError("the SQL is not UTF-8", hint=_HINT) from None
         except duckdb.Error as error:
-            raise UsageError(f"the SQL cannot be read: {_in_a_line(error)}", hint=_HINT) from None
+            raise UsageError(f"the SQL cannot be read: {_in_a_line(str(error))}", hint=_HINT) from None
         return statements[0].type if len(statements) == 1 else None
 
-    def _bring(self, connection: duckdb.DuckDBPyConnection, sql: str, known: set[str]) -> None:
-        """Bring the tables that a question names into a connection that knows some of them."""
+    def _sources(self, sql: str, known: set[str]) -> dict[str, Any]:
+        """Return the tables that a question names and a connection does not know yet."""
         words = dict.fromkeys(word.lower() for word in _WORD.findall(sql))
-        for word in words:
-            if word in self._known - known:
-                connection.register(word, self._source(word))
-                known.add(word)
+        sources = {word: self._source(word) for word in words if word in self._known - known}
         if _LISTINGS & words.keys():
             # A list of tables needs their names and columns only; each is brought in whole when a question names it.
-            for name in sorted(self._known - known - words.keys()):
-                connection.register(name, empty(catalogue.schema(name)))
+            sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - known - words.keys())}
+        return sources
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
         """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""

@@ -7,7 +7,10 @@ UHUGEINT beyond 127 bits, dates beyond the year 9999. DuckDB's own text, `CAST(.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PLAIN = frozenset({
     "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
@@ -29,6 +32,14 @@ class Cells(StrEnum):
     """Numbers, truth values, texts, and lists and structs of these: for JSON, CSV and grids."""
     TEXT = "text"
     """Lists and structs as texts too: for people."""
+
+
+def answer_of(relation: Any, rows: int | None, cells: Cells, *, is_explain: bool) -> pa.Table:  # noqa: ANN401 - DuckDB's
+    """Return the first rows of a relation as Arrow; a plan is shown as it is."""
+    if is_explain:
+        return relation.to_arrow_table()
+    first = relation if rows is None else relation.limit(rows)
+    return with_cells(first, cells).to_arrow_table().rename_columns(relation.columns)
 
 
 def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB relations
