@@ -10,14 +10,16 @@ from gate_runs import FACTS, measured, series, steps, with_fact
 from usp_prof.gate.facts import Fact, FactKind
 from usp_prof.gate.judgement import Verdict
 from usp_prof.gate.measured import Baseline, Damage, Measured, SeenFinding
-from usp_prof.gate.policy import Policy
+from usp_prof.gate.policy import Policy, policy_from
 from usp_prof.gate.sample import Machine, Prior
 from usp_prof.gate.verdict import Inconclusive, Report, check
 from usp_prof.model.finding import Level
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Better, Unit
+from usp_prof.report.answers.wording import interval
 
 POLICY = Policy()
+RULE = {"match": "step_time", "allowed": "5%"}
 
 
 def _run(seed: int, *, mean: float = 1e9, **other: object) -> Measured:
@@ -323,3 +325,44 @@ def test_a_window_of_unknown_steps_is_not_comparable_and_does_not_pass(sides: st
     assert found["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
     if sides != "both":
         assert found["mfu"].verdict is Verdict.NOT_COMPARED
+
+
+def test_one_slowdown_has_one_threshold() -> None:
+    rng = np.random.default_rng(4)
+
+    def run(slowdown: float) -> Measured:
+        step_ns = steps(rng, mean=1e9 * slowdown, noise=0.002, number=40)
+        rates = {"mfu": Unit.FRACTION, "tokens_per_second": Unit.PER_SECOND}
+        others = [
+            series(name, [3e8 / each for each in step_ns], unit=unit, better=Better.HIGHER)
+            for name, unit in rates.items()
+        ]
+        return measured(series("step_time", step_ns), *others)
+
+    wide = POLICY.with_options(minimum={}, max_regression={"step_time": "5%"})
+    assert _check(run(1.028), run(1.0)).verdict is Verdict.REGRESSED
+    assert _check(run(1.028), run(1.0), policy=wide).verdict is Verdict.PASS
+    assert _check(run(1.028), run(1.0), policy=policy_from({"rule": [RULE]})).verdict is Verdict.PASS
+    narrow = POLICY.with_options(minimum={}, max_regression={"step_time": "5%", "mfu": "1%"})
+    assert _check(run(1.028), run(1.0), policy=narrow).verdict is Verdict.REGRESSED
+
+
+def test_a_baseline_without_step_time_is_no_pass() -> None:
+    memory = series("peak_memory", [1e9], unit=Unit.BYTES)
+    report = _check(measured(series("step_time", [1e9, 1.01e9, 1.02e9]), memory), measured(memory))
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert report.unanswered == ("step_time: the baseline does not have it",)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_run_passes_against_itself(number: int) -> None:
+    run = measured(series("step_time", [1e9 + 1e7 * step for step in range(number)]))
+    assert _check(run, run).verdict is Verdict.PASS
+
+
+def test_an_interval_that_excludes_nothing_is_not_shown_as_one() -> None:
+    (judgement,) = _check(
+        measured(series("step_time", [1e9, 9e9])), measured(series("step_time", [2e9, 3e8]))
+    ).judgements
+    assert (judgement.low, judgement.high > 10) == (pytest.approx(-1.0, abs=0.05), True)
+    assert interval(judgement) == "not known"

@@ -42,7 +42,7 @@ MFU = Metric(
     inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 HFU = Metric(
-    "hfu", Unit.FRACTION, Better.NEITHER, "HFU",
+    "hfu", Unit.FRACTION, Better.HIGHER, "HFU",
     "As MFU, with the work that recomputation runs again counted too, as often as the trace's ops show it; where they "
     "do not tell, once for what the manifest says is recomputed.",
     inputs="the tokens of a step, the step's length, the model's description or the device's peak",

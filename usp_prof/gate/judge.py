@@ -126,7 +126,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         warm_up=new.warm_up,
         odd=new.odd,
     )
-    if after.exact:
+    if after.exact or all(series.samples == after.samples for series in before):  # the same steps: nothing is noise
         change = new.centre - centre
         return _with_verdict(replace(measured, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):

@@ -130,6 +130,7 @@ class Policy:
     def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
         """Put the command line's words before everything else."""
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
+        rules += _of_family(rules, self.rules)
         floors = {**dict(self.minimum), **minimum}
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
             raise UsageError(f"the least {endless[0]} is not a finite number", hint="for example mfu=0.38")
@@ -188,12 +189,13 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         _known("key of a rule", entry, _RULE_KEYS)
         if "match" not in entry or "allowed" not in entry:
             raise UsageError("a rule needs `match` and `allowed`", hint='match = "step_time", allowed = "1%"')
-        rules.append(_rule(**{name: str(value) for name, value in entry.items()}))
+        default = next((rule.family for rule in DEFAULT_RULES if rule.match == entry["match"]), "")
+        rules.append(_rule(**{"family": default, **{name: str(value) for name, value in entry.items()}}))
     false_alarm = written.false_alarm
     if not 0 < false_alarm < 0.5:
         raise UsageError(f"false_alarm is {false_alarm}", hint="a chance between 0 and 0.5, 0.01 by default")
     policy = Policy(
-        rules=tuple(rules) + (DEFAULT_RULES if written.defaults else ()),
+        rules=(*rules, *((*_of_family(tuple(rules), DEFAULT_RULES), *DEFAULT_RULES) if written.defaults else ())),
         minimum=tuple(sorted(written.min.items())),
         false_alarm=false_alarm,
         findings=_level(written.findings),
@@ -249,6 +251,18 @@ def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:
     if known is None or known.between.scale is not limit.scale:
         return Rule(name, limit, resolve, Limit(0.001, limit.scale), family)
     return Rule(name, limit, resolve, known.between, family, stated=known.stated)
+
+
+def _of_family(named: tuple[Rule, ...], others: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Give the other rules of a family the limit of the one that was named: they judge one slowdown."""
+    matches = {rule.match for rule in named}
+    limit_of_family = {rule.family: rule for rule in reversed(named) if rule.family}
+    alike = [(rule, limit_of_family.get(rule.family)) for rule in others if rule.match not in matches]
+    return tuple(
+        replace(rule, allowed=first.allowed, resolve=first.resolve)
+        for rule, first in alike
+        if first is not None and first.allowed.scale is rule.allowed.scale
+    )
 
 
 def _known(what: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:

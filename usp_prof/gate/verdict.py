@@ -174,7 +174,8 @@ def _compared(
         elif no_steps and series.metric in PER_STEP:
             done[key] = _aside(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:
-            done[key] = _aside(series, Verdict.NOT_COMPARED, "the baseline does not have it")
+            what = Verdict.INCONCLUSIVE if key == STEP_TIME and runs else Verdict.NOT_COMPARED
+            done[key] = _aside(series, what, "the baseline does not have it")
         elif key not in news:
             layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
             what = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _WIDEST = 10.0
 """Relative changes above a factor of ten are shown as a limit."""
+_LOWEST = -0.95
+"""An interval from below this to above `_WIDEST` excludes nothing."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _NAMES = {
     Unit.BYTES_PER_SECOND: "B/s",
@@ -79,6 +81,8 @@ def interval(judgement: Judgement) -> str:
     """Format the interval of a change, limited to a readable range."""
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
+    if judgement.scale is Scale.RELATIVE and judgement.low <= _LOWEST and judgement.high > _WIDEST:
+        return "not known"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""
         return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))}%"
