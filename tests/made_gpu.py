@@ -138,6 +138,12 @@ def made_run(name: str, fault: Fault | None = None) -> MadeRun:
     return MadeRun(name + place, fault, open_run(folder, cache_dir=folder / "cache").tables, gain)
 
 
+def write_plain(name: str, folder: Path) -> Path:
+    """Write a run without faults."""
+    write(_plain(name), folder)
+    return folder
+
+
 def faulty_runs(kind: str) -> list[tuple[str, Fault]]:
     """Name the runs that have a fault of a kind; in the default suite one in three of them."""
     return thinned([(name, fault) for fault, names in FAULTS[kind].items() for name in names], 3)

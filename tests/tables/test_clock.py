@@ -214,3 +214,46 @@ def test_local_undoes_align() -> None:
     moments = BASE + np.arange(5) * 100_000_001
     for rank in (0, 2, 5):
         assert np.abs(solved.local(rank, solved.align(rank, moments)) - moments).max() <= 1
+
+
+@pytest.mark.parametrize("shift_ns", [300_000, 5_000_000, SECOND, -SECOND])
+@pytest.mark.parametrize("shifted", [{1}, {1, 6}])
+def test_one_host_name_is_not_one_clock(shifted: set[int], shift_ns: int) -> None:
+    """Containers are all called localhost: collectives show which of them have a clock of their own."""
+    world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4)
+    rows = world.rows(ALL)
+    for rank, tables in rows.items():
+        tables["ranks"] = [{"host": "localhost", "base_ns": 1}]
+        if rank in shifted:
+            for one in tables["collectives"]:
+                one["start_ns"] += shift_ns
+    solved = clock.of(made.run(rows))
+    assert set(np.flatnonzero(solved.contradicted).tolist()) == shifted
+    assert solved.components == 1
+    moments = BASE + np.linspace(0, 2 * SECOND, 50).astype(np.int64)
+    for rank in range(8):
+        local = moments + (shift_ns if rank in shifted else 0)
+        assert np.abs(solved.align(rank, local) - moments).max() < 5_000
+
+
+def test_ranks_of_one_host_share_a_clock_whatever_some_calls_say() -> None:
+    world = World(offset_ns=(0,) * 4, drift_ppm=(0.0,) * 4, wild=0.05)
+    rows = world.rows(ALL)
+    for tables in rows.values():
+        tables["ranks"] = [{"host": "localhost", "base_ns": 1}]
+    solved = clock.of(made.run(rows))
+    assert not solved.contradicted.any()
+    assert not solved.apart.any()
+    assert (solved.offset_ns == 0).all()
+
+
+@pytest.mark.parametrize("jump_ns", [400_000, -2_000_000, 50_000_000])
+def test_a_clock_that_jumps_is_compared_with_no_other(jump_ns: int) -> None:
+    rows = World().rows(ALL)
+    middle = BASE + SECOND
+    for one in rows[5]["collectives"]:
+        one["start_ns"] += jump_ns if one["start_ns"] > middle else 0
+    solved = clock.of(made.run(rows))
+    assert np.flatnonzero(solved.jumps_ns).tolist() == [5]
+    assert solved.jumps_ns[5] == pytest.approx(jump_ns, rel=0.1)
+    assert solved.components == 2

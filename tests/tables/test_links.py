@@ -99,7 +99,10 @@ def test_one_shared_id_within_a_step_costs_its_own_kernels_only() -> None:
     steps = tables.columns("steps", 0)
     said = counted(tables)
     assert said["ambiguous_correlation"] == ("error", 1)
-    assert said["unlinked_kernels"] == ("info", 1)  # whose own id no call has any more
+    assert said["unlinked_kernels"] == (
+        "error",
+        1,
+    )  # more than 1% of this small trace; whose own id no call has any more
     assert "steps_by_host" not in said
     assert (steps["start_ns"] - BASE).tolist() == [2_100, 12_100, 22_100]
 

@@ -37,12 +37,17 @@ MEMCPY_TIME = Metric(
     f"Time in which only copies or memsets run. {_LEVELS}",
     ("rank", "step"),
 )  # fmt: skip
+UNRECORDED_TIME = Metric(
+    "unrecorded_time", Unit.NS, Better.NEITHER, "Not recorded",
+    "Time without recorded device work in which lost work may have run: compute or idle time may be longer by as much.",
+    ("rank", "step"),
+)  # fmt: skip
 IDLE_TIME = Metric(
     "idle_time", Unit.NS, Better.LOWER, "Idle",
     "Time in which the device does nothing; by cause: bubble, host (late launches), input, sync, other. " + _LEVELS,
     ("rank", "step", "cause"),
 )  # fmt: skip
-METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, IDLE_TIME)
+METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, UNRECORDED_TIME, IDLE_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class BreakdownResult:
         rows = self.parts if rank is None else self.parts.take(self.parts.rank == rank)
         columns = {"compute": rows.compute}
         columns |= {f"comm:{axis}": rows.exposed[:, i] for i, axis in enumerate(rows.axes)}
-        columns |= {"memcpy": rows.memcpy}
+        columns |= {"memcpy": rows.memcpy, "unrecorded": rows.unrecorded}
         columns |= {f"idle:{cause}": rows.idle[:, i] for i, cause in enumerate(CAUSES)}
         if not len(rows.rank):
             return []
@@ -84,6 +89,8 @@ class BreakdownResult:
         for i, axis in enumerate(p.axes):
             values += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed[:, i], axis=axis)
         values += spread(MEMCPY_TIME, p.rank, p.step, p.memcpy)
+        if p.unrecorded.any():
+            values += spread(UNRECORDED_TIME, p.rank, p.step, p.unrecorded)
         values += spread(IDLE_TIME, p.rank, p.step, p.idle.sum(axis=1))
         for i, cause in enumerate(CAUSES):
             values += spread(IDLE_TIME, p.rank, p.step, p.idle[:, i], cause=str(cause))
@@ -94,7 +101,7 @@ class BreakdownResult:
         p = self.parts
         columns = {"rank": p.rank, "step": p.step, "step_ns": p.wall, "compute_ns": p.compute}
         columns |= {f"exposed_{axis}_ns": p.exposed[:, i] for i, axis in enumerate(p.axes)}
-        columns |= {"memcpy_ns": p.memcpy}
+        columns |= {"memcpy_ns": p.memcpy, "unrecorded_ns": p.unrecorded}
         columns |= {f"idle_{cause}_ns": p.idle[:, i] for i, cause in enumerate(CAUSES)}
         return frame(columns | {"contended_ns": p.any_contended})
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.analyses.result import frame, in_order
-from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
@@ -97,7 +97,24 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
 
 def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
     notes = []
-    if solved.components > 1:
+    if solved.contradicted.any():
+        ranks = solved.ranks[solved.contradicted].tolist()
+        names = ", ".join(sorted({hosts[row] or "no name" for row in np.flatnonzero(solved.contradicted).tolist()}))
+        detail = f"ranks {spans(ranks)} name one host ({names}), but collectives contradict one clock: each has its own"
+        notes.append(HealthRow("hosts_contradicted", Severity.INFO, count=len(ranks), detail=detail))
+    for row in np.flatnonzero(solved.jumps_ns).tolist():
+        detail = (
+            f"from some moment on, its collectives end {abs(int(solved.jumps_ns[row])) / 1e6:.1f} ms further from its "
+            "peers' than before: its clock jumped, and its times are compared with no other rank's"
+        )
+        notes.append(HealthRow("clock_jump", Severity.ERROR, int(solved.ranks[row]), detail=detail))
+    lacking = solved.ranks[solved.apart & (solved.jumps_ns == 0)].tolist()
+    if lacking:
+        detail = (
+            f"ranks {spans(lacking)} lack collectives of their groups: their calls are compared with no other rank's"
+        )
+        notes.append(HealthRow("figures_withheld", Severity.INFO, count=len(lacking), detail=detail))
+    if solved.components - int(solved.apart.sum()) > 1:
         detail = f"nothing ties the clocks together: {solved.components} parts of the run cannot be compared in time"
         notes.append(HealthRow("clocks_untied", Severity.ERROR, count=solved.components, detail=detail))
     unnamed = sum(not host for host in hosts)

@@ -227,7 +227,7 @@ def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
     sets = partition.sets_of(tables, rank)
     named = {"compute": sets.compute}
     named |= {f"comm:{axis}": exposed for axis, exposed in sorted(sets.exposed.items())}
-    named |= {"memcpy": sets.copies, f"idle:{Cause.BUBBLE}": sets.bubble}
+    named |= {"memcpy": sets.copies, "unrecorded": sets.unrecorded, f"idle:{Cause.BUBBLE}": sets.bubble}
     named |= {f"idle:{cause}": sets.host[cause] for cause in (Cause.INPUT, Cause.SYNC, Cause.HOST)}
     owned = by_priority(list(named.values())).cut(on_path.start, on_path.end, len(named)).sum(axis=0).tolist()
     ns_of_part = dict(zip(named, owned, strict=True))

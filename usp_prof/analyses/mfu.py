@@ -22,6 +22,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay import backward
+from usp_prof.tables.completeness.losses import withheld
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,7 +164,11 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     if model and not per_token:
         notes.append(_note("no_model_flop", f"the model's description gives no FLOP per token: {_missing(model)}"))
     trace = flop_check.traced(work.ops, work.total_ns)
-    contradictions = [*_wrong_devices(tables), *_wrong_peak(tables, work, trace, kind)]
+    contradictions = [
+        *withheld(tables, "MFU and HFU are not shown"),
+        *_wrong_devices(tables),
+        *_wrong_peak(tables, work, trace, kind),
+    ]
     parts: tuple[Part, ...] = ()
     tokens_per_second = times.tokens_per_second
     if model is not None and trace is not None and tables.tokens_per_step and len(times.rank):

@@ -15,6 +15,7 @@ from usp_prof.columns.rows import first_rows, group_codes, lookup
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import calls
+from usp_prof.tables.completeness.losses import ranks_without_work, withheld
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,6 +130,10 @@ class OverlapResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:
     """Measure overlap in the selected steps."""
     parts = partition.of_run(tables, selection)
+    # Without its lost work it is not known what a rank's communication is hidden under, or how long it is.
+    damaged = np.isin(parts.rank, sorted(ranks_without_work(tables)))
+    notes = withheld(tables, "communication and its overlap are not shown for these ranks") if damaged.any() else []
+    parts = parts.take(~damaged)
     kinds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     hiders: dict[tuple[str, str], int] = {}
     ranks = np.unique(parts.rank).tolist()
@@ -141,7 +146,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResul
     for (axis, collective), of_ranks in sorted(kinds.items()):
         comm_ns, hidden_ns = (float(sum(column)) / len(ranks) for column in zip(*of_ranks, strict=True))
         means.append(KindOverlap(axis, collective, comm_ns, hidden_ns))
-    return OverlapResult(parts, tuple(means), tuple(_top(hiders)))
+    return OverlapResult(parts, tuple(means), tuple(_top(hiders)), tuple(notes))
 
 
 def _levels(p: Partition, comm: Ints, hidden: Ints, **dims: int | str) -> list[Value]:

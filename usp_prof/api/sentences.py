@@ -38,14 +38,20 @@ def breakdown(figures: Figures) -> str:
         return "No device work was recorded in the selection."
     largest = sorted(step_parts, key=lambda part: (-part[2], part[0]))
     shares = ", ".join(f"{label} {share(value, total)}" for label, _, value in largest if value >= _LEAST * total)
-    return f"The mean rank's step takes {quantity(total, Unit.NS)}: {shares}."
+    sentence = f"The mean rank's step takes {quantity(total, Unit.NS)}: {shares}."
+    unrecorded = figures.whole("unrecorded_time")
+    if not unrecorded:
+        return sentence
+    idle = figures.whole("idle_time") or 0
+    bounds = f"{share(idle, total)} to {share(idle + unrecorded, total)}"
+    return f"{sentence} Device work is missing from the trace: the device idles {bounds} of the step."
 
 
 def overlap(figures: Figures) -> str:
     """Describe how much communication is hidden, and which axis exposes most."""
     total = figures.whole("comm_time")
     if not total:
-        return "No communication was recorded in the selection."
+        return "No communication was recorded in the selection, or health says why its figures are not shown."
     exposed = figures.along("exposed_comm_time", "axis")
     hidden = quantity(figures.whole("overlap_fraction"), Unit.FRACTION)
     text = f"Compute hides {hidden} of the {quantity(total, Unit.NS)} of communication per step."

@@ -38,6 +38,7 @@ PATTERNS: dict[str, str] = {
     "idle:input": ".",
     "idle:sync": "x",
     "idle:bubble": "-",
+    "unrecorded": "x",
 }
 """Hatches tell the greys of idle time apart."""
 
@@ -86,6 +87,7 @@ LIGHT = Theme(
         "idle:input": "#D3D8DE",
         "idle:sync": "#D3D8DE",
         "idle:other": "#E4E7EB",
+        "unrecorded": "#F4F5F7",
     },
 )
 
@@ -106,6 +108,7 @@ DARK = Theme(
         "idle:input": "#3D444D",
         "idle:sync": "#3D444D",
         "idle:other": "#2B3037",
+        "unrecorded": "#20252B",
     },
 )
 

@@ -20,6 +20,7 @@ from usp_prof.model.finding import EMPTY, Basis, PlainMap
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.replay.representatives import REPRESENTED
 from usp_prof.tables import clock
+from usp_prof.tables.completeness.losses import LOST_WORK, losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,7 +111,8 @@ class Input(StrEnum):
 
 DAMAGES: tuple[str, ...] = (
     "truncated", "broken_events", "broken_fields", "corrupt_packing", "no_events", "rank_unreadable", "missing_ranks",
-    "ranks_left_out",
+    "ranks_left_out", "lost_device_work", "device_ends_early", "calls_missing", "sequence_gaps", "identical_ranks",
+    "steps_missing",
 )  # fmt: skip
 """Health that means that events or ranks are not there: a rank then seems to do less than its peers, or has none."""
 
@@ -134,7 +136,7 @@ def _untied(tables: TableSet) -> str:
 
 
 def _unlinked(tables: TableSet) -> str:
-    if rows := [row for row in tables.health if row.code == "steps_by_host"]:
+    if rows := [*losses(tables, *LOST_WORK), *(row for row in tables.health if row.code == "steps_by_host")]:
         return _sentence(rows[0])
     kernels_of_ranks = [tables.columns("kernels", rank) for rank in tables.ranks]
     everything = sum(len(of_rank) for of_rank in kernels_of_ranks)

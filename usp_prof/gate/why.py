@@ -28,6 +28,7 @@ PARTS = (
     ("compute_time", "compute", ""),
     ("exposed_comm_time", "exposed", "axis"),
     ("memcpy_time", "copies", ""),
+    ("unrecorded_time", "not recorded", ""),
     ("idle_time", "idle", "cause"),
 )
 """The metrics that partition the step, how a part is called, and the dimension that tells its parts apart."""

@@ -97,6 +97,8 @@ HEALTH_CODES: dict[str, str] = {
     "axis_inferred": "A group has no description. Its axis was inferred from its ranks and calls.",
     "hosts_unnamed": "The traces do not name their hosts. Which of them share a clock was inferred from their calls.",
     "exchanges_grouped": "Exchanges name no group. They count as calls of all ranks: one late rank delays all of them.",
+    "hosts_contradicted": "Ranks name one host but do not share a clock. Each has an offset from its collectives.",
+    "clock_jump": "A clock jumped during the recording. Times across that moment are not comparable; record again.",
     "clocks_untied": "No collective connects the clocks of some ranks. Their times are not compared.",
     "collectives_on_host_only": "Collectives were recorded on the host only. Their device time is not known.",
     # steps
@@ -115,6 +117,14 @@ HEALTH_CODES: dict[str, str] = {
     # kernels and launches
     "launched_before_window": "Device work was launched before recording began. Its host call and op are not known.",
     "unlinked_kernels": "Device work has no launch in the trace. Its host call is not known.",
+    "lost_device_work": "Launches and copies have no device work. Where it may have run is shown as not recorded.",
+    "device_ends_early": "The record of the device ends before the host's launches. Record again; MFU is not shown.",
+    "ops_incomplete": "Kernels that ops launch elsewhere have no op. Figures by op lack them.",
+    "sequence_gaps": "Sequence numbers of collectives are missing. Figures of communication are not known.",
+    "calls_missing": "A rank lacks collectives that other members of its groups posted. Its waits are not known.",
+    "identical_ranks": "Traces of several ranks are copies of one. Give each rank its own trace.",
+    "steps_missing": "A rank lacks steps that other ranks have. Record all ranks over the same steps.",
+    "figures_withheld": "Figures that missing device work or calls would make wrong are not shown.",
     "overlapping_kernels": "Work of one stream overlaps. Each moment counts once.",
     "duplicate_correlation": "A runtime call and the driver call inside it share a number. The outer one counts.",
     "ambiguous_correlation": "Separate host calls share one correlation number. Their work is tied to none of them.",

@@ -91,6 +91,7 @@ def _by_dims(values: Iterable[Value]) -> _ByDims:
 # Parts of a step: their order on screens and their names.
 
 _AXES = [str(axis) for axis in Axis]
+UNRECORDED = "not recorded"
 _CAUSES = ("bubble", "host", "input", "sync", "other")
 
 
@@ -102,6 +103,7 @@ def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
         ("compute", "compute", figures.at("compute_time", **dims)),
         *((f"exposed {axis}", f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
         ("memcpy", "memcpy", figures.at("memcpy_time", **dims)),
+        (UNRECORDED, "unrecorded", figures.at("unrecorded_time", **dims)),
         *((_idle_label(cause), f"idle:{cause}", idle[cause]) for cause in _in_order(idle, _CAUSES)),
     ]
     return [(label, role, value) for label, role, value in listed if value]
@@ -117,7 +119,9 @@ def label_of(role: str) -> str:
     family, _, which = role.partition(":")
     if family == "comm":
         return f"exposed {which}"
-    return _idle_label(which) if family == "idle" else role
+    if family == "idle":
+        return _idle_label(which)
+    return UNRECORDED if role == "unrecorded" else role
 
 
 def _in_order(names: Iterable[Key], known: Sequence[str]) -> list[Key]:

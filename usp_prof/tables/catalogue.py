@@ -28,6 +28,10 @@ from usp_prof.tables import annotations as annotation_table
 from usp_prof.tables import steps as step_table
 from usp_prof.tables.communication import peers
 from usp_prof.tables.communication.parts import find_parts
+from usp_prof.tables.completeness import between_ranks
+from usp_prof.tables.completeness.device_work import promises
+from usp_prof.tables.completeness.losses import losses
+from usp_prof.tables.completeness.posted_calls import count_calls
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.events.links import cut, link
 from usp_prof.tables.groups import seen
@@ -99,7 +103,8 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     frame = EventFrame(raw, rank)
     overrunning = cut(frame)
     links = link(frame)
-    steps = step_table.find(frame, links)
+    promised = promises(frame, links)
+    steps = step_table.recorded(step_table.find(frame, links), frame, links, promised)
     parts = find_parts(frame, links)
     membership = groups.join(frame, parts)
     collective = collectives.build(frame, links, parts, membership, steps)
@@ -110,15 +115,15 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "ranks": ranks.build(frame, manifest),
         "steps": step_table.build(frame, steps),
         "kernels": kernel,
-        "launches": launches.build(frame, links, steps),
+        "launches": launches.build(frame, links, promised, steps),
         "annotations": annotation_table.build(frame, steps),
         "collectives": collective,
         "activities": activities.build(frame, links, parts, collective, steps),
-        "groups": groups.build(rank, membership.groups),
+        "groups": groups.build(rank, membership.groups, count_calls(parts, membership, steps)),
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
         "ops": ops.build(frame, links, steps),
-        "health": health.build([*raw.health, *health.find(frame, links, steps, parts, kernel, overrunning)]),
+        "health": health.build([*raw.health, *health.find(frame, links, promised, steps, parts, kernel, overrunning)]),
     }
 
 
@@ -131,7 +136,7 @@ def assemble(
     known = sorted(
         {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}
     )
-    cut = job_steps.cut(apply(sources, layout), known)
+    cut = job_steps.cut(apply(sources, layout), [*known, *between_ranks.rows(sources)])
     cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),
@@ -139,7 +144,10 @@ def assemble(
         health=[*cut.health, *of_exchanges],
         topology=layout.topology,
     )
-    tables.incomparable = cut.incomparable
+    tables.uneven_steps = cut.incomparable
+    tables.incomparable = cut.incomparable or "; ".join(
+        f"rank {row.rank}: {row.detail}" if row.rank >= 0 else row.detail for row in losses(tables)
+    )
     return tables
 
 

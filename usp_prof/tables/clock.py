@@ -16,9 +16,11 @@ from usp_prof import limits
 from usp_prof.columns.rows import rows_by_code
 from usp_prof.model.schema import RANK, Schema, Scope, integer, real, text
 from usp_prof.tables.build import table
+from usp_prof.tables.completeness.losses import LOST_WORK, losses, ranks_without_calls
 from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.clock_fit import Solution, solve
+from usp_prof.tables.matching.clock_jumps import clock_jumps
 from usp_prof.tables.matching.ties import joined_ties, ties_of
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ class Clock:
     residual_p50_ns: Ints
     residual_p99_ns: Ints
     ties: Ints
+    apart: Flags
+    """The rank lacks calls that its peers have, or its clock jumps: it is compared with no other rank."""
+    contradicted: Flags
+    """The rank shares a host name with others, but collectives show that it has a clock of its own."""
+    jumps_ns: Ints
+    """How far the rank's clock jumps against the others' during the window; 0 where it does not."""
 
     def align(self, rank: int, ns: ArrayLike) -> Ints:
         """Bring times of one rank to the common clock."""
@@ -153,8 +161,24 @@ def _solve(tables: TableSet) -> Clock:
     # Files without a host name may come from one machine or from many. Where their clocks contradict no collective
     # (nobody ends before the last has begun) they are taken as they are.
     start = together if together.possible(ties) else apart
+    # Equal host names do not prove one clock: every container may be called localhost.
+    contradicted = start.contradicted_ranks(ties)
+    if contradicted.any():
+        start = Solution.alone(_split(start.domain, contradicted), ties)
     first_ns = [first for _, _, first in _recorded(tables)]
-    return _clock(ranks, _placed(solve(start, ties), first_ns), ties)
+    solved = _placed(solve(start, ties), first_ns)
+    # Where communication was lost, calls are matched wrongly: what looks like a jump is none.
+    jumps_ns = np.zeros(len(ranks), np.int64)
+    if not losses(tables, *LOST_WORK):
+        jumps_ns = clock_jumps(solved, ties, len(ranks))
+    lacking = np.isin(ranks, sorted(ranks_without_calls(tables)))
+    return _clock(ranks, solved, ties, contradicted, lacking | (jumps_ns != 0), jumps_ns)
+
+
+def _split(domain: Ints, own: Flags) -> Ints:
+    """Return the clocks of all ranks, where the ranks in `own` have one each."""
+    apart = np.where(own, len(domain) + np.arange(len(domain)), domain)
+    return np.unique(apart, return_inverse=True)[1].astype(np.int64)
 
 
 def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
@@ -186,7 +210,7 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
     return np.array([number_of_key[key] for key in keys], np.int64)
 
 
-def _clock(ranks: Ints, solved: Solution, ties: AllTies) -> Clock:
+def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, apart: Flags, jumps_ns: Ints) -> Clock:
     # One entry a member of a tie: the place of its rank, and how far its end lies from the others'.
     row_of_member = np.concatenate([block.row for block in ties.blocks])
     residual = np.concatenate([solved.disagreement(block) for block in ties.blocks])
@@ -196,11 +220,14 @@ def _clock(ranks: Ints, solved: Solution, ties: AllTies) -> Clock:
     return Clock(
         ranks,
         solved.domain,
-        solved.component,
+        _split(solved.component, apart),
         solved.offset_ns[solved.domain],
         solved.drift_ppm[solved.domain],
         solved.reference_ns[solved.domain],
         p50,
         p99,
         np.bincount(row_of_member, minlength=len(ranks)).astype(np.int64),
+        apart,
+        contradicted,
+        jumps_ns,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from usp_prof.tables.parallelism.gloo_groups import groups_of_workers
 from usp_prof.tables.ranks import distributed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.completeness.posted_calls import CallCounts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.table_set import Source
 
@@ -44,6 +45,10 @@ SCHEMA = Schema(
         text("axis", "Parallel axis."),
         text("axis_source", "description, manifest, ranks, mark, inferred or none."),
         text("axis_reason", "Why an inferred axis is what it is; empty for any other."),
+        integer("calls", "Collectives that the rank posted in its marked steps; -1 where these are not known."),
+        integer("first_sequence", "First sequence number of its collectives; -1 when none is known."),
+        integer("last_sequence", "Last sequence number of its collectives; -1 when none is known."),
+        integer("missing_sequences", "Sequence numbers between these two that no collective of the rank has."),
     ),
 )
 
@@ -177,7 +182,7 @@ def _group(words: list[str], counts: list[int], config_of_name: Mapping[str, lis
     return make_group(name, ranks, description=description, backend=backend, size=size if size > 0 else len(ranks))
 
 
-def build(rank: int, groups: Iterable[Group]) -> pa.Table:
+def build(rank: int, groups: Iterable[Group], counts: Sequence[CallCounts]) -> pa.Table:
     """Build the table: the groups that the file declares and those that only its events name."""
     return table_from_rows(
         SCHEMA,
@@ -193,8 +198,9 @@ def build(rank: int, groups: Iterable[Group]) -> pa.Table:
                 "axis": group.axis,
                 "axis_source": group.axis_source,
                 "axis_reason": group.axis_reason,
+                **asdict(count),
             }
-            for group in groups
+            for group, count in zip(groups, counts, strict=True)
         ),
     )
 

@@ -11,6 +11,7 @@ from usp_prof.contract import parse_mark
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
+from usp_prof.tables.completeness import device_work, marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.completeness.device_work import Promises
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
@@ -62,11 +64,11 @@ def build(rows: Iterable[HealthRow]) -> pa.Table:
 
 
 def find(
-    frame: EventFrame, links: Links, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
+    frame: EventFrame, links: Links, promised: Promises, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
 ) -> list[HealthRow]:
     """List the rows of health of one rank."""
-    counted = [*_launches(links, kernels), _durations(overrunning), *_steps(frame, links, steps), *_parts(parts)]
-    counted += [*_odd_values(frame)]
+    counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels), _durations(overrunning)]
+    counted += [*marks.rows(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
     return [
         HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
         for code, severity, count, detail in counted
@@ -103,10 +105,6 @@ def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
     yield (
         "launched_before_window", Severity.INFO, early,
         "device work whose launch came before recording began; it is counted, but tied to no host call or op",
-    )  # fmt: skip
-    yield (
-        "unlinked_kernels", Severity.INFO, int((links.call < 0).sum()) - early - ambiguous,
-        "device work whose launch is not in the trace; it is counted, but its host call is not known",
     )  # fmt: skip
     yield (
         "overlapping_kernels", Severity.INFO, int(np.count_nonzero(numbers_of(kernels.column("lane")) > 0)),

@@ -14,6 +14,7 @@ from usp_prof.tables.events.frame import compact
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from usp_prof.tables.completeness.device_work import Promises
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
@@ -33,11 +34,15 @@ SCHEMA = Schema(
         integer("kernels", "Number of device events it started (more than one for graphs)."),
         integer("delay_ns", "From the start of the call to the start of its first device work; -1 without any.", "ns"),
         flag("blocking", "The call waits for the device."),
+        text("lost", "communication, memcpy or compute for a call whose device work is missing; empty for all others."),
         STEP,
     ),
 )
 
 _KINDS = ("launch", "graph_launch", "memcpy", "memset", "sync", "event", "malloc", "other")
+LOST_COMMUNICATION, LOST_COPY, LOST_COMPUTE = "communication", "memcpy", "compute"
+LOST_KINDS = ("", LOST_COMMUNICATION, LOST_COPY, LOST_COMPUTE)
+"""Kinds of device work that a call promised and the trace lacks; empty for a call that lacks none."""
 LAUNCHING = ("launch", "graph_launch", "memcpy", "memset")
 """Kinds of calls that put work on the device."""
 _PATTERNS = (
@@ -61,7 +66,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in _COMPILED if pattern.search(name)), "other")
 
 
-def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
+def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> pa.Table:
     """Build the table: every runtime and driver call, in order of start."""
     rows = links.calls
     count, delay = _work_of_each(frame, links)
@@ -77,6 +82,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
         "kernels": count,
         "delay_ns": delay,
         "blocking": frame.by_name(rows, lambda name: _BLOCKING.search(name) is not None),
+        "lost": compact(promised.lost_kind, list(LOST_KINDS)),
         "step": steps.of_host(frame.start[rows]),
     }
     return table(SCHEMA, columns, len(rows))

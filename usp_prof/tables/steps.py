@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.completeness.device_work import Promises
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
 
@@ -83,6 +84,21 @@ def find(frame: EventFrame, links: Links) -> Steps:
         if len(number):
             return _with_windows(frame, links, number, start, end, source)
     return _one_window(frame, links)
+
+
+def recorded(steps: Steps, frame: EventFrame, links: Links, promised: Promises) -> Steps:
+    """Leave out the steps that the end of the device's record cuts; where none remains, let the last one go on.
+
+    A step that goes on ends no earlier than the last launch whose work is lost: that time is then not recorded.
+    """
+    lost_at = np.sort(frame.start[links.calls[promised.is_behind]])
+    is_cut = np.searchsorted(lost_at, steps.host_end) > np.searchsorted(lost_at, steps.host_start)
+    if not is_cut.any():
+        return steps
+    if is_cut.all():
+        return replace(steps, end=np.append(steps.end[:-1], max(int(steps.end[-1]), int(lost_at[-1]))))
+    columns = ("number", "start", "end", "host_start", "host_end")
+    return replace(steps, **{name: getattr(steps, name)[~is_cut] for name in columns})
 
 
 def build(frame: EventFrame, steps: Steps) -> pa.Table:

@@ -180,8 +180,10 @@ class TableSet:
         """Where what is made of the tables is kept; only tables as they were read have such a place."""
         self.recorded: TableSet | None = None
         """The tables of which these are what would have been: what belonged together there does so here."""
+        self.uneven_steps = ""
+        """Why steps of different ranks do not hold the same work; empty where they do."""
         self.incomparable = ""
-        """Why steps of different ranks cannot be compared, where they cannot; empty where they can."""
+        """Why ranks cannot be compared: their steps differ, or work is missing; empty where they can."""
         self.topology = topology or Topology()
         self.workers: Workers | None = None
         """Who measures what can be measured of each rank apart; only tables as they were read have some."""
@@ -239,6 +241,7 @@ class TableSet:
         )
         some._held = self._held
         some.assumptions, some.incomparable = self.assumptions, self.incomparable
+        some.uneven_steps = self.uneven_steps
         some.recorded = self.recorded or self
         return some
 

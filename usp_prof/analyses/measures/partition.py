@@ -1,8 +1,9 @@
 """Partition of steps: one owner for each nanosecond of a rank's step (compute, communication by axis, idle by cause).
 
 Every moment goes to the first of: compute, exposed communication (of the axis that ends last), copies, and idle by
-cause. A pipeline receive counts as communication only from when its peer has sent, before that it is a bubble.
-gloo's range of a send lasts from its post until someone asks: it counts while both sides are there.
+cause. Idle time in which lost device work may have run is no idle time, but `unrecorded`. A pipeline receive counts as
+communication only from when its peer has sent, before that it is a bubble. gloo's range of a send lasts from its post
+until someone asks: it counts while both sides are there.
 
 Each axis' communication has three disjoint parts: hidden (compute runs at the same time), exposed (attributed to this
 axis, so that exposed time adds up over axes to the step) and contended (no compute runs, but the time is attributed to
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.analyses.measures.lost_work import lost_time
 from usp_prof.analyses.measures.stalls import Stalls
 from usp_prof.columns.intervals import EMPTY, Intervals, by_latest_end, by_priority, time_of, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
@@ -131,6 +133,8 @@ class Partition:
     any_contended: Ints
     """Exposed time during which several axes were exposed at once."""
     memcpy: Ints
+    unrecorded: Ints
+    """Time without recorded work in which lost device work may have run: any other part may be longer by it."""
     idle: Ints
     """A column for each of `CAUSES`."""
     stalled: Ints
@@ -177,6 +181,8 @@ class Sets:
     exposed: dict[str, Intervals]
     """Communication of each axis without compute, given to the axis that ends last; disjoint."""
     copies: Intervals
+    unrecorded: Intervals
+    """Time in which lost device work may have run."""
     bubble: Intervals
     host: dict[Cause, Intervals]
 
@@ -276,8 +282,9 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     bubble = union(start, begin)
     busy = union_of([compute, copying, bubble, *by_axis.values()])
     windows = tables.columns("steps", rank)
-    gaps = union(windows["start_ns"], windows["end_ns"]) - busy
-    return Sets(compute, begin, done, by_axis, exposed, copying, bubble, host_causes(tables, rank, gaps))
+    unrecorded = lost_time(tables, rank)
+    gaps = union(windows["start_ns"], windows["end_ns"]) - (busy | unrecorded)
+    return Sets(compute, begin, done, by_axis, exposed, copying, unrecorded, bubble, host_causes(tables, rank, gaps))
 
 
 def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
@@ -310,19 +317,14 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
     sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
     start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
     axes = tuple(sorted(sets.axes, key=place_of_axis))
-    order = [
-        sets.compute,
-        *(sets.exposed[axis] for axis in axes),
-        sets.copies,
-        sets.bubble,
-        *(sets.host[cause] for cause in _HOST_CAUSES),
-    ]
-    # One row a step, one column a member of `order`: compute, the exposed axes, copies, bubble, the host's causes.
+    order = [sets.compute, *(sets.exposed[axis] for axis in axes), sets.copies, sets.unrecorded, sets.bubble]
+    order += [sets.host[cause] for cause in _HOST_CAUSES]
+    # One row per step, one column per member of `order`.
     owned = by_priority(order).cut(start, end, len(order))
     any_comm, contended = union_of(list(sets.axes.values())), [sets.contended(axis) for axis in axes]
     count = len(axes)
     idle = np.zeros((len(start), len(CAUSES)), np.int64)
-    for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 2, count + 6), strict=True):
+    for cause, column in zip((Cause.BUBBLE, *_HOST_CAUSES), range(count + 3, count + 7), strict=True):
         idle[:, CAUSES.index(cause)] = owned[:, column]
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
     stalled, activities = _stalls_of_rank(tables, rank), tables.columns("activities", rank)
@@ -343,6 +345,7 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
         any_hidden=(any_comm & sets.compute).within(start, end),
         any_contended=union_of(contended).within(start, end),
         memcpy=owned[:, count + 1],
+        unrecorded=owned[:, count + 2],
         idle=idle,
         stalled=stalled.within(start, end),
         waited=(stalled - sets.bubble).within(start, end),

@@ -92,6 +92,33 @@ class Solution:
         calls = sum(block.calls for block in ties.blocks)
         return not calls or sum(map(self._contradicted, ties.blocks)) / calls <= _MOST_CONTRADICTED
 
+    def contradicted_ranks(self, ties: AllTies) -> Flags:
+        """Mark the ranks that do not share the clock they are taken to share.
+
+        Some calls among the ranks of the clock are impossible, and the rank's ends are usually apart from the others'.
+        """
+        clocks, ranks = int(self.domain.max(initial=-1)) + 1, len(self.domain)
+        calls, impossible = np.zeros(clocks, np.int64), np.zeros(clocks, np.int64)
+        rows, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for block in ties.blocks:
+            # By member: its call among the members of one clock.
+            pair, call = numbered(block.call * clocks + self.domain[block.row])
+            count = np.bincount(call, minlength=len(pair))
+            first_end = per_code(call, block.end, np.minimum, len(pair))
+            last_start = per_code(call, block.start, np.maximum, len(pair))
+            clock = pair % max(clocks, 1)
+            calls += np.bincount(clock[count > 1], minlength=clocks)
+            impossible += np.bincount(clock[first_end < last_start - _SAME_END_NS], minlength=clocks)
+            ordered = np.lexsort((block.end, call))
+            middle_end = block.end[ordered][np.cumsum(count) - count + (count - 1) // 2]
+            rows.append(block.row[count[call] > 1])
+            distances.append((block.end - middle_end[call])[count[call] > 1])
+        row, distance = np.concatenate(rows), np.concatenate(distances)
+        is_apart = np.zeros(ranks, bool)
+        for rank, members in rows_by_code(row).items():
+            is_apart[rank] = abs(float(np.median(distance[members]))) > _SAME_END_NS
+        return np.asarray(is_apart & (impossible > _MOST_CONTRADICTED * calls)[self.domain], bool)
+
     def _contradicted(self, ties: Ties) -> int:
         """Count the calls that a member ends before the last has begun."""
         first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, ties.calls)

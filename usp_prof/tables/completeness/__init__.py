@@ -1,0 +1,1 @@
+"""Completeness checks: what the trace promises but does not hold, with the size of each gap."""

@@ -1,0 +1,113 @@
+"""What the ranks of a run say about each other's gaps: missing calls, missing steps, and traces that are copies.
+
+Members of a group post the same collectives in the same steps, with the same sequence numbers. Only small tables are
+read (`ranks`, `groups`, `steps`), whose rows were counted as each rank was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from usp_prof.columns.table import Columns
+from usp_prof.model.health import HealthRow, Severity, spans
+from usp_prof.tables.completeness.device_work import severity, share
+from usp_prof.tables.completeness.posted_calls import MARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from usp_prof.tables.table_set import Source
+
+
+def rows(sources: Mapping[int, Source]) -> list[HealthRow]:
+    """List the rows of health that only a comparison of ranks shows."""
+    steps = {rank: _steps(source) for rank, source in sources.items()}
+    return [*_copies(sources), *_steps_of_peers(steps), *_calls(sources, steps)]
+
+
+def _copies(sources: Mapping[int, Source]) -> Iterator[HealthRow]:
+    """Name ranks whose events have the same times: one trace was copied under several ranks."""
+    ranks_of_content: dict[str, list[int]] = {}
+    for rank, source in sources.items():
+        content = Columns(source.view("ranks"))["content"]
+        if len(content) and content[0]:
+            ranks_of_content.setdefault(str(content[0]), []).append(rank)
+    for ranks in ranks_of_content.values():
+        if len(ranks) > 1:
+            detail = f"ranks {spans(ranks)} have the same events at the same times: their traces are copies of one"
+            yield HealthRow("identical_ranks", Severity.ERROR, count=len(ranks), detail=detail)
+
+
+def _steps(source: Source) -> tuple[str, tuple[int, ...]]:
+    """Return how a rank's steps are known, and their numbers."""
+    steps = Columns(source.view("steps"))
+    return (str(steps["source"][0]) if len(steps) else "", tuple(steps["step"].tolist()))
+
+
+def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterator[HealthRow]:
+    """Name ranks that lack steps which most ranks with marks of the same kind have."""
+    for source in MARKED:
+        numbers_of = {rank: set(numbers) for rank, (kind, numbers) in steps.items() if kind == source}
+        ranks_with: dict[int, int] = {}
+        for numbers in numbers_of.values():
+            for number in numbers:
+                ranks_with[number] = ranks_with.get(number, 0) + 1
+        usual = {number for number, count in ranks_with.items() if 2 * count >= len(numbers_of)}
+        for rank, numbers in numbers_of.items():
+            if missing := sorted(usual - numbers):
+                detail = f"no step {spans(missing)}, which most other ranks have: {share(len(missing), len(usual))}"
+                yield HealthRow(
+                    "steps_missing", Severity.ERROR, rank, len(missing), f"{detail} of the steps is not in this trace"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What one rank says of one group."""
+
+    rank: int
+    steps: tuple[str, tuple[int, ...]]
+    calls: int
+    first: int
+    last: int
+    missing: int
+
+
+def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> list[HealthRow]:
+    """Count the collectives that each rank lacks: in gaps of sequence numbers, or where other members have more."""
+    members: dict[str, list[_Member]] = {}
+    for rank, source in sources.items():
+        groups = Columns(source.view("groups"))
+        counts = (groups[name].tolist() for name in ("calls", "first_sequence", "last_sequence", "missing_sequences"))
+        for key, calls, first, last, missing in zip(groups["group"].tolist(), *counts, strict=True):
+            if calls > 0 or first >= 0:
+                members.setdefault(key, []).append(_Member(rank, steps[rank], calls, first, last, missing))
+    gaps: dict[int, list[int]] = {}
+    fewer: dict[int, list[int]] = {}
+    for of_group in members.values():
+        # Numbers that no member has belong to calls without a kernel of their own, such as coalesced ones.
+        numbered = [member.missing for member in of_group if member.first >= 0]
+        unused = min(numbered) if len(numbered) > 1 else 0
+        for member in of_group:
+            gap = member.missing - unused
+            if gap > 0:
+                _add(gaps, member.rank, gap, member.last - member.first + 1)
+                continue
+            alike = [other.calls for other in of_group if other.steps == member.steps and other.calls >= 0]
+            if member.calls >= 0 and max(alike, default=0) > member.calls and member.first < 0:
+                _add(fewer, member.rank, max(alike) - member.calls, max(alike))
+    return [
+        HealthRow(code, severity(count, whole), rank, count, f"{share(count, whole)} of {what}")
+        for code, found, what in (
+            ("sequence_gaps", gaps, "the sequence numbers of its collectives are missing: their calls are lost"),
+            ("calls_missing", fewer, "the collectives that other members of its groups posted in the same steps"),
+        )
+        for rank, (count, whole) in found.items()
+    ]
+
+
+def _add(found: dict[int, list[int]], rank: int, count: int, whole: int) -> None:
+    of_rank = found.setdefault(rank, [0, 0])
+    of_rank[0] += count
+    of_rank[1] += whole

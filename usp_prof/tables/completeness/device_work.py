@@ -1,0 +1,214 @@
+"""Device work that a rank's host calls promise: launches without work, work without launches, ops that are missing.
+
+CUDA and ROCm record device work for every launch and every copy, so a launch without work is lost work. Exceptions:
+memsets (many traces lack them), launches during the capture of a graph, and host functions. Kineto synchronizes the
+device before it stops, so work at the end of the trace is no exception.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.intervals import EMPTY, Intervals, union
+from usp_prof.model.health import Severity
+from usp_prof.tables.communication.posts import around, ranges_of
+from usp_prof.tables.events.classification import KINDS, WorkKind
+from usp_prof.tables.events.frame import HOST_OPS, MARKS
+from usp_prof.tables.launches import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY, LOST_KINDS, kind_of
+from usp_prof.tables.ranks import device_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.events.links import Links
+
+NOTABLE = 0.01
+"""Share of missing events above which a gap is an error: the measured figures are then off by about as much."""
+PROMISING_DEVICES = ("cuda", "rocm")
+_PROMISING_KINDS = ("launch", "graph_launch", "memcpy")
+_HOST_FUNCTION = re.compile(r"HostFunc", re.IGNORECASE)
+_COMMUNICATES = re.compile(r"^(nccl:|record_param_comms$)")
+"""Ranges around the launch of a communication kernel."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promises:
+    """Host calls that promise device work, by place in `Links.calls`."""
+
+    kind: Ints
+    """Place in `LOST_KINDS` of the work that each call promises; 0 for none."""
+    is_lost: Flags
+    """The promised work is not in the trace."""
+
+    @property
+    def is_behind(self) -> Flags:
+        """The lost work of calls after the last one whose work is there: the record of the device ends early."""
+        has_work = np.flatnonzero((self.kind > 0) & ~self.is_lost)
+        last = int(has_work[-1]) if len(has_work) else len(self.kind)
+        return np.asarray(self.is_lost & (np.arange(len(self.kind)) > last), bool)
+
+    @property
+    def lost_kind(self) -> Ints:
+        """Place in `LOST_KINDS` of the work that each call lost; 0 for none."""
+        return np.where(self.is_lost, self.kind, 0)
+
+
+def promises(frame: EventFrame, links: Links) -> Promises:
+    """Find the calls that promise device work, and those whose work is not in the trace."""
+    calls = links.calls
+    nothing = Promises(np.zeros(len(calls), np.int64), np.zeros(len(calls), bool))
+    correlation_of_work = frame.ints("correlation", links.work)
+    if not (correlation_of_work > 0).any() or device_kind(frame) not in PROMISING_DEVICES:
+        return nothing
+    correlation = frame.ints("correlation", calls)
+    kind = frame.by_name(calls, _promised_kind, np.int64)
+    kind[(correlation <= 0) | _captured(frame, calls).holds(frame.start[calls])] = 0
+    kind[(kind == LOST_KINDS.index(LOST_COMPUTE)) & _communicates(frame, links)] = LOST_KINDS.index(LOST_COMMUNICATION)
+    return Promises(kind, (kind > 0) & ~np.isin(correlation, correlation_of_work))
+
+
+def _promised_kind(name: str) -> int:
+    kind = kind_of(name)
+    if kind not in _PROMISING_KINDS or _HOST_FUNCTION.search(name):
+        return 0
+    return LOST_KINDS.index(LOST_COPY if kind == "memcpy" else LOST_COMPUTE)
+
+
+def _captured(frame: EventFrame, calls: Ints) -> Intervals:
+    """Return the time in which a graph is captured: its launches run later, or never."""
+    begins, ends = (_starts(frame, calls, word) for word in ("StreamBeginCapture", "StreamEndCapture"))
+    if not len(begins):
+        return EMPTY
+    next_end = np.searchsorted(ends, begins)
+    return union(begins, np.append(ends, np.iinfo(np.int64).max)[next_end])
+
+
+def _starts(frame: EventFrame, calls: Ints, word: str) -> Ints:
+    return np.sort(frame.start[calls[frame.by_name(calls, lambda name: word in name)]])
+
+
+def _communicates(frame: EventFrame, links: Links) -> Flags:
+    """Mark the calls inside the range of a collective; without ops, those whose function launches communication."""
+    calls = links.calls
+    ranges = ranges_of(frame, (*HOST_OPS, *MARKS), lambda name: _COMMUNICATES.match(name) is not None)
+    inside = around(frame, ranges, frame.track[calls], frame.start[calls]) >= 0
+    if len(frame.rows(*HOST_OPS)):
+        return inside
+    code, names = frame.codes("name")
+    linked = links.call >= 0
+    function = code[links.call[linked]]
+    is_communication = links.kind[linked] == KINDS.index(WorkKind.COMMUNICATION)
+    launched, launched_communication = (
+        np.bincount(functions, minlength=len(names) + 1) for functions in (function, function[is_communication])
+    )
+    return np.asarray(inside | (2 * launched_communication > launched)[code[calls]], bool)
+
+
+Row = tuple[str, Severity, int, str]
+"""Code, severity, count and detail of a row of health."""
+
+
+def rows(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row]:
+    """Yield a row of health for each kind of gap between host calls, device work and ops."""
+    yield from _lost_work(frame, links, found)
+    yield from _lost_ops(frame, links)
+    yield unlinked(frame, links)
+
+
+def _lost_work(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row]:
+    if not found.is_lost.any():
+        return
+    at, is_behind = frame.start[links.calls], found.is_behind
+    lacking_ms = np.ptp(at[is_behind]) / 1e6 if is_behind.any() else 0.0
+    promised_of_kind = np.bincount(found.kind, minlength=len(LOST_KINDS))
+    promised_of_kind[0] = 0
+    for code, chosen, where in (
+        ("device_ends_early", is_behind, f", all in the last {lacking_ms:.1f} ms of launching,"),
+        ("lost_device_work", found.is_lost & ~is_behind, ""),
+    ):
+        lost_of_kind = np.bincount(found.kind[chosen], minlength=len(LOST_KINDS))
+        missing = int(lost_of_kind.sum())
+        # Half of the communication is a large loss, however few of all launches it is.
+        is_notable = bool((lost_of_kind > NOTABLE * promised_of_kind).any())
+        kinds = ", ".join(
+            f"{name} {share(lost, promised)}"
+            for name, lost, promised in zip(LOST_KINDS, lost_of_kind.tolist(), promised_of_kind.tolist(), strict=True)
+            if lost
+        )
+        detail = (
+            f"{share(missing, int(promised_of_kind.sum()))} of launches and copies{where} have no device work "
+            f"({kinds}); time in which it may have run is shown as not recorded"
+        )
+        yield code, Severity.ERROR if is_notable else Severity.INFO, missing, detail
+
+
+def severity(missing: int, whole: int) -> Severity:
+    """Return ERROR above the notable share, else INFO."""
+    return Severity.ERROR if missing > NOTABLE * whole else Severity.INFO
+
+
+def share(part: int, whole: int) -> str:
+    """Write a share as a percentage."""
+    return f"{100 * part / max(whole, 1):.1f}%"
+
+
+def unlinked(frame: EventFrame, links: Links) -> Row:
+    """Count device work without a launch; an error where the trace ties most other work to launches."""
+    missing = int((links.call < 0).sum()) - int(links.before_window.sum()) - int(links.ambiguous.sum())
+    linked = int((links.call >= 0).sum())
+    is_doubtful = device_kind(frame) in PROMISING_DEVICES and linked > missing
+    detail = "device work whose launch is not in the trace; it is counted, but its host call is not known"
+    level = severity(missing, linked + missing) if is_doubtful else Severity.INFO
+    size = f"{share(missing, linked + missing)}: " if is_doubtful else ""
+    return "unlinked_kernels", level, missing, size + detail
+
+
+def _lost_ops(frame: EventFrame, links: Links) -> Iterator[Row]:
+    """Count launches outside all ops, by kernels that an op launches elsewhere: the tree of ops is incomplete."""
+    linked = (links.call >= 0) & (links.kind != KINDS.index(WorkKind.MEMCPY))
+    work, call, has_op = links.work[linked], links.call[linked], links.op[linked] >= 0
+    code, names = frame.codes("name")
+    launched, without_op = (np.bincount(code[some], minlength=len(names) + 1) for some in (work, work[~has_op]))
+    # By kernel name: some op launches it most of the time.
+    is_of_op = (2 * without_op < launched)[code[work]]
+    calls = call[~has_op & is_of_op]
+    missing, whole = int(_between_ops(frame, calls).sum()), int(linked.sum())
+    if severity(missing, whole) is Severity.ERROR:
+        detail = (
+            f"{share(missing, whole)} of kernels were launched outside all ops, though ops launch the same kernels "
+            "elsewhere: ops are missing, and figures by op lack these kernels"
+        )
+        yield "ops_incomplete", Severity.ERROR, missing, detail
+
+
+_RESOLUTION_NS = 1_000
+"""Old traces have whole microseconds: a launch may seem to begin as its op ends."""
+
+
+def _between_ops(frame: EventFrame, calls: Ints) -> Flags:
+    """Mark the calls that begin after the first op of their thread and before its last one, within none of them.
+
+    Outside of these, recording began or ended inside the op.
+    """
+    ops = frame.rows(*HOST_OPS)
+    if not len(ops) or not len(calls):
+        return np.zeros(len(calls), bool)
+    # One number that sorts by thread, then by time.
+    low = min(int(frame.start[ops].min()), int(frame.start[calls].min()))
+    width = max(int(frame.end[ops].max()), int(frame.start[calls].max())) - low + 2 * _RESOLUTION_NS
+    starts, ends, at = (
+        frame.track[rows] * width + when[rows] - low
+        for rows, when in ((ops, frame.start), (ops, frame.end), (calls, frame.start))
+    )
+    starts, ends = np.sort(starts), np.sort(ends)
+    before, after = np.searchsorted(ends, at, side="right") - 1, np.searchsorted(starts, at)
+    thread = at // width
+    has_before = (before >= 0) & (ends[before] // width == thread) & (at - ends[before] > _RESOLUTION_NS)
+    has_after = (after < len(starts)) & (starts[np.minimum(after, len(starts) - 1)] // width == thread)
+    return np.asarray(has_before & has_after, bool)

@@ -1,0 +1,51 @@
+"""Losses: which ranks lack so much of their work or calls that figures made of them are withheld."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.health import HealthRow, Severity
+from usp_prof.tables.launches import LOST_COMMUNICATION
+
+if TYPE_CHECKING:
+    from usp_prof.tables.table_set import TableSet
+
+LOST_WORK = ("lost_device_work", "device_ends_early")
+LOST_CALLS = ("calls_missing", "sequence_gaps")
+COPIED = ("identical_ranks",)
+
+
+def losses(tables: TableSet, *codes: str) -> list[HealthRow]:
+    """List the errors that say that a notable share of device work or calls is missing; of all codes without any."""
+    wanted = codes or (*LOST_WORK, *LOST_CALLS, *COPIED)
+    return [row for row in tables.health if row.code in wanted and row.severity is not Severity.INFO]
+
+
+def ranks_without_work(tables: TableSet) -> frozenset[int]:
+    """Return the ranks that lack a notable share of their device work."""
+    return frozenset(row.rank for row in losses(tables, *LOST_WORK))
+
+
+def ranks_without_calls(tables: TableSet) -> frozenset[int]:
+    """Return the ranks whose collectives cannot be matched in order with their peers', since some are missing."""
+    lacking = {row.rank for row in losses(tables, *LOST_CALLS)}
+    lacking |= {
+        rank
+        for rank in ranks_without_work(tables)
+        if rank in tables.ranks and tables.columns("launches", rank).matches("lost", LOST_COMMUNICATION).any()
+    }
+    return frozenset(rank for rank in lacking if rank in tables.ranks and not _is_numbered(tables, rank))
+
+
+def _is_numbered(tables: TableSet, rank: int) -> bool:
+    """Return whether all collectives of a rank carry sequence numbers, by which they are matched."""
+    sequence = tables.columns("collectives", rank)["sequence"]
+    return bool(len(sequence) and (sequence >= 0).all())
+
+
+def withheld(tables: TableSet, what: str) -> list[HealthRow]:
+    """Return a row that says which figures are withheld because device work is missing; none without losses."""
+    if not losses(tables, *LOST_WORK):
+        return []
+    detail = f"{what}: device work is missing from the trace (see lost_device_work, device_ends_early)"
+    return [HealthRow("figures_withheld", Severity.INFO, detail=detail)]

@@ -1,0 +1,63 @@
+"""Step marks of the profiler that contradict each other: clock jumps, and steps whose mark is missing.
+
+`ProfilerStep#n` ends where `ProfilerStep#n+1` begins, so time between two of them is no time of the program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.health import Severity, spans
+from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from usp_prof.columns.arrays import Ints
+    from usp_prof.tables.events.frame import EventFrame
+    from usp_prof.tables.steps import Steps
+
+_FACTOR = 10
+"""A gap between two marks is no gap between two calls if it is this many times the largest other one."""
+_NOTABLE = 0.01
+"""Share of the median step above which a jump of the clock changes what is measured."""
+
+
+def rows(frame: EventFrame, steps: Steps) -> Iterator[tuple[str, Severity, int, str]]:
+    """Yield rows of health for jumps of the clock and for missing marks."""
+    if steps.source != "profiler_step" or len(steps.number) < 2:
+        return
+    order = np.argsort(steps.host_start, kind="stable")
+    number, start, end = steps.number[order], steps.host_start[order], steps.host_end[order]
+    gap, is_next = start[1:] - end[:-1], np.diff(number) == 1
+    yield from _jumps(np.abs(gap[is_next]), int(np.median(end - start)))
+    yield from _missing(frame, number, start, end, is_next)
+
+
+def _jumps(gap: Ints, step_ns: int) -> Iterator[tuple[str, Severity, int, str]]:
+    ordered = np.sort(gap)
+    usual = int(ordered[-2]) if len(ordered) > 1 else 0
+    if not len(ordered) or ordered[-1] <= max(_FACTOR * usual, _NOTABLE * step_ns):
+        return
+    detail = (
+        f"{ordered[-1] / 1e6:.1f} ms lie between the marks of two consecutive steps, which have nothing between them: "
+        "the clock jumped, or events were shifted; times across that moment are wrong by as much"
+    )
+    yield "clock_jump", Severity.ERROR, 1, detail
+
+
+def _missing(
+    frame: EventFrame, number: Ints, start: Ints, end: Ints, is_next: Ints
+) -> Iterator[tuple[str, Severity, int, str]]:
+    """Count steps without a mark, during which the host was recorded: a schedule that waits records nothing."""
+    at = np.sort(frame.start[frame.rows(*HOST_OPS, *HOST_CALLS)])
+    inside = np.searchsorted(at, end) - np.searchsorted(at, start)
+    between = np.searchsorted(at, start[1:]) - np.searchsorted(at, end[:-1])
+    is_missing = ~is_next & (number[1:] > number[:-1]) & (2 * between > np.median(inside))
+    missing = [n for a, b in zip(number[:-1][is_missing], number[1:][is_missing], strict=True) for n in range(a + 1, b)]
+    if missing:
+        whole = len(number) + len(missing)
+        detail = f"steps {spans(missing)} have no mark, though the host was recorded: {len(missing)} of {whole} steps"
+        yield "steps_missing", Severity.ERROR, len(missing), detail

@@ -1,0 +1,56 @@
+"""Collectives that a rank posted, per group: how many in its steps, and which sequence numbers are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import rows_by_code
+from usp_prof.tables.communication.arguments import numbers
+from usp_prof.tables.communication.posts import P2P
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.groups import Membership
+    from usp_prof.tables.steps import Steps
+
+MARKED = ("profiler_step", "mark", "annotation")
+"""Sources of steps that the program marked: all ranks post the same calls in the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCounts:
+    """Collectives of one rank in one group; sends and receives do not count."""
+
+    calls: int = -1
+    first_sequence: int = -1
+    last_sequence: int = -1
+    missing_sequences: int = 0
+
+
+def count_calls(parts: Parts, membership: Membership, steps: Steps) -> list[CallCounts]:
+    """Count the collectives of each group of a rank."""
+    counts = [CallCounts() for _ in membership.groups]
+    if not len(parts):
+        return counts
+    is_collective = ~np.isin(parts.operation, P2P)
+    sequence = numbers(parts.arguments, "sequence")
+    is_posted = (parts.post >= 0) | (parts.posted_track >= 0)
+    in_steps = is_posted & (steps.of_host(parts.posted_at) >= 0)
+    group = np.where(is_collective, membership.of_part, -1)
+    for number, rows in rows_by_code(group).items():
+        if number >= 0:
+            counts[number] = _counts(sequence[rows], is_posted[rows], in_steps[rows], is_marked=steps.source in MARKED)
+    return counts
+
+
+def _counts(sequence: Ints, is_posted: Flags, in_steps: Flags, *, is_marked: bool) -> CallCounts:
+    calls = int(in_steps.sum()) if is_marked and is_posted.any() else -1
+    known = np.unique(sequence[sequence >= 0])
+    if not len(known) or (sequence < 0).any():
+        return CallCounts(calls)
+    first, last = int(known[0]), int(known[-1])
+    return CallCounts(calls, first, last, last - first + 1 - len(known))

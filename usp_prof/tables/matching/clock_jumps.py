@@ -1,0 +1,69 @@
+"""Clock jumps: a rank whose collectives end at another distance from its peers' after some moment.
+
+Members of a collective end almost together. A clock that jumps moves all later ends by the same amount:
+
+    end of rank - mean end of the other members:   +3  -2  +1   0 | 50012  49998  50003     (microseconds)
+
+The largest change of the level is a jump if neither side spreads over more than a fraction of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from usp_prof.columns.rows import per_code, rows_by_code
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Floats, Ints
+    from usp_prof.tables.matching.clock_fit import Solution
+    from usp_prof.tables.matching.ties import AllTies, Ties
+
+_SIDE = 20
+"""Calls on either side of a change whose level is compared."""
+_FEWEST, _NEAR = 3, 5
+"""Calls on either side that make a level: as few as can be, and as many as usual."""
+_SPREAD = 0.2
+"""Noise reaches a level change of ordinary ends; a jump is at least five times the spread of either side."""
+_NOTABLE_NS = 100_000
+"""Ends of one call differ by tens of microseconds with the best of clocks."""
+_SAME_JUMP = 0.75
+"""One jumping rank of n moves the distance of the others by 1/(n-1) of it: only the largest jumps are its own."""
+
+
+def clock_jumps(solved: Solution, ties: AllTies, ranks: int) -> Ints:
+    """Return by rank how far its clock jumps, or 0."""
+    blocks = [_distances(solved, block) for block in ties.collectives if len(block.call)]
+    jumps = np.zeros(ranks, np.int64)
+    if not blocks:
+        return jumps
+    row = np.concatenate([block.row for block in ties.collectives if len(block.call)])
+    when, distance = (np.concatenate([block[place] for block in blocks]) for place in (0, 1))
+    for number, members in rows_by_code(row).items():
+        order = np.argsort(when[members], kind="stable")
+        jumps[number] = _jump(distance[members][order])
+    return np.where(np.abs(jumps) >= _SAME_JUMP * np.abs(jumps).max(), jumps, 0)
+
+
+def _distances(solved: Solution, ties: Ties) -> tuple[Ints, Floats]:
+    """Return per member its end, and how far that is from the mean end of the other members."""
+    end, calls = solved.align(ties, ties.end), ties.calls
+    anchor = per_code(ties.call, end, np.minimum, calls)[ties.call]
+    own = (end - anchor).astype(float)
+    others = np.maximum(np.bincount(ties.call, minlength=calls)[ties.call] - 1, 1)
+    return ties.end, own - (np.bincount(ties.call, own, calls)[ties.call] - own) / others
+
+
+def _jump(distance: Floats) -> int:
+    if len(distance) < 2 * _FEWEST:
+        return 0
+    near = min(_NEAR, len(distance) // 2)
+    # Levels of the calls from each place on; single calls that end late do not move them.
+    level = np.median(sliding_window_view(distance, near), axis=1)
+    place = near + int(np.argmax(np.abs(level[near:] - level[:-near])))
+    before, after = distance[max(place - _SIDE, 0) : place], distance[place : place + _SIDE]
+    change = float(np.median(after) - np.median(before))
+    spread = max(float(np.median(np.abs(side - np.median(side)))) for side in (before, after))
+    return round(change) if abs(change) > _NOTABLE_NS and spread <= _SPREAD * abs(change) else 0
