@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import made
 import numpy as np
 import pytest
-from made import Row, part, step
+from made import Row, part, step, work
 
-from usp_prof.analyses import collectives
+import usp_prof
+from usp_prof.analyses import collectives, overlap
 from usp_prof.model.selection import Selection
 
 MIB = 1 << 20
+TRACES = Path(__file__).parents[2] / "traces"
 
 
 def run(by_rank: dict[int, list[Row]], device: str = "", host: str = "one") -> Any:
@@ -133,3 +136,42 @@ def test_many_calls_are_quick() -> None:
     rows = [part("all_reduce", 10 * i, 10 * i + 5, sequence=i, in_bytes=8, group_size=8) for i in range(500)]
     result = collectives.compute(run(dict.fromkeys(range(8), rows)))
     assert result.kinds[0].complete == 500
+
+
+@pytest.mark.parametrize("name", ["recorded-5d", "recorded-ring-zigzag", "gpu-nccl-zero3"])
+def test_waiting_and_transfer_are_parts_of_the_communication(name: str, tmp_path: Path) -> None:
+    run = usp_prof.open_run(TRACES / name, cache_dir=tmp_path)
+    comm = {tuple(v.dims.items()): v.value for v in overlap.compute(run.tables).values() if v.metric.id == "comm_time"}
+    split: dict[tuple[tuple[str, int | str], ...], float] = {}
+    for value in collectives.compute(run.tables).values():
+        if value.metric.id in ("wait_time", "transfer_time"):
+            place = tuple(value.dims.items())
+            split[place] = split.get(place, 0) + value.value
+    assert split
+    assert all(time <= comm[place] * (1 + 1e-9) for place, time in split.items())
+
+
+def test_a_moment_in_which_one_of_two_calls_transfers_is_no_waiting() -> None:
+    """Two calls wait at once for another rank; the second has it 20 us after the first."""
+    rows = {
+        0: [part("all_reduce", 0, 60_000, part=0, group="a@0,1", axis="dp", group_size=2),
+            part("all_reduce", 10_000, 90_000, part=1, group="b@0,1", axis="dp", group_size=2)],
+        1: [part("all_reduce", 40_000, 60_000, part=0, group="a@0,1", axis="dp", group_size=2),
+            part("all_reduce", 70_000, 90_000, part=1, group="b@0,1", axis="dp", group_size=2)],
+    }  # fmt: skip
+    run = made.run(
+        {
+            rank: {
+                "collectives": parts,
+                "activities": [work("communication", one["start_ns"], one["start_ns"] + one["dur_ns"], "dp",
+                                    collective=n) for n, one in enumerate(parts)],
+                "steps": [step(0, 0, 100_000)],
+            }
+            for rank, parts in rows.items()
+        }
+    )  # fmt: skip
+    result = collectives.compute(run)
+    # Rank 0 communicates from 0 to 90: it waits to 40, transfers to 60, waits to 70, transfers to 90.
+    assert values(result, "wait_time")[0, 0, "dp"] == 50_000
+    assert values(result, "transfer_time")[0, 0, "dp"] == 40_000
+    assert values(result, "wait_time")[1, 0, "dp"] == 0

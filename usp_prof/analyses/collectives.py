@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.analyses.measures.arrivals import Waiting, waiting_of
+from usp_prof.analyses.measures.arrivals import EVERY_AXIS, Waiting, waiting_of
 from usp_prof.analyses.measures.device_bounds import roof
 from usp_prof.analyses.measures.exchange import Exchange, Pair, exchanges, pairs
 from usp_prof.analyses.result import frame, in_order, spread
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(
     "wait_time", Unit.NS, Better.LOWER, "Waiting for the last",
-    "Sum over a step's calls of the time until the last member arrived; calls whose members are all known.",
+    "Communication time in which calls wait for their last member and none transfers; calls with all members known.",
     ("rank", "step", "axis"),
 )  # fmt: skip
 TRANSFER_TIME = Metric(
     "transfer_time", Unit.NS, Better.LOWER, "Transfer",
-    "Sum over a step's calls of the time after the last member arrived; calls whose members are all known.",
+    "Communication time after the last member of some call arrived; calls whose members are all known.",
     ("rank", "step", "axis"),
 )  # fmt: skip
 ALGBW = Metric(
@@ -264,16 +264,10 @@ def _median(figures: NDArray[Any]) -> float:
 
 def _waiting_values(waiting: Waiting) -> list[Value]:
     values = []
-    axes = sorted(set(waiting.axis.tolist()))
     for metric, time in ((WAIT_TIME, waiting.wait_ns), (TRANSFER_TIME, waiting.transfer_ns)):
-        if not axes:
-            continue
-        first = waiting.axis == axes[0]
-        total = sum(time[waiting.axis == axis] for axis in axes)
-        values += spread(metric, waiting.rank[first], waiting.step[first], np.asarray(total))
-        for axis in axes:
-            rows = waiting.axis == axis
-            values += spread(metric, waiting.rank[rows], waiting.step[rows], time[rows], axis=axis)
+        for axis in dict.fromkeys(waiting.axis.tolist()):
+            rows, dims = waiting.axis == axis, {} if axis == EVERY_AXIS else {"axis": axis}
+            values += spread(metric, waiting.rank[rows], waiting.step[rows], time[rows], **dims)
     return values
 
 

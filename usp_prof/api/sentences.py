@@ -73,7 +73,7 @@ def communication(figures: Figures) -> str:
             f"{axis} waits {quantity(waits.get(axis), Unit.NS)} and transfers {quantity(transfers.get(axis), Unit.NS)}"
             for axis in axes_in_order(waits | transfers)
         )
-        text += f" Per step of the mean rank, summed over calls that may overlap: {'; '.join(rates)}."
+        text += f" Per step of the mean rank: {'; '.join(rates)}."
     else:
         text += " Other participants were not recorded, so waiting and transfer cannot be separated."
     return text

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses.measures import partition
-from usp_prof.columns.rows import distinct, latest_of_each, numbered, per_code, rows_of
+from usp_prof.columns.intervals import union, union_of
+from usp_prof.columns.rows import distinct, latest_of_each, numbered, per_code
+from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
@@ -128,23 +130,28 @@ def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Int
     return arrival[last] - second_last, own[last] - longest_way
 
 
+EVERY_AXIS = ""
+"""Stands for all axes together, whose communication may overlap."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Per rank, step and axis the time of the parts of complete calls, until and after the last arrival."""
+    """Per rank, step and axis the communication until and after the last arrival; both are parts of its union."""
 
     rank: Ints
     step: Ints
     axis: NDArray[np.object_]
+    """`EVERY_AXIS` for all together."""
     wait_ns: Ints
     transfer_ns: Ints
 
 
 def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
-    """Add up the parts of complete calls per axis, rank and step; a step without any such part counts as zero."""
+    """Split the communication of complete calls into wait and transfer, per axis, rank and step."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     of_ranks = list(call_table.of_each_rank(tables, partial(_waiting_of_rank, selection=selection), ranks))
     occurring = {axis for _, of_axes in of_ranks for axis in of_axes}
-    axes = [axis for axis in call_table.of(tables).columns().narrow_codes("axis")[1] if axis in occurring]
+    axes = sorted(occurring, key=partition.place_of_axis)
     counts = [len(steps) for steps, _ in of_ranks]
     nothing = [np.zeros((2, count), np.int64) for count in counts]
     # A row for waits and one for transfers; axis by axis a column for each step of each rank.
@@ -165,22 +172,34 @@ def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
 
 
 def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[Ints, dict[str, Ints]]:
-    """Give the steps of one rank, and for each axis a row of its waits and one of its transfers, per step."""
+    """Return the steps of one rank, and for each axis a row of its waits and one of its transfers, per step.
+
+    A moment in which one call of the axis transfers is transfer, whatever other calls wait for.
+    """
     matched = call_table.of(tables)
-    steps, calls = _chosen_steps(tables, rank, selection), matched.columns()
-    parts = matched.parts.of(rank, "call", "wait_ns", "transfer_ns")
-    call, step = parts["call"], calls["step"][parts["call"]]
-    is_taken = calls["complete"][call] & (step >= 0) & selection.takes_steps(step)
-    rows = np.flatnonzero(is_taken & (parts["wait_ns"] >= 0))
+    windows, calls = tables.columns("steps", rank), matched.columns()
+    windows = windows.take(selection.takes_steps(windows["step"]))
+    parts = matched.parts.of(rank, "call", "part", "wait_ns", "transfer_ns")
+    rows = np.flatnonzero(calls["complete"][parts["call"]] & (parts["wait_ns"] >= 0))
     codes, names = calls.narrow_codes("axis")
-    axis, place = codes[call[rows]], rows_of(steps, step[rows])
-    is_known = place >= 0  # -1: a step that the rank's own table does not have
-    sums = np.zeros((len(names), 2, len(steps)), np.int64)
-    for row, name in enumerate(("wait_ns", "transfer_ns")):
-        np.add.at(sums[:, row], (axis[is_known], place[is_known]), parts[name][rows[is_known]])
-    return steps, {names[code]: sums[code] for code in distinct(axis).tolist()}
-
-
-def _chosen_steps(tables: TableSet, rank: int, selection: Selection) -> Ints:
-    steps = tables.columns("steps", rank)["step"]
-    return np.asarray(steps[selection.takes_steps(steps)])
+    axis = codes[parts["call"][rows]]
+    begin = tables.columns("collectives", rank)["start_ns"][parts["part"][rows]]
+    arrived = begin + parts["wait_ns"][rows]
+    end = arrived + parts["transfer_ns"][rows]
+    comm = partition.sets_of(tables, rank).axes
+    split = {}
+    for code in distinct(axis).tolist():
+        of_axis, name = axis == code, names[code] or str(Axis.UNKNOWN)
+        # Without device events the calls' own ranges are all that is known.
+        whole = comm.get(name, union(begin[of_axis], end[of_axis]))
+        transfer = whole & union(arrived[of_axis], end[of_axis])
+        split[name] = ((whole & union(begin[of_axis], arrived[of_axis])) - transfer, transfer)
+    if split:
+        waits, transfers = (union_of([of_axis[place] for of_axis in split.values()]) for place in (0, 1))
+        split[EVERY_AXIS] = (waits - transfers, transfers)
+    measured = {
+        name: np.stack([part.within(windows["start_ns"], windows["end_ns"]) for part in parts_of_axis])
+        for name, parts_of_axis in split.items()
+    }
+    in_steps = {name: sums for name, sums in measured.items() if sums.any()}
+    return windows["step"], in_steps

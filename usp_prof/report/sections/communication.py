@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _SUMS = Text(
     "Total is the time in which any call runs: hidden while compute runs, else exposed, or contended where the time is "
-    "attributed to another axis that ends later. Waiting and transfer add up calls that may run at once. Waits of "
-    "pipeline receives count as bubble, in no total here.",
+    "attributed to another axis that ends later. Waiting and transfer split the total "
+    "of calls whose members are all known. Waits of pipeline receives count as bubble, in no total here.",
     quiet=True,
 )
 
