@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
+from usp_prof.inputs.merged.ranks import ranks_in
 from usp_prof.inputs.object_stores import HTTP
 from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek, rank_from_words, ranks_from_numbers
 from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
@@ -61,6 +62,10 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     files, skipped = _look([file for file in listed(root) if file not in without])
     if not files:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
+    if len(files) == 1 and files[0][1].rank < 0:
+        # Viewers put the names of processes anywhere: a file alone that tells no rank is searched to its end.
+        file, seen = files[0]
+        files = [(file, replace(seen, merged=seen.merged or ranks_in(file)))]
     files, host_processes = _without_host_processes(files)
     skipped += host_processes
     health = _notes(skipped)
@@ -203,12 +208,20 @@ def _kind_by_name(file: Location) -> FileKind:
 
 def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
     """Give each file its rank; a file that tells none is read only when it is all there is."""
+    merged = [
+        _file(file, seen, rank, "processes") for file, seen in files if len(seen.merged) > 1 for rank in seen.merged
+    ]
+    files = [(file, seen) for file, seen in files if len(seen.merged) < 2]
+    if merged and not files:
+        return merged, []
     ranks: dict[Location, tuple[int, str]] = {}
     for file, seen in files:
         if seen.rank >= 0:
             ranks[file] = seen.rank, seen.rank_source
         elif (named := rank_from_words(file)) is not None:
             ranks[file] = named, "name"
+        elif seen.merged:
+            ranks[file] = seen.merged[0], "processes"
     if not ranks:
         counted = ranks_from_numbers([file for file, _ in files]) or {}
         ranks = {file: (rank, "name") for file, rank in counted.items()}
@@ -228,7 +241,7 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
         health = [
             HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
         ]
-    return [_file(file, seen, *ranks[file]) for file, seen in files if file in ranks], health
+    return [*merged, *(_file(file, seen, *ranks[file]) for file, seen in files if file in ranks)], health
 
 
 def _file(path: Location, seen: Peek, rank: int, source: str) -> TraceFile:

@@ -6,7 +6,7 @@ Only a little of the file is read; its end too where that is cheap, or where `wh
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from usp_prof.inputs.kineto import wire
 from usp_prof.inputs.kineto.nanoseconds import ABSENT, from_texts
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import Feed, checked_head, last_seam, parse_head
+from usp_prof.inputs.merged.ranks import may_be_merged, ranks_in
 from usp_prof.inputs.source import Source, is_packed, wide_encoding
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Peek:
     step: int = -1
     device: str = ""
     """Name of the first device that the file lists."""
+    merged: tuple[int, ...] = ()
+    """The ranks that the processes of the file state, of a merged trace several."""
 
 
 def has_device_events(path: Location) -> bool:
@@ -161,7 +164,8 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
     if whole or not _says_rank(fields):
         fields = fields if feed.fields is None else parse_head(head) or {}
         fields = {**_end_fields(path, source, scan, fields, whole=whole), **fields}
-    return _peek(fields, first, scan.step)
+    seen = _peek(fields, first, scan.step)
+    return replace(seen, merged=ranks_in(path)) if may_be_merged(feed.buffer[:_EVENTS]) else seen
 
 
 def _first_events(text: bytes) -> list[wire.ExactEvent]:

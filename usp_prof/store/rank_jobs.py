@@ -19,6 +19,7 @@ from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.inputs.kineto.reader import read
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
+from usp_prof.inputs.merged.ranks import of_rank
 from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UsageError, UspProfError
@@ -140,7 +141,7 @@ class JobResult:
 def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read one file into tables, with the note that is stored beside them."""
     with no_collection():
-        raw = read(path)
+        raw = of_rank(read(path), rank)
         metadata = dict(raw.metadata)
         if manifest is not None:  # it names all ranks, in each of their files, and the run's own stands above it
             metadata.pop(TRACE_METADATA_KEY, None)

@@ -1,0 +1,113 @@
+"""Ranks of a merged trace: which ranks a file holds, and the part of one rank as if it had a file of its own.
+
+A process belongs to the rank that its name or label states ("rank 3: python", as usp-prof and Perfetto users write it),
+else to the rank in the arguments of its events ("rank": 3, as TraceLens writes it). Processes without a rank belong to
+none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from usp_prof import limits
+from usp_prof.columns.rows import first_rows
+from usp_prof.columns.table import Columns
+from usp_prof.inputs.source import Source
+from usp_prof.model.health import HealthRow, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from usp_prof.columns.arrays import Flags
+    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.remote import Location
+
+_STATED = r"\brank[ _-]?0*(\d{1,9})\b"
+_NAMED = re.compile(_STATED, re.IGNORECASE)
+_LABEL = rb'"(?:name|labels)":\s*"[^"]{0,80}?(?i:\brank[ _-]?)0*(\d{1,9})\b[^"]*"'
+_IN_FILE = re.compile(
+    rb'"process_(?:name|labels)"[^{}]*"args":\s*\{\s*' + _LABEL
+    + rb'|"args":\s*\{\s*' + _LABEL + rb'\s*\}[^{}]*"process_(?:name|labels)"'
+    + rb'|"args":\s*\{[^{}]*"rank":\s*(\d{1,9})\b'
+)  # fmt: skip
+"""Text of a process that states its rank, before or behind its arguments, or of an event that states one."""
+_OVERLAP = 4096
+"""Bytes of a block that are searched again with the next one."""
+
+
+def may_be_merged(head: bytes) -> bool:
+    """Return whether the first text of a file states ranks of processes."""
+    return _IN_FILE.search(head) is not None
+
+
+def ranks_in(path: Location) -> tuple[int, ...]:
+    """Return the ranks that a file states for its processes; reads the file to its end."""
+    found: set[int] = set()
+    tail = b""
+    for block in Source(path).blocks():
+        text = tail + block
+        found.update(int(next(filter(None, match.groups()))) for match in _IN_FILE.finditer(text))
+        tail = text[-_OVERLAP:]
+    return tuple(sorted(rank for rank in found if limits.RANK.holds(rank)))
+
+
+def of_rank(raw: RawTrace, rank: int) -> RawTrace:
+    """Return the part of one rank of a merged trace; a trace of one rank as it is."""
+    rank_of = _rank_of_process(raw)
+    ranks = set(rank_of.values())
+    if len(ranks) < 2 or rank not in ranks:
+        return raw
+    keep = _is_of(Columns(raw.events), rank_of, rank)
+    mask = pa.array(keep)
+    events = raw.events.filter(mask)
+    place = events.schema.get_field_index("event")
+    events = events.set_column(place, "event", pa.array(np.arange(events.num_rows)))
+    detail = f"the file holds {len(ranks)} ranks; this rank's events are those of its processes"
+    return replace(
+        raw,
+        events=events,
+        inputs=raw.inputs.kept(keep),
+        threads=raw.threads.filter(pa.array(_is_of(Columns(raw.threads), rank_of, rank))),
+        metadata=_metadata(raw.metadata, rank),
+        health=(*raw.health, HealthRow("merged_trace", Severity.INFO, rank, detail=detail)),
+        work=None if raw.work is None else raw.work.kept(keep),
+    )
+
+
+def _rank_of_process(raw: RawTrace) -> dict[str, int]:
+    """Return the rank of each process that states one."""
+    events, threads = Columns(raw.events), Columns(raw.threads)
+    rank_of: dict[str, int] = {}
+    # One event per process: its arguments state the rank, or no event's do.
+    rows = first_rows(events.narrow_codes("process")[0]) if len(events) else np.zeros(0, np.int64)
+    stated = pc.extract_regex(
+        raw.events["args"].cast(pa.string()).take(pa.array(rows)), r'"rank":\s*(?P<rank>\d{1,9})\b'
+    )
+    for row, found in zip(rows.tolist(), stated.to_pylist(), strict=True):
+        if found is not None:
+            rank_of[str(events["process"][row])] = int(found["rank"])
+    for process, *labels in zip(
+        *(threads[name] for name in ("process", "process_name", "process_labels")), strict=True
+    ):
+        for label in labels:
+            if match := _NAMED.search(str(label)):
+                rank_of[str(process)] = int(match[1])
+    return rank_of
+
+
+def _is_of(columns: Columns, rank_of: Mapping[str, int], rank: int) -> Flags:
+    """Mark the rows whose process is one of the rank's."""
+    code, names = columns.narrow_codes("process")
+    return np.asarray(np.array([*(rank_of.get(name) == rank for name in names), False])[code], bool)
+
+
+def _metadata(fields: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Put the rank in place of that of the file which the merged trace took its head from."""
+    info = fields.get("distributedInfo")
+    return {**fields, "distributedInfo": {**info, "rank": rank}} if isinstance(info, dict) else dict(fields)
