@@ -60,7 +60,7 @@ CHECK = (
     LOADED
     + """
 from usp_prof import open_run
-from usp_prof.gate import check as checking
+from usp_prof import checking
 from usp_prof.gate.measured import Baseline, save
 from pathlib import Path
 WORK = '''

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -242,38 +242,52 @@ def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: in
 
     `transfer_ns` is added where what it needs comes from another rank. An order that can never end raises.
     """
+    turns = _turns(order)
+    free, starts, ends = [0] * len(order), [0] * len(turns), [0] * len(turns)
+    for place, (action, rank, needs) in enumerate(turns):
+        start = free[rank]
+        for need, is_remote in needs:
+            start = max(start, ends[need] + transfer_ns if is_remote else ends[need])
+        starts[place] = start
+        free[rank] = ends[place] = start + duration(action)
+    actions, ranks = tuple(action for action, _, _ in turns), [rank for _, rank, _ in turns]
+    return Timeline(len(order), actions, *(np.array(column, np.int64) for column in (ranks, starts, ends)))
+
+
+_Turn = tuple[Action, int, tuple[tuple[int, bool], ...]]
+"""An action, its rank, and what it needs: the place of each among the turns, and whether another rank takes it."""
+
+
+@lru_cache(maxsize=64)
+def _turns(order: Order) -> tuple[_Turn, ...]:
+    """Put the actions of all ranks in one order, each behind what it needs; one order is simulated many times."""
     home = {action.stage: rank for rank, actions in enumerate(order) for action in actions}
     stages = max(home, default=-1) + 1
-    ended: dict[Action, int] = {}
+    turn_of: dict[Action, int] = {}
     waiting: dict[Action, list[int]] = defaultdict(list)
-    place, free = [0] * len(order), [0] * len(order)
-    rows: list[tuple[Action, int, int, int]] = []
+    place = [0] * len(order)
+    turns: list[_Turn] = []
     runnable = list(range(len(order)))
     while runnable:
         rank = runnable.pop()
         while place[rank] < len(order[rank]):
             action = order[rank][place[rank]]
-            needs = needs_of(action, stages, ended)
-            missing = [need for need in needs if need not in ended]
+            needs = needs_of(action, stages, turn_of)
+            missing = [need for need in needs if need not in turn_of]
             if missing:
                 waiting[missing[0]].append(rank)
                 break
-            arrived = [ended[need] + (transfer_ns if home[need.stage] != rank else 0) for need in needs]
-            start = max([free[rank], *arrived])
-            free[rank] = ended[action] = start + duration(action)
-            rows.append((action, rank, start, free[rank]))
+            turn_of[action] = len(turns)
+            turns.append((action, rank, tuple((turn_of[need], home[need.stage] != rank) for need in needs)))
             place[rank] += 1
             runnable += waiting.pop(action, [])
-            if action.kind is Kind.INPUT_GRADIENT:  # it serves whoever waits for the full backward, too
+            if action.kind is Kind.INPUT_GRADIENT:  # it also serves those that wait for the full backward
                 runnable += waiting.pop(Action(action.stage, Kind.BACKWARD, action.micro_batch), [])
     _finished(order, place)
-    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
-    actions, ranks, starts, ends = (tuple(column) for column in columns)
-    times = (np.array(column, np.int64) for column in (ranks, starts, ends))
-    return Timeline(len(order), actions, *times)
+    return tuple(turns)
 
 
-def needs_of(action: Action, stages: int, ended: dict[Action, int]) -> list[Action]:
+def needs_of(action: Action, stages: int, ended: Collection[Action]) -> list[Action]:
     """List what must have ended: the stage before for F, the stage after for B and I, the own forward, I for W."""
     stage, number = action.stage, action.micro_batch
     if action.kind is Kind.FORWARD:

@@ -7,6 +7,7 @@ leaves it out, and `Values.refused` keeps it, so that health can say which input
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,9 +50,16 @@ class Range:
     low: float
     high: float = math.inf
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest value, rounding included; both finite."""
+        low, high = self.low - _slack(self.low), self.high + _slack(self.high)
+        return max(low, -sys.float_info.max), min(high, sys.float_info.max)
+
     def holds(self, value: float) -> bool:
-        """Say whether a value can be."""
-        return math.isfinite(value) and self.low - _slack(self.low) <= value <= self.high + _slack(self.high)
+        """Return whether a value can be."""
+        low, high = self.bounds
+        return low <= value <= high
 
     def __str__(self) -> str:
         if math.isinf(self.low):
@@ -115,8 +123,12 @@ class Values(list[Value]):
 def sound(values: Iterable[Value]) -> Values:
     """Leave out what is not known (NaN) and what cannot be."""
     kept, refused = [], []
+    bounds: dict[str, tuple[float, float]] = {}  # by metric, of which there are few
     for value in values:
-        if value.metric.range.holds(value.value):
+        if value.metric.id not in bounds:
+            bounds[value.metric.id] = value.metric.range.bounds
+        low, high = bounds[value.metric.id]
+        if low <= value.value <= high:
             kept.append(value)
         elif not math.isnan(value.value):
             refused.append(value)

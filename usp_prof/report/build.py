@@ -60,7 +60,8 @@ def build(
 
     `without` names sections that nobody will look at.
     """
-    measured = [result.values() for result in results.values()]
+    values_of_analysis = {name: result.values() for name, result in results.items()}
+    measured = list(values_of_analysis.values())
     notes = {row for result in results.values() for row in result.notes}
     outcome = None
     if findings is None:
@@ -77,6 +78,7 @@ def build(
         tables=tables,
         selection=selection,
         results=results,
+        values=values_of_analysis,
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
         findings=tuple(findings),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses.result import Result
     from usp_prof.model.finding import Finding, IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.model.metric import Metric, Value
+    from usp_prof.model.metric import Metric, Value, Values
     from usp_prof.model.selection import Selection
     from usp_prof.report.document import RunFacts
     from usp_prof.tables.table_set import TableSet
@@ -145,9 +145,15 @@ class Context:
     tables: TableSet
     selection: Selection
     results: Mapping[str, Result]
+    values: Mapping[str, Values]
+    """Metric values of each analysis, computed once."""
     metrics: Mapping[str, Metric]
     figures: Figures
     findings: tuple[Finding, ...]
     ideal: IdealStep | None
     """The step with all ranks like their peers, if findings were searched."""
     health: tuple[HealthRow, ...]
+
+    def values_of(self, result: Result) -> Values:
+        """Return the metric values of one of the analyses."""
+        return next(self.values[name] for name, each in self.results.items() if each is result)

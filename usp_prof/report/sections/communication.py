@@ -49,7 +49,7 @@ def build_overlap(context: Context, title: str) -> Section | None:
     hiders = getattr(result, "hiders", ())
     if hiders:
         blocks.append(_hiders(hiders))
-    return Section("overlap", title, (*blocks, *notes(result)))
+    return Section("overlap", title, (*blocks, *notes(context, result)))
 
 
 def axis_bars(figures: Figures) -> AxisCommunication | None:
@@ -137,7 +137,7 @@ def build_collectives(context: Context, title: str) -> Section | None:
         if exchange.sent:
             matrix_rows = [(*sender_to_receiver, -1) for sender_to_receiver in exchange.sent]
             blocks.append(Chart(f"All-to-all on {exchange.axis}: bytes from rank to rank", matrix(matrix_rows)))
-    return Section("collectives", title, (*blocks, *notes(result)))
+    return Section("collectives", title, (*blocks, *notes(context, result)))
 
 
 def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:

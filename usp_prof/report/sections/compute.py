@@ -69,7 +69,7 @@ def build_kernels(context: Context, title: str) -> Section | None:
     if "kernels" not in context.results:
         return None
     result = cast("KernelsResult", context.results["kernels"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     if result.ops:
         blocks.append(listed(result.listing(), "Ops by shape, all ranks and steps together", _OPS))
     points = roofline(result)
@@ -77,7 +77,7 @@ def build_kernels(context: Context, title: str) -> Section | None:
         blocks.append(Chart("Roofline", points))
     if result.kernels:
         blocks.append(listed(result.top_listing(), "Kernels, all ranks and steps together", _KERNELS))
-    return Section("kernels", title, (*blocks, *notes(result)))
+    return Section("kernels", title, (*blocks, *notes(context, result)))
 
 
 def roofline(result: KernelsResult) -> RooflinePoints | None:
@@ -120,7 +120,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
     if "mfu" not in context.results:
         return None
     result = cast("MfuResult", context.results["mfu"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     if result.peak:
         peak = quantity(result.peak, Unit.FLOP_PER_SECOND)
         text = f"Relative to {counted(result.devices, 'device')} at {peak} {result.precision} dense"
@@ -129,7 +129,7 @@ def build_mfu(context: Context, title: str) -> Section | None:
         blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))
     if result.parts:
         blocks.append(listed(result.check_listing(), "FLOP of a step: the model's and the trace's", _CHECK))
-    return Section("mfu", title, (*blocks, *notes(result)))
+    return Section("mfu", title, (*blocks, *notes(context, result)))
 
 
 # Host: launches, queues, blocking calls and who made them, data loading, CPU time by op.
@@ -142,7 +142,7 @@ def build_host(context: Context, title: str) -> Section | None:
     if "host" not in context.results:
         return None
     result = cast("HostResult", context.results["host"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     if result.ranks:
         blocks.append(listed(result.listing(), "Ranks", rows=64))
     tables = (
@@ -155,7 +155,7 @@ def build_host(context: Context, title: str) -> Section | None:
             together = _together(rows, keys, by)
             # Calls start copies and memsets too, not kernels alone.
             blocks.append(listed(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
-    return Section("host", title, (*blocks, *notes(result)))
+    return Section("host", title, (*blocks, *notes(context, result)))
 
 
 def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str) -> Listing:
@@ -193,7 +193,7 @@ def build_memory(context: Context, title: str) -> Section | None:
     if "memory" not in context.results:
         return None
     result = cast("MemoryResult", context.results["memory"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     is_since_start = any(peak.since_recording for peak in result.peaks)
     since = "taken after the profiler began" if is_since_start else "in use"
     tables = ((f"Most memory {since}, by rank", result.listing()), ("Copies", result.copy_listing()))
@@ -203,7 +203,7 @@ def build_memory(context: Context, title: str) -> Section | None:
     blocks += [listed(listing, name, rows=64) for name, listing in tables if length(listing)]
     if result.snapshots:
         blocks += _snapshots(result)
-    return Section("memory", title, (*blocks, *notes(result)))
+    return Section("memory", title, (*blocks, *notes(context, result)))
 
 
 def _snapshots(result: MemoryResult) -> list[Block]:

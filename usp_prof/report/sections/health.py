@@ -56,8 +56,8 @@ def build_clock(context: Context, title: str) -> Section | None:
     if "clock" not in context.results:
         return None
     result = cast("ClockResult", context.results["clock"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     listing = result.listing()
     if length(listing) > 1:
         blocks.append(listed(listing, "Ranks", _RANKS, rows=64))
-    return Section("clock", title, (*blocks, *notes(result)))
+    return Section("clock", title, (*blocks, *notes(context, result)))

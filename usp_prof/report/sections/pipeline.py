@@ -48,13 +48,17 @@ def build_pipeline(context: Context, title: str) -> Section | None:
         return None
     result = cast("PipelineResult", context.results["pipeline"])
     if not result.cells:
-        return Section("pipeline", title, (*([_stages(result)] if result.stages else []), *notes(result)))
-    blocks: list[Block] = [*key_figures(result), Text(_WINDOW, quiet=True), Text(_looks_like(result), quiet=True)]
+        return Section("pipeline", title, (*([_stages(result)] if result.stages else []), *notes(context, result)))
+    blocks: list[Block] = [
+        *key_figures(context, result),
+        Text(_WINDOW, quiet=True),
+        Text(_looks_like(result), quiet=True),
+    ]
     blocks += _schedules(context, result)
     if result.stages:
         blocks.append(_stages(result))
     blocks.append(listed(result.listing(), "Ranks and steps", _RANKS))
-    return Section("pipeline", title, (*blocks, *notes(result)))
+    return Section("pipeline", title, (*blocks, *notes(context, result)))
 
 
 def _schedules(context: Context, result: PipelineResult) -> list[Block]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from usp_prof.analyses.result import Listing, Result
     from usp_prof.report.document import Cell
+    from usp_prof.report.figures import Context
 
 
 ROWS = 20
@@ -122,17 +123,17 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is 
 _MOST_FIGURES = 10
 
 
-def key_figures(result: Result) -> Iterable[KeyFigures]:
+def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
     """Yield the overall values of an analysis."""
-    whole = [value for value in result.values() if not value.dims]
+    whole = [value for value in context.values_of(result) if not value.dims]
     if whole:
         yield KeyFigures(
             tuple(KeyFigure(value.metric.title, value.value, value.metric.unit) for value in whole[:_MOST_FIGURES])
         )
 
 
-def notes(result: Result) -> Iterable[Health]:
+def notes(context: Context, result: Result) -> Iterable[Health]:
     """Yield what the analysis could not know, and impossible values that it left out."""
-    rows = (*result.notes, *impossible(result.values()))
+    rows = (*result.notes, *impossible(context.values_of(result)))
     if rows:
         yield Health(tuple(sorted(rows)))

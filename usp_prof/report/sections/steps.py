@@ -32,7 +32,7 @@ def build_step_time(context: Context, title: str) -> Section | None:
     result = context.results.get("step_time")
     if result is None:
         return None
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     steps = context.figures.along("job_step_time", "step")
     if len(steps) > 1:
         between = context.figures.along("step_spread", "step")
@@ -45,7 +45,7 @@ def build_step_time(context: Context, title: str) -> Section | None:
     places = rank_grid(context)
     if places is not None:
         blocks.append(Chart("Compute of each rank at its place in the mesh, compared with the median", places))
-    return Section("step_time", title, (*blocks, *notes(result)))
+    return Section("step_time", title, (*blocks, *notes(context, result)))
 
 
 def rank_grid(context: Context) -> RankGrid | None:
@@ -104,7 +104,7 @@ def build_breakdown(context: Context, title: str) -> Section | None:
     rows = by_rank(context.figures)
     if rows is not None:
         blocks += [_table(rows), Chart("Where each rank's step goes", readable(rows))]
-    return Section("breakdown", title, (*blocks, *notes(result)))
+    return Section("breakdown", title, (*blocks, *notes(context, result)))
 
 
 def by_rank(figures: Figures) -> BreakdownRows | None:
@@ -173,14 +173,14 @@ def build_stragglers(context: Context, title: str) -> Section | None:
     if "stragglers" not in context.results:
         return None
     result = cast("StragglersResult", context.results["stragglers"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     if result.culprits:
         blocks += [_culprits(result, worth_by_rank(context.findings)), _evidence(result)]
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
         blocks.append(listed(listing, "Arrivals by rank and axis over all steps, latest first", _LATENESS, rows=32))
-    return Section("stragglers", title, (*blocks, *notes(result)))
+    return Section("stragglers", title, (*blocks, *notes(context, result)))
 
 
 def worth_by_rank(findings: Iterable[Finding]) -> dict[int, float]:

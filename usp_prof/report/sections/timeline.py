@@ -232,12 +232,12 @@ def build_critical_path(context: Context, title: str) -> Section | None:
     if "critical_path" not in context.results:
         return None
     result = cast("CriticalPathResult", context.results["critical_path"])
-    blocks: list[Block] = [*key_figures(result)]
+    blocks: list[Block] = [*key_figures(context, result)]
     if result.pieces:
         blocks += [_bar(context.figures, result), _ranks_on_path(context.figures)]
     if result.bounding:
         blocks.append(rows_table(result.bounding, "Work on the critical path"))
-    return Section("critical_path", title, (*blocks, *notes(result)))
+    return Section("critical_path", title, (*blocks, *notes(context, result)))
 
 
 def _bar(figures: Figures, result: CriticalPathResult) -> Stack:

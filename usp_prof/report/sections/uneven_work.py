@@ -51,7 +51,7 @@ def build_moe(context: Context, title: str) -> Section | None:
         blocks.append(_experts_by_rank(result))
     if result.loads:
         blocks.append(_routings(result))
-    return Section("moe", title, (*blocks, *notes(result)))
+    return Section("moe", title, (*blocks, *notes(context, result)))
 
 
 def _by_expert(result: MoeResult) -> DataTable:
@@ -155,7 +155,7 @@ def build_cp(context: Context, title: str) -> Section | None:
         blocks += [_bars(result), _parts_by_rank(result, kinds)]
     if result.ring_waits:
         blocks.append(_ring(result))
-    return Section("cp", title, (*blocks, *notes(result)))
+    return Section("cp", title, (*blocks, *notes(context, result)))
 
 
 def _bars(result: CpResult) -> Chart:
