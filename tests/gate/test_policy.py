@@ -4,13 +4,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gate_runs import series
+from gate_runs import measured, series
 
 from usp_prof.checking import check_names
 from usp_prof.gate.facts import FactKind
-from usp_prof.gate.judgement import Scale
+from usp_prof.gate.judgement import Scale, Verdict
+from usp_prof.gate.measured import Baseline
 from usp_prof.gate.policy import Policy, fits, load_policy, parse_pairs, policy_from
 from usp_prof.gate.sample import PRIORS, Machine, Prior
+from usp_prof.gate.verdict import check
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.finding import Level
 
@@ -141,3 +143,11 @@ def test_a_rule_about_no_metric_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no metric"):
         check_names(Policy().with_options(minimum={name: 1.0}, max_regression={}))
     check_names(Policy())
+
+
+def test_thousands_of_rules_are_judged_in_seconds() -> None:
+    rules = [{"match": f"metric{number}[axis=*]", "allowed": "1%"} for number in range(3000)]
+    run = measured(*(series(f"metric{number}", [1.0, 2.0, 3.0], axis="dp") for number in range(0, 3000, 10)))
+    begun = time.process_time()
+    assert check(Baseline((run,)), run, policy_from({"rule": rules})).verdict is Verdict.PASS
+    assert time.process_time() - begun < 15  # 50 s when each rule was compiled again for each series

@@ -82,9 +82,16 @@ Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64
 @pytest.mark.parametrize("line", COMMUNICATION)
 def test_communication(line: str) -> None:
     library, op, name = line.split(" | ")
-    assert (classify(name), operation(name)) == ((WorkKind.COMMUNICATION, library), op)
+    assert (classify([name])[0], operation(name)) == ((WorkKind.COMMUNICATION, library), op)
 
 
 @pytest.mark.parametrize("name", COMPUTE)
 def test_compute_that_is_named_like_communication(name: str) -> None:
-    assert classify(name) == (WorkKind.COMPUTE, "")
+    assert classify([name])[0] == (WorkKind.COMPUTE, "")
+
+
+def test_many_names_are_classified_as_each_one_alone() -> None:
+    names = [*(line.split(" | ")[2] for line in COMMUNICATION), *COMPUTE, "", "größe", "a\nb"]
+    many = classify([*names, *(f"elementwise_kernel_{number}" for number in range(1000))])
+    assert many[: len(names)] == [classify([name])[0] for name in names]
+    assert set(many[len(names) :]) == {(WorkKind.COMPUTE, "")}

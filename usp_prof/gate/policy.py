@@ -11,6 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.gate.facts import FactKind
@@ -61,16 +62,13 @@ class Rule:
     medians: bool = False
     """Judge by the ratio of medians (see `medians.py`): only the steps of the runs at hand count, no prior."""
 
-    def takes(self, series: Series) -> bool:
-        """Say whether the rule is about this series."""
-        return fits(self.match, series.key)
-
 
 def fits(match: str, key: str) -> bool:
     """Say whether a rule's `match` is about a key; each `*` stands for one value."""
     return pattern_of(match, "[^,]").fullmatch(key) is not None
 
 
+@lru_cache(maxsize=1 << 16)
 def pattern_of(match: str, letter: str) -> re.Pattern[str]:
     """Compile words with stars, each for any number of such letters; as many stars as there may be, it is quick.
 
@@ -125,7 +123,8 @@ class Policy:
 
     def rule(self, series: Series) -> Rule | None:
         """Give the first rule about a series; `None` when it is not gated."""
-        return next((rule for rule in self.rules if rule.takes(series)), None)
+        key = series.key
+        return next((rule for rule in self.rules if fits(rule.match, key)), None)
 
     def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
         """Put the command line's words before everything else."""

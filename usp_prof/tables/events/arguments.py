@@ -115,8 +115,7 @@ class _FieldColumns:
         """Give each event the code of the JSON text behind a key."""
         if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
             return np.zeros(len(is_written), np.int32)
-        code_of = self._texts[key]
-        codes = np.fromiter((code_of[bytes(text)] for text in texts), np.int32, len(texts))
+        codes = np.fromiter(map(self._texts[key].__getitem__, map(bytes, texts)), np.int32, len(texts))
         return spread(codes, is_written, 0)
 
     def column(self, field: Field, place: Ints | None) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
