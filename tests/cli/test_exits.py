@@ -148,6 +148,38 @@ def test_a_value_outside_its_range_is_unusable_input(tmp_path: Path, words: str)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
+def test_no_process_is_left_behind(tmp_path: Path) -> None:
+    """Its parent adopts what a command leaves, as PID 1 of a container does, and waits for nothing but the command."""
+    assert command("synth", "run", "--mesh", "dp=2", "-q", cwd=tmp_path, stdout=None).returncode == 0
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = os.environ | {"USP_PROF_CACHE": str(tmp_path / "cache")}
+    words = [sys.executable, script, sys.executable, "-c", WITH_WORKERS, "analyze", "run", "--format", "json"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["0", "0"]
+
+
+WITH_WORKERS = """
+import sys
+from usp_prof.cli.app import main
+from usp_prof.store import load
+load._LITTLE = 0
+sys.exit(main())
+"""
+PARENT = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+try:
+    os.waitpid(-1, os.WNOHANG)
+    left = 1
+except ChildProcessError:
+    left = 0
+print(status, left)
+"""
+
+
 def test_a_synthetic_run_needs_a_folder(tmp_path: Path) -> None:
     done = command("synth", "", cwd=tmp_path)
     assert done.returncode == Exit.UNUSABLE

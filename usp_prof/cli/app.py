@@ -337,10 +337,30 @@ def _run(words: list[str]) -> int:
             args = parser.parse_args(words or ["--help"])
         finally:  # help, version and usage end here: they are written as every result is
             sys.stdout.flush()
-        with OpenUntilTheEnd() as args.open_until_the_end:
-            return load(args.command).run(args)
+        try:
+            with OpenUntilTheEnd() as args.open_until_the_end:
+                return load(args.command).run(args)
+        finally:
+            _wait_for_trackers()
 
     return run_to_exit(command, show_tracebacks=bool({"-v", "--verbose"}.intersection(words)))
+
+
+_TRACKERS = ("loky.backend.resource_tracker", "multiprocessing.resource_tracker")
+
+
+def _wait_for_trackers() -> None:
+    """Stop the processes that clean up after workers, and wait for them.
+
+    They end after this process does. Where PID 1 does not wait for them, as in most containers, they stay as zombies.
+    Python stops its own from 3.12 on, by the same private call: there is no public one. Only this program's own
+    process is treated like that: a tracker may serve others in a process that imports the library.
+    """
+    if "multiprocessing.process" not in sys.modules or sys.modules["multiprocessing.process"].active_children():
+        return
+    for name in _TRACKERS:
+        if name in sys.modules:
+            sys.modules[name]._resource_tracker._stop()  # noqa: SLF001
 
 
 def _command_of(words: Sequence[str]) -> str:

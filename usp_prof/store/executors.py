@@ -113,13 +113,14 @@ def _what_is_wrong(address: str) -> str | None:
 def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
     """Say how many local workers can read at once: bounded by jobs, processors and memory."""
     bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
-    need = _WORKER_BYTES + max((_reading_bytes(job.path) for job in jobs), default=0)
+    need = _WORKER_BYTES + max((unpacked_bytes(job.path) for job in jobs), default=0)
     if (free := free_memory()) is not None:
         bounds.append(int(free * _MEMORY_SHARE / need))
     return max(1, min(bounds))
 
 
-def _reading_bytes(path: Location) -> int:
+def unpacked_bytes(path: Location) -> int:
+    """Return the size of a trace as JSON, estimated where it is packed."""
     size = path.stat().st_size if path.exists() else 0
     return size if path.suffix == ".json" else size * _UNPACKED
 
