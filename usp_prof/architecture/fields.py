@@ -87,7 +87,7 @@ _WITHOUT_WORK = re.compile(
     r"|return_dict|routed_scaling_factor|router_scale.*|n_group|topk_group|topk_method|scoring_func|num_expert_group"
     r"|moe_renormalize|moe_router_activation_func|use_grouped_topk|moe_router_enable_expert_bias|ep_size|pretraining_tp"
     r"|.*_multipliers?|.*_scaling|logit_scale|.*_softcapping|query_pre_attn_scalar|attn_scale|attn_temperature_tuning"
-    r"|floor_scale|attention_multiplier|scale_attn.*|attention_value_scale|clip_qkv|quantization_config|summary_.*"
+    r"|floor_scale|attention_multiplier|scale_attn.*|clip_qkv|quantization_config|summary_.*"
     r"|task_specific_params|swiglu_.*|.*(alpha|beta)_factor|time_step_.*|.*chunk_size|residual_in_fp32|num_logits_to_keep"
     r"|rescale_prenorm_residual|use_mamba_kernels|use_mambapy|use_associative_scan|mamba_ssm_cache_dtype|mamba_norm.*"
     r"|scale_emb.*|scale_depth|dim_model_base|embedding_multiplier|reorder_and_upcast_attn|gradient_checkpointing|moe_norm_min|moe_shared_expert_overlap|unsloth.*|chat_template.*"

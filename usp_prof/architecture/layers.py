@@ -65,7 +65,7 @@ class _Builder:
         if not self._head_size and self._heads:
             self._head_size = self._hidden // self._heads
         self._matrices = family.matrices
-        self._width = f.size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+        self._width = f.size("block_ff_dim", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         if not self._width and family.wide:
             self._width = 4 * self._hidden
         bias = f.get("attention_bias", "qkv_bias", "use_bias", "enable_bias")

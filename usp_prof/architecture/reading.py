@@ -29,12 +29,14 @@ _LAYER_COUNTS = (
     "layers_block_type",
     "hybrid_override_pattern",
 )
-# Names of fields that size something: in a type that is not listed, one that nobody asked for may change the count.
+# Names of fields that size something: where layers cannot be read, the first suspects.
 _SIZING = re.compile(
     r".*(window|chunk|mamba|ssm|state|conv|linear|lora|rank|expert|moe|types|pattern|interval|period|_dim|_size|_d_"
     r"|heads|layers|shared|per_layer|index|swa|global|latent|memory|recurren|rnn|topk|top_k|width|depth|loop|local"
     r"|attention|attn|ffn|query|channels|sparse|stride|compress|cross|reuse|repeat|ngram|gate).*"
 )
+_OF_MIXTURES = re.compile(r".*(expert|moe|shared|intermediate|mtp|nextn).*")
+"""Fields that are read after the mixers of a layer."""
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 _OF_A_GATE = ("silu", "swish", "swiglu", "geglu", "reglu", "glu")
 """Activations of feed-forward blocks with three matrices; gelu and relu are met with a gate and without one."""
@@ -59,13 +61,29 @@ def read(data: Mapping[str, Any], mtp_layers: int = 0) -> ModelEntry:
     f = Fields(text, family.defaults)
     if f.flag("is_encoder_decoder"):
         raise ArchitectureError(f"{model_type} has an encoder and a decoder, whose tokens are not counted the same way")
-    kinds, order = layers_of(f, family)
+    kinds, order = _layers(f, family, model_type)
     entry = _entry(f, family, kinds, order)
     entry.name = str(data.get("name") or data.get("_name_or_path") or data.get("model_type") or model_type)
     _add_mtp(entry, f, mtp_layers, notes)
     _say_what_was_not_understood(f, model_type, notes)
     entry.notes = notes
     return entry
+
+
+def _layers(f: Fields, family: Family, model_type: str) -> tuple[list[LayerEntry], list[int]]:
+    """Read the layers; in a type that is not listed, foreign fields are named before fields that a decoder needs."""
+    try:
+        return layers_of(f, family)
+    except ArchitectureError as error:
+        f.get("vocab_size", "word_embed_proj_dim")  # read after the layers, and understood
+        foreign = [name for name in f.not_understood() if _SIZING.fullmatch(name) and not _OF_MIXTURES.fullmatch(name)]
+        if model_type in FAMILIES or not foreign:
+            raise
+        raise ArchitectureError(_unknown(model_type, foreign)) from error
+
+
+def _unknown(model_type: str, fields: list[str]) -> str:
+    return f"model type {model_type!r} is not known, and neither is what {', '.join(fields)} does to its work"
 
 
 def _text_part(data: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], str]:
@@ -148,14 +166,11 @@ def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> No
 
 
 def _say_what_was_not_understood(f: Fields, model_type: str, notes: list[str]) -> None:
-    """Name the fields that nobody asked for; in a type that is not listed, those that size something are refused."""
+    """Note the fields that were not interpreted; a type that is not listed and has any is refused."""
     left = f.not_understood()
     listed = model_type in FAMILIES
-    sizing = [name for name in left if _SIZING.fullmatch(name)]
-    if sizing and not listed:
-        raise ArchitectureError(
-            f"model type {model_type!r} is not known, and neither is what {', '.join(sizing)} does to its work"
-        )
+    if left and not listed:
+        raise ArchitectureError(_unknown(model_type, left))
     activation = f.get(*_ACTIVATIONS)
     if activation not in _OF_A_GATE and not listed:
         raise ArchitectureError(
