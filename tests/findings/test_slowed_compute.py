@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 ALONE, BESIDE = 100_000, 150_000
 
 
-def _tables(beside: int) -> TableSet:
-    """Five kernels alone and five beside one long communication, all of one name, grid and shape."""
+SHAPE, OTHER_SHAPE = "[[64, 64], [64, 64]]", "[[64, 96], [96, 64]]"
+
+
+def _tables(beside: int, shape_alone: str = SHAPE, shape_beside: str = SHAPE) -> TableSet:
+    """Five kernels alone and five beside one long communication, all of one name and grid."""
     activities, kernels, at = [], [], 0
+    ops = [{"event": 201, "name": "aten::mm", "input_dims": shape_alone},
+           {"event": 202, "name": "aten::mm", "input_dims": shape_beside}]  # fmt: skip
     for number in range(10):
         length = beside if number >= 5 else ALONE
         activities.append(
             work("compute", at, at + length, event=number + 1, lane="stream 7", launch_event=100 + number)
         )
+        op = 202 if number >= 5 else 201
         kernels.append({"event": number + 1, "name": "compute", "start_ns": at, "dur_ns": length, "kind": "compute",
-                        "blocks": 8, "threads_per_block": 64, "op_event": -1, "launch_event": number})  # fmt: skip
+                        "blocks": 8, "threads_per_block": 64, "op_event": op, "launch_event": number})  # fmt: skip
         at += length
     talk = (5 * ALONE, at)
     activities.append(
@@ -41,6 +47,7 @@ def _tables(beside: int) -> TableSet:
             0: {
                 "activities": sorted(activities, key=lambda row: row["start_ns"]),
                 "kernels": kernels,
+                "ops": ops,
                 "collectives": [part("all_reduce", *talk, event=50)],
                 "steps": [step(0, 0, at)],
             }
@@ -75,3 +82,9 @@ def test_the_rows_that_prove_it_are_the_slowed_kernels() -> None:
 
 def test_kernels_as_fast_as_alone_are_none() -> None:
     assert list(SlowedCompute.look(_tables(ALONE))) == []
+
+
+@pytest.mark.parametrize("shapes", [(SHAPE, OTHER_SHAPE), ("", ""), ("[[], []]", "[[], []]")])
+def test_kernels_of_one_grid_are_not_compared_unless_their_shapes_are_known_and_equal(shapes: tuple[str, str]) -> None:
+    """Persistent products have one block per SM, whatever they multiply."""
+    assert list(SlowedCompute.look(_tables(BESIDE, *shapes))) == []

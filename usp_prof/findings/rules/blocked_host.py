@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.analyses import host, memory
+from usp_prof.analyses.step_time import is_window
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
@@ -185,8 +186,9 @@ class MemoryPressure:
 
     What it finds
         Runs that call `cudaMalloc`, `cudaFree` and similar functions within the recorded steps, if removing the calls
-        would shorten the step by at least 1%. The evidence shows how full the device is: retries happen if the cache is
-        full or fragmented.
+        would shorten the step by at least 1%. Without known steps the rule does not look, because the start of a
+        program also allocates (creating a context can take seconds). The evidence shows how full the device is: retries
+        happen if the cache is full or fragmented.
 
     Why it costs time
         A device allocation stalls the host, and freeing waits for all work on the device. The caching allocator does
@@ -217,7 +219,10 @@ class MemoryPressure:
         """Draft a finding for the rank whose host spends most time in device allocations."""
         spent, place = {}, {}
         for rank in tables.ranks:
-            begin, end = allocating(tables.columns("launches", rank))
+            if is_window(tables, rank):
+                continue  # without steps, allocations of the start and of the steps look alike
+            launches = tables.columns("launches", rank)
+            begin, end = allocating(launches.take(launches["step"] >= 0))
             if len(begin):
                 most = int(np.argmax(end - begin))
                 spent[rank], place[rank] = int((end - begin).sum()), (begin[most], end[most])

@@ -185,11 +185,16 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
 
 
 def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
-    """Give each node's kind of kernel; -1 for what is none."""
+    """Return each node's kind of kernel: its name, grid, and the shapes of its op; -1 where the shapes are unknown.
+
+    The grid alone does not tell sizes apart: persistent kernels have one block per SM, whatever they multiply.
+    """
     op = rows_of(ops["event"], kernels["op_event"])
-    dims = lookup(ops.codes("input_dims")[0], op, missing=-1)
+    codes, texts = ops.codes("input_dims")
+    dims = lookup(codes, op, missing=-1)
+    has_shapes = lookup([re.search(r"\d", text) is not None for text in texts], dims, missing=False)
     kind = group_codes(kernels.codes("name")[0], kernels["blocks"], kernels["threads_per_block"], dims)
-    return lookup(kind, rows_of(kernels["event"], events), missing=-1)
+    return lookup(np.where(has_shapes, kind, -1), rows_of(kernels["event"], events), missing=-1)
 
 
 OP_EDITS = (
