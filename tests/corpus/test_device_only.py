@@ -13,6 +13,7 @@ from usp_prof.analyses import stragglers
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.report.build import analyse, build
+from usp_prof.report.document import Findings
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict
 
@@ -83,6 +84,17 @@ def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache:
     assert not [finding for finding in document.findings if finding.where.get("rank") == 2]
     with pytest.raises(UsageError, match="device activity alone"):
         predict(stripped.tables, [Edit("rank_as_peers", "2")])
+
+
+def test_no_findings_are_not_no_straggler(tmp_path: Path, cache: Path) -> None:
+    """The rank is late by a second, and no rule can tell what its repair saves without its host."""
+    del cache
+    run = device_only(TRACES / "torchrec-4r-sleeping-rank", tmp_path / "run")
+    document = build(run.tables, analyse(run.tables), name="stripped")
+    (block,) = [block for block in document.summary.blocks if isinstance(block, Findings)]
+    assert not block.causes
+    assert block.nothing.startswith("rank 2 delays the others by ")
+    assert "rules skipped" in str(run.findings())
 
 
 @pytest.mark.parametrize("name", ONE_STEP)

@@ -67,3 +67,8 @@ def test_health_says_where_and_how_often() -> None:
 def test_what_is_wrong_alike_on_several_ranks_is_said_once() -> None:
     rows = [HealthRow("no_base", Severity.INFO, rank, 1, "none") for rank in (0, 1, 2, 5)]
     assert health_lines(rows) == [(Severity.INFO, "no_base (ranks 0-2, 5): none")]
+
+
+def test_axes_of_collectives_are_named_where_the_mesh_is_unknown() -> None:
+    lines = run_lines(facts(axes={}, axes_seen=("tp", "ep")))
+    assert lines[1] == "8 ranks, parallel layout unknown (collectives on tp, ep)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures.kernel_tally import PACED
+from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
@@ -12,10 +13,11 @@ from usp_prof.report.format import quantity, share
 from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from usp_prof.analyses.measures.kernel_tally import OpStat
     from usp_prof.model.finding import Finding
+    from usp_prof.model.health import HealthRow
     from usp_prof.report.document import Document, RunFacts
     from usp_prof.report.figures import Figures, Key, Number
 
@@ -192,11 +194,12 @@ def critical_path(figures: Figures) -> str:
     return f"The critical path consists of {shares}."
 
 
-def findings(ranked: Sequence[Finding]) -> str:
-    """Describe the most important finding with its gain."""
+def findings(ranked: Sequence[Finding], health: Iterable[HealthRow] = ()) -> str:
+    """Describe the most important finding with its gain; without any, whether rules were skipped (`health`)."""
     certain = [finding for finding in ranked if not finding.is_noise]
     if not certain:
-        return "There are no findings worth acting on."
+        skipped = skipped_sentence(health)
+        return f"There are no findings worth acting on{f' ({skipped})' if skipped else ''}."
     first = certain[0]
     saving = quantity(first.gain_fraction, Unit.FRACTION)
     gain = f" Fixing this saves {saving} of the step." if first.gain_fraction > 0 else ""
@@ -208,7 +211,7 @@ def summary(document: Document, figures: Figures) -> str:
     """Describe the step, where it goes, and the first finding."""
     step = figures.whole("job_step_time")
     lead = f"The job's median step takes {quantity(step, Unit.NS)}. " if step is not None else ""
-    return f"{lead}{breakdown(figures)} {findings(document.findings)}"
+    return f"{lead}{breakdown(figures)} {findings(document.findings, document.health)}"
 
 
 def largest(values: Mapping[Key, Number]) -> tuple[Key, Number]:

@@ -103,7 +103,7 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
     outcome = find_all(tables, selection)
     return Answer(
         question="What is wrong, and what is each thing worth?",
-        sentence=sentences.findings(outcome.findings),
+        sentence=sentences.findings(outcome.findings, outcome.skipped),
         metric_values=(),
         notes=gathered((*outcome.skipped, *tables.health)),
         picture=gains(outcome.findings),

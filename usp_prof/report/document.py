@@ -51,6 +51,8 @@ class RunFacts:
     """Names of other runs in the same place, newest first."""
     is_part: bool = False
     """Whether the job has more ranks than these: some were left out, have no trace, or are not shown."""
+    axes_seen: tuple[str, ...] = ()
+    """Axes of collectives, where the mesh that gives their sizes is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ class Findings:
     rest: tuple[Finding, ...] = ()
     """All other findings, shown on request."""
     title: str = "Findings"
+    nothing: str = ""
+    """What is said if there are no findings: empty means that none are worth acting on."""
     unasked: str = ""
     """Sentence on the rules that were skipped and the input that they lack."""
     proofs: bool = False
@@ -210,6 +214,7 @@ def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequenc
         ranks=tuple(ranks),
         world_size=_world_size(tables, ranks),
         axes=_axes(tables),
+        axes_seen=() if tables.topology.axes else _axes_seen(tables, ranks),
         axes_inferred=tables.topology.source == AxisSource.INFERRED,
         steps=steps,
         step_source=source,
@@ -238,6 +243,12 @@ def _axes(tables: TableSet) -> dict[str, int]:
     sizes = tables.topology.axes
     order = [*_PARALLEL, *(axis for axis in sizes if axis not in _PARALLEL)]
     return {axis: sizes[axis] for axis in order if sizes.get(axis, 0) > 1}
+
+
+def _axes_seen(tables: TableSet, ranks: list[int]) -> tuple[str, ...]:
+    """List the axes that the first rank's collectives name."""
+    seen = set(tables.columns("collectives", ranks[0]).codes("axis")[1]) if ranks else set()
+    return tuple(axis for axis in _PARALLEL if axis in seen)
 
 
 def _steps(tables: TableSet, selection: Selection, ranks: list[int]) -> tuple[tuple[int, ...], str]:

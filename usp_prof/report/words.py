@@ -115,6 +115,8 @@ def _health_line(rows: list[HealthRow]) -> str:
 
 def _axes(run: RunFacts) -> str:
     if not run.axes:
+        if run.axes_seen:
+            return f", parallel layout unknown (collectives on {', '.join(run.axes_seen)})"
         return ", parallel axes unknown"
     sizes = " ".join(f"{axis}={size}" for axis, size in run.axes.items())
     return f", {sizes}{' (inferred)' if run.axes_inferred else ''}"

@@ -162,7 +162,7 @@ _LATENESS = {
     "axis": "",
     "calls": "",
     "late": "arrives last",
-    "late_by_ns": "late by",
+    "late_by_ns": "after the second last",
     "own_ns": "own delay",
     "slowdown": "compute slowdown",
 }

@@ -234,7 +234,18 @@ def _findings(context: Context) -> Findings | None:
     causes = causes_of(context.findings)
     title = "Findings, largest certain gain first" if len(causes.shown) > 1 else "Findings"
     unasked = skipped_sentence(context.health)
-    return Findings(causes.shown, causes.more, len(causes.noise), title=title, unasked=unasked)
+    nothing = "" if context.findings else _straggler_without_finding(context.figures)
+    return Findings(causes.shown, causes.more, len(causes.noise), title=title, nothing=nothing, unasked=unasked)
+
+
+def _straggler_without_finding(figures: Figures) -> str:
+    """Name the rank that the others wait for, where no rule could tell what its repair saves."""
+    cost = figures.along("straggler_cost", "rank")
+    step = figures.whole("window_time" if _is_window(figures) else "step_time") or 0
+    rank = max(cost, key=lambda key: (cost[key], str(key)), default=None)
+    if rank is None or cost[rank] <= step * _NOTABLE:
+        return ""
+    return f"rank {rank} delays the others by {quantity(cost[rank], Unit.NS)}; what its repair saves is unknown"
 
 
 def _health(context: Context) -> Health:

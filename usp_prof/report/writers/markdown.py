@@ -106,7 +106,9 @@ def _findings(block: doc.Findings) -> str:
     last = [left_out(block.more, block.noise), _escape(block.unasked)]
     omitted = "; ".join(note for note in last if note)
     if not (block.causes or block.rest):
-        return f"**{block.title or 'Findings'}**: none worth acting on" + (f"; {omitted}" if omitted else "")
+        return f"**{block.title or 'Findings'}**: {block.nothing or 'none worth acting on'}" + (
+            f"; {omitted}" if omitted else ""
+        )
     lines = [f"**{block.title}**", ""] if block.title else []
     lines += [
         _finding(number, cause.finding, cause_lines(cause, proof=block.proofs))

@@ -244,7 +244,7 @@ def _findings(block: doc.Findings, console: Console) -> None:
         _put(Line(block.title, style="bold"), console)
     if not (block.causes or block.rest):
         omitted = left_out(block.more, block.noise)
-        text = f"none worth acting on; {omitted} (--section findings)" if omitted else "none"
+        text = f"none worth acting on; {omitted} (--section findings)" if omitted else block.nothing or "none"
         _put(Line(text, style="dim"), console)
     for number, cause in enumerate(block.causes, 1):
         _finding(number, cause.finding, cause_lines(cause, proof=block.proofs), console)

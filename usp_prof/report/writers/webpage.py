@@ -191,7 +191,7 @@ def _findings(block: doc.Findings, numbered: _Numbered) -> str:
     notes = [left_out(block.more, block.noise), block.unasked]
     last = "".join(f'<p class="quiet">{escape(note)}</p>' for note in notes if note)
     if not (block.causes or block.rest):
-        return f'{_title(block.title)}<p class="quiet">none worth acting on</p>{last}'
+        return f'{_title(block.title)}<p class="quiet">{escape(block.nothing or "none worth acting on")}</p>{last}'
     shown = "".join(_finding(cause.finding, cause_lines(cause, proof=block.proofs)) for cause in block.causes)
     rest = "".join(_finding(finding, finding_lines(finding, proof=block.proofs)) for finding in block.rest)
     if rest:
