@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from usp_prof.gate.change_points import find_trend
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Floats
 
 
 def test_slow_drift_is_found() -> None:
@@ -44,3 +49,40 @@ def test_a_strange_run_is_no_change() -> None:
 
 def test_too_few_runs_say_nothing() -> None:
     assert find_trend([1.0, 2.0, 3.0]).changes == ()
+
+
+def wandering(rng: np.random.Generator, number: int) -> Floats:
+    """AR(0.8) noise: most of each run's deviation is that of the run before."""
+    values = rng.normal(size=number + 100)
+    for place in range(1, len(values)):
+        values[place] += 0.8 * values[place - 1]
+    return values[100:]
+
+
+UNCHANGED = {
+    "white": lambda rng, number: rng.normal(size=number),
+    "heavy-tailed": lambda rng, number: rng.standard_t(3, size=number),
+    "wandering": wandering,
+}
+
+
+@pytest.mark.parametrize("number", [30, 100])
+@pytest.mark.parametrize("kind", UNCHANGED)
+def test_unchanged_series_of_any_noise_have_no_change(kind: str, number: int) -> None:
+    rng = np.random.default_rng(5)
+    trends = [find_trend(1e9 * (1 + 0.02 * UNCHANGED[kind](rng, number))) for _ in range(150)]
+    assert sum(bool(each.changes) or each.drift_per_run != 0 for each in trends) <= 6  # 2%: more in one of 40 draws
+
+
+def test_five_percent_are_found_at_two_percent_noise() -> None:
+    rng = np.random.default_rng(6)
+    level = 1 + 0.05 * (np.arange(30) >= 15)
+    found = [find_trend(level + rng.normal(0, 0.02, 30)).changes for _ in range(150)]
+    assert sum(bool(each) and abs(each[0].index - 15) <= 4 for each in found) >= 0.8 * len(found)  # 0.9 of 500
+
+
+def test_a_rise_and_a_fall_are_two_changes() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.normal(1, 0.005, 36) + 0.04 * ((np.arange(36) >= 12) & (np.arange(36) < 24))
+    first, second = find_trend(values).changes
+    assert (abs(first.index - 12) <= 1, abs(second.index - 24) <= 1) == (True, True)
