@@ -1,0 +1,61 @@
+"""Every benchmark runs: a small run of each ends with its bars held or missed, and without a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SMALL = {
+    "analyze": "--megabytes 4 --rounds 1",
+    "cross_rank": "--ranks 8 --events 2000",
+    "findings": "--ranks 8 --rounds 1",
+    "gate": "--checks 20",
+    "planner": "",
+    "read": "--megabytes 4 --rounds 1",
+    "record_overhead": "--pairs 4 --width 16",
+    "repairs": "--cases 1 --seed 3",
+    "scale": "--ranks 8 --events 2000",
+}
+"""Options with which a benchmark takes seconds."""
+OTHERS = {
+    "cluster": "starts Dask workers and a server: minutes",
+    "dashboard": "drives a browser for minutes",
+    "object_store": "needs nginx",
+    "planner_messages": "starts torchrun a dozen times",
+    "planner_size": "plans a million configurations: its bar",
+    "recorded_repairs": "records for an hour",
+    "schedules": "records for minutes",
+}
+"""Benchmarks that have no small run: they are only imported."""
+
+
+def scripts() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.py") if "def main(" in path.read_text())
+
+
+def test_each_benchmark_has_a_smoke_run_or_a_reason() -> None:
+    modules = {"large_trace", "planner_fit", "scale_plot"}
+    assert set(scripts()) - modules == {*SMALL, *OTHERS}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_run_ends(name: str, tmp_path: Path) -> None:
+    words = [sys.executable, FOLDER / f"{name}.py", *SMALL[name].split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "failed:" not in done.stderr
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_long_benchmark_is_imported(name: str, tmp_path: Path) -> None:
+    path = str(FOLDER / f"{name}.py")
+    words = [sys.executable, "-c", f"import runpy, sys; sys.path.append({str(FOLDER)!r}); runpy.run_path({path!r})"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
