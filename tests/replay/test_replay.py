@@ -30,7 +30,7 @@ def test_ranks_are_tied_by_their_calls() -> None:
     graph = graph_of(run_with("clean").tables)
     assert graph.tied.sum() == 200
     kinds = set(graph.edges.kind.tolist())
-    assert {EdgeKind.LAUNCH, EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC, EdgeKind.BOUNDARY} <= kinds
+    assert {EdgeKind.LAUNCH, EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC} <= kinds
 
 
 def test_a_delay_anywhere_reaches_what_depends_on_it() -> None:

@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from later_steps import measured_ns, predicted_ns
 from made_faults import run_of
 
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis
-from usp_prof.whatif.predict import predict, unedited
+from usp_prof.whatif.predict import predict
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -89,17 +90,17 @@ def test_a_gather_counts_once_a_step_and_begins_when_its_stage_can(mesh: dict[st
         for stage in (now, wanted)
     )
     predicted = predict(before, [parse_edit(f"zero={wanted}")])
-    assert predicted.after_ns == pytest.approx(unedited(after).mean_measured_ns, rel=0.08)
+    assert predicted_ns(predicted) == pytest.approx(measured_ns(after), rel=0.08)
 
 
 @pytest.mark.parametrize("edits", CASES)
 def test_a_known_change_is_predicted_within_the_stated_error(edits: str) -> None:
     before, after = (tables(side) for side in CASES[edits])
     predicted = predict(before, [parse_edit(edit) for edit in edits.split()])
-    truth = unedited(after).mean_measured_ns
-    off = abs(predicted.after_ns - truth) / predicted.before_ns
+    truth = measured_ns(after)
+    off = abs(predicted_ns(predicted) - truth) / predicted.before_ns
     assert off <= predicted.error_fraction
-    change = abs(truth / predicted.before_ns - 1)
+    change = abs(truth / measured_ns(before) - 1)
     assert predicted.error_fraction <= max(0.03, 0.4 * change + 0.05), "an error as large as the change says nothing"
 
 

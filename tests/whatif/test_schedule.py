@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from later_steps import measured_ns, predicted_ns
 from made_faults import run_of
 
 from usp_prof.model.edit import parse_edit
@@ -44,8 +45,8 @@ def made(schedule: str, chunks: int = 1, **more: int) -> TableSet:
 )
 def test_a_made_up_pipeline_takes_another_order(before: str, after: str, chunks: int, edit: str) -> None:
     predicted = predict(made(before), [parse_edit(edit)])
-    truth = unedited(made(after, chunks)).mean_measured_ns
-    assert predicted.after_ns == pytest.approx(truth, rel=BAR)
+    truth = measured_ns(made(after, chunks))
+    assert predicted_ns(predicted) == pytest.approx(truth, rel=BAR)
 
 
 def test_more_micro_batches_of_the_same_batch_shrink_the_bubble() -> None:
@@ -66,8 +67,8 @@ def test_a_batch_of_more_micro_batches_takes_longer() -> None:
 @pytest.mark.parametrize("edits", [("schedule=zbv", "micro_batches=12"), ("micro_batches=12", "schedule=zbv")])
 def test_a_schedule_and_a_larger_batch_are_one_pipeline(edits: tuple[str, ...]) -> None:
     predicted = predict(made("1F1B"), [parse_edit(each) for each in edits])
-    truth = unedited(made("zbv", 2, micro_batches=12)).mean_measured_ns
-    assert predicted.after_ns == pytest.approx(truth, rel=BAR)
+    truth = measured_ns(made("zbv", 2, micro_batches=12))
+    assert predicted_ns(predicted) == pytest.approx(truth, rel=BAR)
 
 
 @pytest.mark.parametrize(

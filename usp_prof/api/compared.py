@@ -169,7 +169,7 @@ class Predicted(Questions):
 
     @property
     def before_ns(self) -> float:
-        """The step before (mean over ranks and settled steps): without what recording adds, where that is known."""
+        """The step before (mean over ranks and steps): without what recording adds, where that is known."""
         return self.prediction.before_ns
 
     @property

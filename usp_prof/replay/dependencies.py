@@ -7,22 +7,25 @@ another lane ends, after a gap that nothing else explains, waited for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, last_by, last_of_run, lookup, rows_of, sorted_by
+from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
+from usp_prof.replay.full_queues import add_admissions
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
-from usp_prof.replay.host_waits import add_admissions, add_returns, add_untraced_waits
+from usp_prof.replay.host_waits import add_returns, add_untraced_waits, host_waits, names_that_wait
+from usp_prof.replay.stream_waits import accepted, candidates
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.replay.build import RankNodes
+    from usp_prof.replay.host_waits import HostWaits
+    from usp_prof.replay.rank_nodes import RankNodes
     from usp_prof.tables.table_set import TableSet
 
-UNEXPLAINED_NS = 3_000
-"""A device's gap of this much that neither lane nor launch explains is a wait for another stream."""
 CLOSED_NS = 300_000
 """On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
 MOST_LATENCY_NS = 100_000
@@ -76,6 +79,8 @@ class _Needs:
     """The latest of lane, launch and issue."""
     wait_source: Ints
     wait_at: Ints
+    stream_at: Ints
+    """The last work that it waited for on other streams ended."""
 
     @property
     def launch_at(self) -> Ints:
@@ -85,35 +90,82 @@ class _Needs:
     @property
     def latest_at(self) -> Ints:
         """All needs were satisfied."""
-        return np.maximum(self.explained_at, self.wait_at)
+        return np.maximum(np.maximum(self.explained_at, self.wait_at), self.stream_at)
 
 
-def waits_of(tables: TableSet, nodes: RankNodes) -> RankWaits:
-    """Find what each node of a rank waited for before it could begin.
+def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits]:
+    """Return what each node waited for before it could begin, for all ranks.
 
     A node begins after the latest of these. Only the latest keeps the time that passed until the node began, as the
     edge's lag or the lane's gap; the others keep their least.
       lane    the node before it on the same stream or thread ended
       launch  the host launched it, plus this rank's least launch latency
-      issue   communication only: the compute launched before it ended or, on a CPU, the host posted it
-      wait    a communication (on a device: any work) on another lane ended inside the gap that the first three leave,
-              or before one of them, where others of its kind are waited for
+      issue   communication only: the compute before it ended or, on a CPU, the host posted it
+      wait    work on another lane ended: on a device as `stream_waits` finds it, on a CPU a communication that ended
+              inside the gap that the first three leave
     """
-    needs = _needs(tables, nodes)
+    needs = [_needs(tables, nodes) for nodes in ranks]
+    with_device = [pair for pair in zip(ranks, needs, strict=True) if pair[0].on_device]
+    stream_waits = accepted([candidates(tables, own, need.explained_at, need.launched_at) for own, need in with_device])
+    waits = [host_waits(tables, own, need.launched_at) for own, need in with_device]
+    names = names_that_wait([own for own, _ in with_device], waits)
+    of_device = iter(zip(stream_waits, waits, strict=True))
+    return [
+        _device_waits(tables, own, need, *next(of_device), names) if own.on_device else _cpu_waits(own, need)
+        for own, need in zip(ranks, needs, strict=True)
+    ]
+
+
+def _device_waits(
+    tables: TableSet,
+    nodes: RankNodes,
+    needs: _Needs,
+    stream_waits: tuple[Ints, Ints],
+    waits: HostWaits,
+    names: set[str],
+) -> RankWaits:
     edges = RankEdges()
+    needs = replace(needs, stream_at=_latest_end(nodes, *stream_waits))
+    _waited_for_streams(nodes, needs, *stream_waits, edges)
     _needed(nodes, needs, edges)
-    communication, compute = _hidden_waits(nodes, needs.explained_at, needs.launched_at)
-    edges.add(communication, compute, np.zeros(len(compute), np.int64), EdgeKind.WAIT)
-    _boundaries(nodes, edges)
     # These take away from the gaps what their edges explain.
     gap = _gaps(nodes, needs)
-    add_returns(nodes, edges, gap, needs.launched_at)
+    add_returns(waits, names, nodes, edges, gap, needs.launched_at)
     add_admissions(nodes, edges, gap)
-    add_untraced_waits(nodes, edges, gap, needs.launched_at)
+    add_untraced_waits(tables, nodes, edges, gap, needs.launched_at)
+    return _collected(nodes, needs, edges, gap)
+
+
+def _cpu_waits(nodes: RankNodes, needs: _Needs) -> RankWaits:
+    edges = RankEdges()
+    _needed(nodes, needs, edges)
+    _boundaries(nodes, edges)
+    return _collected(nodes, needs, edges, _gaps(nodes, needs))
+
+
+def _collected(nodes: RankNodes, needs: _Needs, edges: RankEdges, gap: Ints) -> RankWaits:
     has_source = (needs.launch_source >= 0) | (needs.issue_source >= 0) | (needs.wait_source >= 0)
+    has_source |= needs.stream_at > NEVER
     earliest = np.where(nodes.first_of_lane & ~has_source, nodes.start, NEVER)
     source, at_end, target, lag, kind = (np.concatenate(column) for column in zip(*edges.columns, strict=True))
     return RankWaits(source, at_end, target, lag, kind, gap, earliest)
+
+
+def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:
+    """Return for each node when the last work that it waited for on other streams ended; NEVER without any."""
+    latest = np.full(len(nodes.lane), NEVER)
+    np.maximum.at(latest, target, nodes.end[source])
+    return latest
+
+
+def _waited_for_streams(nodes: RankNodes, needs: _Needs, source: Ints, target: Ints, edges: RankEdges) -> None:
+    """Add an edge for each wait for another stream; the last need keeps the time until its node began."""
+    is_last = (nodes.end[source] == needs.latest_at[target]) & (needs.lane_at[target] < needs.latest_at[target])
+    is_last &= needs.launch_at[target] < needs.latest_at[target]
+    lag = np.where(is_last, np.maximum(nodes.start[target] - nodes.end[source], 0), 0)
+    is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
+    for kind, rows in ((EdgeKind.ISSUE, is_issue), (EdgeKind.WAIT, ~is_issue)):
+        edges.add(source[rows], target[rows], lag[rows], kind)
 
 
 def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
@@ -123,11 +175,12 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
     launch_source, least_latency = _launches(nodes)
     launched_at = np.where(launch_source >= 0, nodes.start[launch_source], NEVER)
     launch_at = np.where(launch_source >= 0, launched_at + least_latency, NEVER)
-    issue_source, issue_at = _issues(tables, nodes, launch_source)
+    issue_source, issue_at = _issues(tables, nodes)
     explained_at = np.maximum(np.maximum(lane_at, launch_at), issue_at)
-    unexplained_ns = nodes.start - np.maximum(explained_at, NEVER // 2)  # NEVER // 2: a difference to NEVER overflows
-    wait_source = _other_lane(nodes, explained_at, unexplained_ns)
+    wait_source = np.full(len(nodes.lane), -1, np.int64)
     if not nodes.on_device:
+        unexplained_ns = nodes.start - np.maximum(explained_at, NEVER // 2)  # a difference to NEVER overflows
+        wait_source = _other_lane(nodes, explained_at, unexplained_ns)
         # The host may have waited before it posted: the time from compute to post is that wait, not the issue.
         waited_before_post = _before_post(nodes, issue_source, issue_at)
         is_held = waited_before_post >= 0
@@ -145,6 +198,7 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
         explained_at,
         wait_source,
         wait_at,
+        np.full(len(nodes.lane), NEVER),
     )
 
 
@@ -188,24 +242,12 @@ def _launches(nodes: RankNodes) -> tuple[Ints, Ints]:
     return source, lag
 
 
-def _issues(tables: TableSet, nodes: RankNodes, launch: Ints) -> tuple[Ints, Ints]:
-    """Give each communication the compute before it, and when it could have begun for that.
-
-    On a device it follows the compute launched before it, and can begin when that ends. On a CPU it follows the compute
-    that ended before it was posted, and can begin when it was posted.
-    """
+def _issues(tables: TableSet, nodes: RankNodes) -> tuple[Ints, Ints]:
+    """Return for each communication of a CPU trace the compute that ended before it was posted, and when it was."""
     source, at = np.full(len(nodes.lane), -1, np.int64), np.full(len(nodes.lane), NEVER)
     parts = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     compute = np.flatnonzero(nodes.kind == NodeKind.COMPUTE)
-    if not len(parts) or not len(compute):
-        return source, at
-    if nodes.on_device:
-        called = np.where(launch >= 0, nodes.start[launch], NEVER)
-        linked = compute[launch[compute] >= 0]
-        before = last_by(called, linked, by=called[parts] - 1)
-        good = (before >= 0) & (launch[parts] >= 0) & (nodes.end[before] <= nodes.start[parts])
-        source[parts[good]] = before[good]
-        at[parts[good]] = nodes.end[before[good]]
+    if nodes.on_device or not len(parts) or not len(compute):
         return source, at
     posted = np.minimum(_posted(tables, nodes, parts), nodes.start[parts])
     source[parts] = last_by(nodes.end, compute, by=posted)
@@ -239,16 +281,15 @@ def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
 
 
 def _other_lane(nodes: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
-    """Find for each node that starts later than is explained what ended on another lane just before it; else -1."""
+    """Return for each compute of a CPU trace that starts later than explained the communication that ended before it.
+
+    -1 where there is none.
+    """
     source = np.full(len(nodes.lane), -1, np.int64)
-    if nodes.on_device:
-        ended = np.flatnonzero(nodes.of_device)
-        seeking = np.flatnonzero(nodes.of_device & (unexplained_ns > UNEXPLAINED_NS))
-    else:
-        ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
-        seeking = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
-    # On CPU traces a communication's range is closed a little after the thread that waited for it goes on.
-    slack = 0 if nodes.on_device else np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
+    ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
+    seeking = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
+    # A communication's range is closed a little after the thread that waited for it continues.
+    slack = np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
     before = last_by(nodes.end, ended, by=nodes.start[seeking] + slack)
     good = (before >= 0) & (nodes.end[before] > explained_at[seeking]) & (nodes.lane[before] != nodes.lane[seeking])
     good &= nodes.start[before] < nodes.start[seeking]
@@ -272,32 +313,3 @@ def _boundaries(nodes: RankNodes, edges: RankEdges) -> None:
     is_over = nodes.end[tails] <= nodes.start[following]
     good = (following >= 0) & is_over & (nodes.lane[tails] != nodes.lane[following])
     edges.add(tails[good], following[good], np.zeros(int(good.sum()), np.int64), EdgeKind.BOUNDARY)
-
-
-# Compute behind a communication: it may have waited although its own launch came later still.
-#
-# Compute that is launched behind a communication waits for it, or runs beside it (as with gradients):
-#   1. Where lane and launch were over before the communication ended, the times tell which of the two.
-#   2. Where they were later (the host was blocked, or late), it waits if those of the same axis and kernel do.
-# Such a wait did not bind; it does once the host is no longer late.
-
-USUALLY = 0.9
-"""So many of the communications of a kind must be waited for by the compute behind them, where the times tell."""
-
-
-def _hidden_waits(nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> tuple[Ints, Ints]:
-    """Give the communications whose waits are hidden, and the compute behind each, as node numbers of the rank."""
-    is_launched = launched_at > NEVER
-    compute = sorted_by(launched_at, np.flatnonzero(is_launched & (nodes.kind == NodeKind.COMPUTE)))
-    # Pairs: each communication, and the first compute that is launched behind it.
-    calls = np.flatnonzero(is_launched & (nodes.kind == NodeKind.COMMUNICATION))
-    place = np.searchsorted(launched_at[compute], launched_at[calls], side="right")
-    has_compute = place < len(compute)
-    calls, behind = calls[has_compute], compute[place[has_compute]]
-    # Where lane and launch were over before the communication ended, its own times tell whether the compute waited.
-    is_free = explained_at[behind] < nodes.end[calls]
-    begins_after = nodes.start[behind] >= nodes.end[calls]
-    kind = group_codes(nodes.axis[0][calls], nodes.name[0][calls])
-    waiting_share = np.bincount(kind, is_free & begins_after) / np.maximum(np.bincount(kind, is_free), 1)
-    is_hidden = ~is_free & begins_after & (waiting_share[kind] >= USUALLY)
-    return calls[is_hidden], behind[is_hidden]

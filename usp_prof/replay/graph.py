@@ -159,8 +159,6 @@ class Graph:
     tied: Flags
     axes: tuple[str, ...]
     names: tuple[str, ...]
-    dropped: int = 0
-    """Edges that would have contradicted the measured order, and were left out."""
     added: int = 0
     """Nodes at the end that no trace holds: edits put them in."""
     rewired: bool = False

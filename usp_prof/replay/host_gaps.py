@@ -14,13 +14,13 @@ import numpy as np
 from usp_prof.columns.intervals import Intervals, time_of, union
 from usp_prof.columns.rows import numbered
 from usp_prof.replay.graph import EdgeKind, NodeKind
-from usp_prof.tables import clock
+from usp_prof.replay.rank_clocks import rank_clocks
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
     from usp_prof.replay.graph import Edges, Graph
-    from usp_prof.tables.clock import Clock
+    from usp_prof.replay.rank_clocks import RankClocks
     from usp_prof.tables.table_set import TableSet
 
 LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE)
@@ -55,7 +55,7 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
        calls that take memory.
     3. On a CPU a rank waits for its turn on a core: with more than one such a step, only longer ones are pauses.
     """
-    nodes, clocks, think = graph.nodes, clock.of(tables), think_times(graph)
+    nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
     # By rank: its nodes with think time before them, and the usual one.
     thinking = {}
     for rank, is_seen in hosts_seen(graph, tables).items():
@@ -105,10 +105,10 @@ def allocating(launches: Columns) -> tuple[Ints, Ints]:
     return memory_calls.start, memory_calls.end
 
 
-def _on_common_clock(ranges: tuple[Ints, Ints], clocks: Clock, rank: int) -> Intervals:
+def _on_common_clock(ranges: tuple[Ints, Ints], clocks: RankClocks, rank: int) -> Intervals:
     """Give begins and ends on a rank's own clock as intervals on the common one."""
     begin, end = ranges
-    return union(clocks.align(rank, begin), clocks.align(rank, end))
+    return union(clocks.align_host(rank, begin), clocks.align_host(rank, end))
 
 
 def think_times(graph: Graph) -> Ints:
@@ -131,7 +131,7 @@ def _think_times(graph: Graph) -> Ints:
 def loads_data(graph: Graph, tables: TableSet) -> Flags:
     """Mark the nodes before which the host was in the data loader."""
     is_after_loading = np.zeros(len(graph.nodes), dtype=bool)
-    clocks, think = clock.of(tables), think_times(graph)
+    clocks, think = rank_clocks(tables), think_times(graph)
     for rank in tables.ranks:
         rows = graph.nodes.of_rank(rank)
         rows = rows[think[rows] > 0]

@@ -1,83 +1,236 @@
-"""Host waits: calls of a rank's host that came back only when its device had come so far.
+"""Host waits: calls of a rank's host that return only when its device has got so far.
 
-Each function adds its edges, and takes from `gap`, the think times by node, what these explain. `launched_at` says by
-node when the host launched it, NEVER where that is not known.
+What a call waits for follows from what it is:
+
+  stream sync           the work launched so far on one stream: that of the thread's last launch (`.item()` copies, then
+                        syncs the stream of the copy)
+  device sync, cudaFree the work launched so far on every stream
+  pageable copy         its own copy, or the start of it
+  event sync            work that the trace does not name: the last that ended within the call
+
+Such a call returns when all of this has ended, plus the time it took beyond that in the recording. Where a sync
+returned before the work that was inferred had ended, the last work that ended within the call is taken instead.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import last_by, lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.columns.rows import last_by, lookup, rows_of, sorted_by
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.build import RankNodes
     from usp_prof.replay.dependencies import RankEdges
+    from usp_prof.replay.rank_nodes import RankNodes
+    from usp_prof.tables.table_set import TableSet
 
 _SEEMINGLY_EARLY = 256
-"""So many pieces of work that seem to have ended before their launch are passed over; beyond it nothing is known."""
+"""Pieces of work that seem to have ended before their launch and are passed over, at most."""
 RESUMED_NS = 100_000
-"""A host that waited for the device goes on so soon after the awaited work ended."""
+"""A host that waited for the device continues this soon after the awaited work ended."""
 UNTRACED_WAIT_NS = 1_000_000
 """A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
 FULL_QUEUE = 512
-"""With so many launches pending, a launch can block: the driver's queue holds about 1,000."""
+"""With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
+CONTRADICTED = 0.1
+"""A call that contradicts in more than this share of cases what it should wait for does not wait."""
+LEFT_BY_CLOCKS_NS = 100_000
+"""The host-device offset leaves this much open: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 
 
-def add_returns(nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) -> None:
-    """Let a host call that waits come back when the device work that it waited for has ended: what it had launched.
+@dataclass(frozen=True, slots=True, eq=False)
+class HostWaits:
+    """The calls of one rank's host that wait, and the work that each waits for by what it is."""
+
+    back: Ints
+    """By call: the node of its return."""
+    called_at: Ints
+    name: NDArray[np.object_]
+    is_sync: Flags
+    """By call: it does nothing but wait. Others, such as freeing memory, wait as well."""
+    source: Ints
+    """By awaited work: its node."""
+    call: Ints
+    """By awaited work: the call that waits for it, as a row of the arrays above."""
+    at_start: Flags
+    """By awaited work: the call waits until it begins, not until it ends."""
+
+    def ended(self, nodes: RankNodes) -> Ints:
+        """Return for each call when the last of what it waited for had ended; NEVER if there was nothing."""
+        moment = np.where(self.at_start, nodes.start[self.source], nodes.end[self.source])
+        latest = np.full(len(self.back), NEVER)
+        np.maximum.at(latest, self.call, moment)
+        return latest
+
+    def without(self, calls: Flags) -> HostWaits:
+        """Return the same, with nothing that the marked calls wait for."""
+        stays = ~calls[self.call]
+        return replace(self, source=self.source[stays], call=self.call[stays], at_start=self.at_start[stays])
+
+
+def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWaits:
+    """Return what the calls of one rank's host wait for."""
+    back = np.flatnonzero(nodes.kind == NodeKind.RETURN)
+    device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
+    launches = tables.columns("launches", nodes.rank)
+    row = rows_of(launches["event"], nodes.event[back])
+    called_at = launches["start_ns"][row] + nodes.host_shift
+    code, texts = launches.codes("name")
+    name = np.array([*texts, ""], object)[code[row]]
+    awaited = _awaited(launches, row, called_at, nodes, back, device, launched_at)
+    return HostWaits(back, called_at, name, launches.matches("kind", "sync")[row], *awaited)
+
+
+def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
+    """Return the names of calls that wait in this run, judged by all ranks together.
+
+    Whether a call such as `cudaFree` waits depends on the driver and the allocator. Where it now and then returns while
+    work is running that it should have waited for, it never waits: that it returns after such work is a coincidence.
+    """
+    pending: Counter[str] = Counter()
+    contradicted: Counter[str] = Counter()
+    waiting: set[str] = set()
+    for of_rank, own in zip(waits, nodes, strict=True):
+        waiting.update(of_rank.name)
+        ended = of_rank.ended(own)
+        had_to_wait = ended > of_rank.called_at
+        is_wrong = ended > own.start[of_rank.back] + LEFT_BY_CLOCKS_NS
+        pending.update(of_rank.name[had_to_wait & ~of_rank.is_sync])
+        contradicted.update(of_rank.name[is_wrong & ~of_rank.is_sync])
+    return {name for name in waiting if contradicted[name] <= CONTRADICTED * pending[name]}
+
+
+def add_returns(
+    waits: HostWaits, names: set[str], nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints
+) -> None:
+    """Add what each call that waits has waited for; `gap` of its return becomes the time the call takes beyond that."""
+    if not len(waits.back):
+        return
+    back, returned = waits.back, nodes.start[waits.back]
+    waits = waits.without(~np.isin(waits.name, list(names)))
+    ended = waits.ended(nodes)
+    # A sync that seems to have waited for work that ended later, or long before, has waited for something else.
+    is_wrong = ended > returned + LEFT_BY_CLOCKS_NS
+    is_wrong |= (ended <= waits.called_at) & (returned - waits.called_at > RESUMED_NS)
+    is_wrong &= waits.is_sync
+    waits = waits.without(is_wrong)
+    guessed = np.full(len(back), -1)
+    guessed[is_wrong] = _last_ended(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
+    known = np.flatnonzero(guessed >= 0)
+    waits = replace(
+        waits,
+        source=np.append(waits.source, guessed[known]),
+        call=np.append(waits.call, known),
+        at_start=np.append(waits.at_start, np.zeros(len(known), bool)),
+    )
+    ended = waits.ended(nodes)
+    # What the call takes itself: all of it where nothing was left to wait for, else what follows the wait.
+    own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
+    gap[back] = own
+    # A sync that found nothing to wait for returns at once when there is something; freeing memory takes its time.
+    has_waited = ended > waits.called_at
+    lag = np.where(waits.is_sync & ~has_waited, 0, own)[waits.call]
+    for at_start in (False, True):
+        rows = waits.at_start == at_start
+        edges.add(waits.source[rows], back[waits.call[rows]], lag[rows], EdgeKind.SYNC, at_end=not at_start)
+
+
+def _awaited(
+    launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, back: Ints, device: Ints, launched_at: Ints
+) -> tuple[Ints, Ints, Flags]:
+    """Return what the calls wait for by what they are: work, call, and whether the start of the work is meant."""
+    code, texts = launches.codes("name")
+    scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
+    own = _own_copy(nodes, device, nodes.event[back])
+    scope = np.where(own >= 0, _OWN, scope)
+    own_rows = np.flatnonzero(scope == _OWN)
+    sources, calls = [own[own_rows]], [own_rows]
+    # A copy that had not ended when its call returned was waited for until it began.
+    at_start = [nodes.end[own[own_rows]] > nodes.start[back[own_rows]] + LEFT_BY_CLOCKS_NS]
+    lane = _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at)
+    for number in np.unique(nodes.lane[device]).tolist():
+        of_lane = sorted_by(launched_at, device[nodes.lane[device] == number])
+        place = np.searchsorted(launched_at[of_lane], called_at) - 1
+        waits = np.flatnonzero((place >= 0) & ((scope == _EVERY_STREAM) | ((scope == _ONE_STREAM) & (lane == number))))
+        sources.append(of_lane[place[waits]])
+        calls.append(waits)
+        at_start.append(np.zeros(len(waits), bool))
+    return np.concatenate(sources), np.concatenate(calls), np.concatenate(at_start)
+
+
+_OWN, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
+
+
+def _scope(name: str) -> int:
+    """Return what a call with this name waits for."""
+    if "Event" in name:
+        return _EVENT
+    return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
+
+
+def _own_copy(nodes: RankNodes, device: Ints, event: Ints) -> Ints:
+    """Return the copy that each call launched itself; -1 for calls that launched nothing."""
+    return lookup(device, rows_of(nodes.launch[device], event), missing=-1)
+
+
+def _lane_of_last_launch(
+    launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, device: Ints, launched_at: Ints
+) -> Ints:
+    """Return the lane of the work that the calling thread launched last before each call; -1 if it launched none."""
+    thread = launches.codes("thread")[0]
+    thread_of_work = lookup(thread, rows_of(launches["event"], nodes.launch[device]), missing=-1)
+    lane = np.full(len(row), -1)
+    for number in np.unique(thread[row]).tolist():
+        of_thread = device[thread_of_work == number]
+        calls = np.flatnonzero(thread[row] == number)
+        last = last_by(launched_at, of_thread, by=called_at[calls])
+        lane[calls] = lookup(nodes.lane, last, missing=-1)
+    return lane
+
+
+def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:
+    """Return the last work that was launched before each call and ended within it; -1 where none did.
 
     Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
     """
-    back = np.flatnonzero(nodes.kind == NodeKind.RETURN)
-    device = np.flatnonzero(nodes.of_device)
-    if not len(back) or not len(device):
-        return
-    by_end = sorted_by(nodes.end, device)
-    # By call: the place in `by_end` of the last work that had ended when it came back, -1 where none had; stepped back
-    # over work that was launched only then.
+    by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
     place = np.searchsorted(nodes.end[by_end], nodes.start[back], side="right") - 1
     for _ in range(_SEEMINGLY_EARLY):
-        is_early = (place >= 0) & (launched_at[by_end[place]] >= nodes.start[back])
+        is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
         if not is_early.any():
             break
         place[is_early] -= 1
-    is_known = (place >= 0) & (launched_at[by_end[place]] < nodes.start[back])
-    awaited = np.where(is_known, by_end[place], -1)
-    called_at = nodes.start[back] - gap[back]
-    has_waited = is_known & (nodes.end[awaited] > called_at)
-    rows, source = back[has_waited], awaited[has_waited]
-    edges.add(source, rows, nodes.start[rows] - nodes.end[source], EdgeKind.SYNC)
-    gap[rows] = np.minimum(gap[rows], 0)
+    found = lookup(by_end, np.where(place >= 0, place, -1), missing=-1)
+    known = (found >= 0) & (launched_at[found] < called_at) & (nodes.end[found] > called_at)
+    return np.where(known, found, -1)
 
 
-def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
-    """Let a launch that stood before a full queue come back when work of its stream has ended."""
-    freeing, admitted = freed_by(nodes)
-    edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
-    gap[admitted] = np.minimum(gap[admitted], 0)
+def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) -> None:
+    """Add waits of a host that stopped until the device was done, although the trace names no call that waits.
 
-
-def add_untraced_waits(nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) -> None:
-    """Let a host that stood still until the device was done wait for it, though the trace names no call that waits.
-
-    Some waits leave no call: the caching allocator waits for an event before it frees, NCCL polls, a launch blocks
-    while the launch queue is full. They look like a pause, but they end when the device's work does:
-      1. the gap is long (UNTRACED_WAIT_NS), and within it ends work that was launched before it;
-      2. the host goes on within RESUMED_NS of that end;
+    Some waits leave no call: the caching allocator waits for an event before it frees, a timer reads an event, NCCL
+    polls, a launch blocks while the launch queue is full. They look like a pause, but they end when the device's work
+    does:
+      1. within a gap between two launches the host is silent for long (UNTRACED_WAIT_NS): no op or call begins or ends;
+      2. the silence ends within RESUMED_NS of the end of work that was launched before it;
       3. and that work was the last on its stream that had been launched by then, or the launch queue was full.
-    Without the third, any pause beside a busy device would seem to be a wait.
+    Without the third, any pause while the device is busy would seem to be a wait.
     """
     host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
     device = np.flatnonzero(nodes.of_device)
     if not len(host) or not len(device):
         return
-    stopped, resumed = nodes.start[host] - gap[host], nodes.start[host]
+    stopped, resumed = _silences(tables, nodes, nodes.start[host] - gap[host], nodes.start[host])
     awaited = last_by(nodes.end, device, by=resumed)
     is_known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
     is_soon = (nodes.end[awaited] > stopped) & (resumed - nodes.end[awaited] <= RESUMED_NS)
@@ -85,94 +238,31 @@ def add_untraced_waits(nodes: RankNodes, edges: RankEdges, gap: Ints, launched_a
     follower = np.minimum(awaited + 1, len(nodes.lane) - 1)
     is_followed = (nodes.lane[follower] == nodes.lane[awaited]) & (follower != awaited)
     is_drained = ~is_followed | (launched_at[follower] > stopped)
-    # Pending when the host went on: launched, but not begun.
+    # Pending when the host continued: launched, but not begun.
     launched_by_then = np.searchsorted(np.sort(launched_at[device]), resumed)
     begun_by_then = np.searchsorted(np.sort(nodes.start[device]), resumed)
     is_full = launched_by_then - begun_by_then >= FULL_QUEUE
-    has_waited = is_known & is_soon & (is_drained | is_full)
+    has_waited = is_known & is_soon & (is_drained | is_full) & (resumed - stopped > UNTRACED_WAIT_NS)
     target, source = host[has_waited], awaited[has_waited]
+    # What the host does before and after the silence is its own time.
+    after = nodes.start[target] - resumed[has_waited]
     edges.add(source, target, nodes.start[target] - nodes.end[source], EdgeKind.SYNC)
-    gap[target] = 0
+    gap[target] = np.maximum(gap[target] - (resumed - stopped)[has_waited], after)
 
 
-# Full queues: launches that stood until the device took earlier work from their stream's queue.
-#
-# The driver's queue holds a limited number of launches. While it is full, a launch comes back only when some work of
-# its stream has ended: the call seems slow, but it waits for the device, and with faster kernels it would not.
-
-LONG_NS = 20_000
-"""A launch takes a few microseconds; one that takes longer may have waited."""
-QUICK_NS = 5_000
-"""What a launch takes where all of a trace stood before a full queue."""
-DEEP_SHARE, LEAST_DEPTH = 0.9, 16
-"""A queue is full where about as many launches are pending as ever; one that never held 16 was never full."""
-ADMITTED_NS = 20_000
-"""A launch that waited for room comes back so soon after work on its stream has ended."""
-FEWEST = 8
-"""So many launches of a stream must have waited: one or two that end beside a kernel do so by chance."""
-
-
-def waited_for_room(launches: Columns, work: Columns) -> Flags:
-    """Mark the calls that stood before a full queue.
-
-    Stream by stream, in the order of launch:
-      1. count what was pending when the call began: launched (also before the recording), but not begun on the device;
-      2. the queue was full where that count is about the largest of the whole trace;
-      3. of the calls made then, those count that are long and come back right after work of the stream has ended.
-    """
-    marked = np.zeros(len(launches), dtype=bool)
-    if not (launches["kernels"] > 0).any():
-        return marked
-    launch = rows_of(launches["event"], work["launch_event"])  # by work: its row in launches; -1: not in the trace
-    for unordered in rows_by_code(work.codes("lane")[0]).values():
-        of_stream = sorted_by(work["start_ns"], unordered)
-        # By call of this stream: its row in launches, and the first work that it started (a graph's starts many).
-        rows, first = np.unique(launch[of_stream], return_index=True)
-        rows, first = rows[rows >= 0], first[rows >= 0]
-        if len(rows) < FEWEST:
-            continue
-        begun = np.sort(work["start_ns"][of_stream[first]])
-        before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
-        rows = sorted_by(launches["start_ns"], rows)
-        called, call_ns = launches["start_ns"][rows], launches["dur_ns"][rows]
-        # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
-        pending = np.arange(len(rows)) - np.searchsorted(begun, called)
-        pending += len(before) - np.searchsorted(work["start_ns"][before], called)
-        if pending.max() < LEAST_DEPTH:
-            continue
-        ended = np.sort(work["start_ns"][of_stream] + work["dur_ns"][of_stream])
-        place = np.searchsorted(ended, called + call_ns, side="right") - 1
-        last_end = lookup(ended, place, missing=-1)
-        is_soon = (last_end > called) & (called + call_ns - last_end <= ADMITTED_NS)
-        is_deep = pending >= DEEP_SHARE * pending.max()
-        waited = is_soon & is_deep & (call_ns > LONG_NS)
-        if waited.sum() >= FEWEST:
-            marked[rows[waited]] = True
-    return marked
-
-
-def usual_launch_ns(lengths: Ints) -> int:
-    """Say what a launch takes itself, from those that did not wait for room."""
-    quick = lengths[lengths <= LONG_NS]
-    return int(np.median(quick)) if len(quick) else QUICK_NS
-
-
-def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Give for each launch that waited for room the work that ended last on its stream before it came back."""
-    admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
-    device = np.flatnonzero(nodes.of_device)
-    if not len(admitted):
-        return admitted, admitted
-    # By event number of a call: the lane of what it launched. Work without a call (-1) writes into the last place.
-    lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
-    lane_of[nodes.launch[device]] = nodes.lane[device]
-    of_lane = rows_by_code(nodes.lane[device])
-    source = np.full(len(admitted), -1)
-    for lane, rows in rows_by_code(lane_of[nodes.event[admitted]]).items():
-        if lane not in of_lane:
-            continue
-        by_end = sorted_by(nodes.end, device[of_lane[lane]])
-        place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
-        source[rows] = lookup(by_end, place, missing=-1)
-    is_known = source >= 0
-    return source[is_known], admitted[is_known]
+def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return the longest time within each gap in which no op and no call of its threads begins or ends."""
+    launches, moments = tables.columns("launches", nodes.rank), [begin, end]
+    code, names = launches.codes("thread")
+    # Threads that launch work: others, such as NCCL's watchdog, go on while the host waits.
+    launching = {names[one] for one in np.unique(code[launches["kernels"] > 0]).tolist() if one >= 0}
+    for rows in (launches, tables.columns("ops", nodes.rank)):
+        chosen = rows.satisfies("thread", lambda name: name in launching)
+        start = rows["start_ns"][chosen] + nodes.host_shift
+        moments += [start, start + rows["dur_ns"][chosen]]
+    moment = np.unique(np.concatenate(moments))
+    low, high = np.searchsorted(moment, begin), np.searchsorted(moment, end)
+    silence = np.append(np.diff(moment), 0)
+    # By gap: the place of the moment after which the longest silence begins.
+    longest = np.array([first + int(np.argmax(silence[first:last])) for first, last in zip(low, high, strict=True)])
+    return moment[longest], moment[longest + 1]

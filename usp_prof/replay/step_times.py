@@ -15,7 +15,7 @@ import numpy as np
 from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.longest_path import make_plan, replay
-from usp_prof.tables import clock
+from usp_prof.replay.rank_clocks import rank_clocks
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
@@ -41,24 +41,20 @@ class StepTimes:
         return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
 
     @property
-    def settled(self) -> Flags:
-        """Leave out cut steps, and of three or more the first: what it waited for lies before the recording."""
+    def whole(self) -> Flags:
+        """Marks of steps that were recorded whole: all but those cut by the end of the recording, if any is left."""
         is_whole = ~np.isin(self.step, self.step[self.is_cut])
-        is_later = self.step != self.step.min() if len(np.unique(self.step)) > 2 else np.ones_like(is_whole)
-        for chosen in (is_whole & is_later, is_whole):
-            if chosen.any():
-                return np.asarray(chosen)
-        return np.asarray(is_later)
+        return is_whole if is_whole.any() else np.ones_like(is_whole)
 
     @property
     def mean_measured_ns(self) -> float:
-        """Mean step over ranks and settled steps."""
-        return float(self.measured_ns[self.settled].mean()) if len(self.rank) else float("nan")
+        """Mean step over ranks and whole steps."""
+        return float(self.measured_ns[self.whole].mean()) if len(self.rank) else float("nan")
 
     @property
     def mean_replayed_ns(self) -> float:
-        """Mean replayed step over ranks and settled steps."""
-        return float(self.replayed_ns[self.settled].mean()) if len(self.rank) else float("nan")
+        """Mean replayed step over ranks and whole steps."""
+        return float(self.replayed_ns[self.whole].mean()) if len(self.rank) else float("nan")
 
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
@@ -101,14 +97,14 @@ def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored
 
 
 def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
-    clocks = clock.of(tables)
+    clocks = rank_clocks(tables)
     device = ~graph.nodes.of_host & graph.measured
     work = rows_by_code(np.where(device, graph.nodes.rank, -1))
     of_ranks = []
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)
         if len(steps) and rank in work:
-            begin, end = (clocks.align(rank, steps[name]) for name in ("start_ns", "end_ns"))
+            begin, end = (clocks.align_device(rank, steps[name]) for name in ("start_ns", "end_ns"))
             order = sorted_by(graph.nodes.start, work[rank])
             of_ranks.append((rank, steps["step"], _anchored(begin, order, graph), _anchored(end, order, graph)))
     return of_ranks
@@ -132,6 +128,9 @@ class Anchored:
         """Move the moments as a timeline moves the nodes."""
         begins = timeline.start[self.first]
         moments = self.when + begins - graph.nodes.start[self.first]
+        # A step that opens with a wait keeps its begin: it is shorter if the wait is.
+        opens = (self.place == 0) & (graph.nodes.start[self.first] > self.when)
+        moments = np.where(opens, self.when, moments)
         idle = (self.place > 0) & (self.ended <= self.when)
         if idle.any():
             ended = self._ended(graph, timeline)

@@ -19,7 +19,7 @@ import numpy as np
 from usp_prof.columns.rows import first_of_run, last_of_run, numbered, rows_by_code
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import first_few
-from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_gaps import holds_thought, hosts_seen, posts, think_times, thinks
 from usp_prof.replay.peers import peer_groups
 
@@ -47,12 +47,35 @@ class _HostStep:
 
 
 def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual: Usual) -> Graph:
-    """Give the graph with the hosts of some ranks as fast as `usual` says for each piece of their steps.
+    """Return the graph with the hosts of some ranks as fast as `usual` says for each piece of their steps.
 
     Raises where the host of such a rank was not recorded: what it kept the others waiting for is then not known.
     """
     _need_hosts(tables, ranks := tuple(ranks))
-    wanted, hosts, own = set(ranks), _host_steps(graph, tables), own_times(graph)
+    hosts, own = _host_steps(graph, tables), own_times(graph)
+    target = _usual_times(graph, tables, hosts, own, set(ranks), usual)
+    return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+
+
+def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
+    """Return the graph with the hosts of some ranks as fast as their peers' in the median, where they are slower.
+
+    A host that needs less time than its peers over all steps stays as it is: a repair slows nothing down.
+    """
+    _need_hosts(tables, ranks := tuple(ranks))
+    hosts, own = _host_steps(graph, tables), own_times(graph)
+    target = _usual_times(graph, tables, hosts, own, set(ranks), of_others)
+    for rank in ranks:
+        rows = graph.nodes.of_rank(rank)
+        if own[rows].sum() <= target[rows].sum():
+            target[rows] = own[rows]
+    return _with_usual_lead(_with_own_times(graph, own, target), tables, hosts, set(ranks))
+
+
+def _usual_times(
+    graph: Graph, tables: TableSet, hosts: dict[int, dict[int, _HostStep]], own: Ints, wanted: set[int], usual: Usual
+) -> Ints:
+    """Return the own time of each node with that of some ranks' hosts as `usual` says."""
     target = own.copy()
     for group in peer_groups(tables, graph):
         if wanted.isdisjoint(group):
@@ -61,12 +84,37 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
             peers = list(host_step_of_rank.values())
             pieces = _pieces(peers)
             count = 1 + max(int(piece[-1]) for piece in pieces)
-            # What each took: one row a peer, one column a piece.
+            # What each took: one row per peer, one column per piece.
             took = np.array([np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)])
             places = np.flatnonzero([rank in wanted for rank in host_step_of_rank])
             for place, should_take in zip(places.tolist(), usual(took, places), strict=True):
                 target[peers[place].rows] = _shared_out(peers[place].own_ns, pieces[place], should_take)
-    return _with_own_times(graph, own, target)
+    return target
+
+
+def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, _HostStep]], wanted: set[int]) -> Graph:
+    """Return the graph with late hosts entering the recording when their median peer does.
+
+    How far a host is ahead of its device when the recording begins was decided before it. The first step that all peers
+    have tells: when each host began it, that is, when its own time before its first node there began.
+    """
+    think, earliest = think_times(graph), graph.earliest.copy()
+    for group in peer_groups(tables, graph):
+        present = [rank for rank in group if hosts.get(rank)]
+        if len(present) < 2 or wanted.isdisjoint(present):
+            continue
+        common = set.intersection(*(set(hosts[rank]) for rank in present))
+        if not common:
+            continue
+        first = {rank: hosts[rank][min(common)].rows[0] for rank in present}
+        began = {rank: int(graph.nodes.start[row] - think[row]) for rank, row in first.items()}
+        for rank in wanted.intersection(present):
+            late_by = began[rank] - float(np.median([when for other, when in began.items() if other != rank]))
+            opens = graph.nodes.of_rank(rank)
+            opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
+            if late_by > 0:
+                earliest[opens] -= round(late_by)
+    return graph.with_changes(earliest=earliest)
 
 
 def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:

@@ -16,6 +16,7 @@ from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import last_of_run
 from usp_prof.columns.table import Replaced, table_of
 from usp_prof.replay.graph import NodeKind, events_of
+from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import moved
 from usp_prof.tables import clock
 from usp_prof.tables.table_set import TableSet
@@ -71,11 +72,11 @@ class _Moves:
     @cached_property
     def steps(self) -> dict[str, tuple[Ints, Ints]]:
         """Where the steps' bounds were, and where they are now."""
-        steps, clocks = self._tables.columns("steps", self.rank), clock.of(self._tables)
+        steps, clocks = self._tables.columns("steps", self.rank), rank_clocks(self._tables)
         work = self._node[self._on_device & self._is_measured]
         bounds = {}
         for name in ("start_ns", "end_ns"):
-            aligned = clocks.align(self.rank, steps[name])
+            aligned = clocks.align_device(self.rank, steps[name])
             shift = moved(aligned, work, self._graph, self._timeline) - aligned if len(work) else np.zeros_like(aligned)
             bounds[name] = (steps[name], steps[name] + shift)
         return bounds
@@ -131,9 +132,13 @@ class _Moves:
 
     def _moments(self, chosen: Flags) -> tuple[Ints, Ints]:
         """Give the begins and ends of some of the rank's nodes, as they were and as they are now."""
-        node, nodes, clocks = self._node[chosen], self._graph.nodes, clock.of(self._tables)
+        node, nodes, clocks = self._node[chosen], self._graph.nodes, rank_clocks(self._tables)
         # Nodes are on the common clock, the rank's tables on its own.
-        start, end = (clocks.local(self.rank, was[node]) for was in (nodes.start, nodes.end))
+        of_host = nodes.of_host[node]
+        start, end = (
+            np.where(of_host, clocks.local_host(self.rank, was[node]), clocks.local_device(self.rank, was[node]))
+            for was in (nodes.start, nodes.end)
+        )
         new_start = start + self._timeline.start[node] - nodes.start[node]
         new_end = end + self._timeline.end[node] - nodes.end[node]
         return np.concatenate([start, end]), np.concatenate([new_start, new_end])

@@ -15,7 +15,7 @@ from usp_prof.model.edit import Edit
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
-from usp_prof.tables import clock
+from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.whatif.edits import pauses, think_times
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class HostPause:
         think = think_times(graph)[paused_nodes]
         node, length = int(paused_nodes[np.argmax(think)]), int(think.max())
         rank, end = int(graph.nodes.rank[node]), int(graph.nodes.start[node])
-        ran = _ran_in(tables, rank, int(clock.of(tables).local(rank, np.array([end]))[0]) - length, length)
+        ran = _ran_in(tables, rank, int(rank_clocks(tables).local_host(rank, np.array([end]))[0]) - length, length)
         collects = GARBAGE.search(ran) is not None
         times = "once" if len(paused_nodes) == 1 else f"{len(paused_nodes)} times"
         yield Draft(

@@ -124,13 +124,13 @@ def _table(alone: Sequence[Prediction]) -> DataTable:
 
 
 def predicted_steps(prediction: Prediction) -> Selection:
-    """Give the steps that a prediction is of: the settled ones."""
+    """Return the steps that a prediction covers: all but those cut by the end of the recording."""
     measured = unedited(prediction.replayed.tables)
-    settled = measured.step[measured.settled]
-    if not len(settled):
+    steps = measured.step[measured.whole]
+    if not len(steps):
         return EVERYTHING
-    is_cut = settled.max() < measured.step.max()
-    return Selection(first_step=int(settled.min()), last_step=int(settled.max()) if is_cut else None)
+    is_cut = steps.max() < measured.step.max()
+    return Selection(first_step=int(steps.min()), last_step=int(steps.max()) if is_cut else None)
 
 
 def before_after_section(together: Prediction) -> Section:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.matching.same_calls import MatchedParts
 
 
-_END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _CALLS_PER_GROUP = 500
 _NOTHING = np.zeros(0, np.int64)
 
@@ -96,7 +96,7 @@ def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
 def ties_of(parts: MatchedParts, ranks: Ints) -> tuple[Ties, Ties]:
     """Take of a block the collectives whose members end together, and the sends and receives."""
     is_matched = parts.call >= 0
-    ends_together, is_transfer = (parts.columns.matches("op", *ops) for ops in (_END_TOGETHER, P2P))
+    ends_together, is_transfer = (parts.columns.matches("op", *ops) for ops in (END_TOGETHER, P2P))
     return _members(parts, is_matched & ends_together, ranks), _members(parts, is_matched & is_transfer, ranks)
 
 

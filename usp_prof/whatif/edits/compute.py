@@ -23,7 +23,7 @@ from usp_prof.replay.host_gaps import overlap
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import slowness, slowness_by_step
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
-from usp_prof.whatif.host_times import of_others, with_usual_hosts
+from usp_prof.whatif.host_times import with_repaired_hosts
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
@@ -50,6 +50,7 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
     """Let a rank (several: 2+3, or `all` slower ones) do its work as its peers do in the median, step by step.
 
     Its compute takes as long as theirs, and so does all that its host does: thinking, loading, pauses and launches.
+    What is faster than its peers' stays as it is.
     """
     edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
@@ -60,13 +61,15 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
             raise UsageError(f"rank {rank} has no peers to be compared with", hint=hint)
     nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
     for rank in wanted:
+        if slow_ranks[rank].ratio <= 1:
+            continue  # its compute needs no repair
         compute = nodes.of_rank(rank)
         compute = compute[nodes.kind[compute] == NodeKind.COMPUTE]
         ratio[compute] = slow_ranks[rank].ratio
         for step, in_step in slowness_by_step(slow_ranks[rank], graph).items():
             ratio[compute[nodes.step[compute] == step]] = in_step
     changed = graph.with_changes(duration=np.rint(graph.duration / ratio).astype(np.int64))
-    return with_usual_hosts(changed, request.tables, wanted, of_others)
+    return with_repaired_hosts(changed, request.tables, wanted)
 
 
 def _ranks(edit: Edit) -> list[int]:

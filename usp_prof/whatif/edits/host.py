@@ -17,7 +17,7 @@ import numpy as np
 from usp_prof.columns.intervals import union
 from usp_prof.columns.rows import lookup, rows_of
 from usp_prof.model.errors import UsageError
-from usp_prof.replay.graph import EdgeKind, NodeKind, events_of
+from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind, events_of
 from usp_prof.replay.host_gaps import (
     allocating,
     holds_thought,
@@ -29,9 +29,9 @@ from usp_prof.replay.host_gaps import (
     pauses,
     thinks,
 )
-from usp_prof.tables import clock
+from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.host_times import of_others, with_usual_hosts
+from usp_prof.whatif.host_times import with_repaired_hosts
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
@@ -96,14 +96,18 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
     """Let the next batch always be there: what the host spends in the data loader takes no time."""
     nodes, edges = graph.nodes, graph.edges
     gap, duration, lag = graph.gap.copy(), graph.duration.copy(), edges.lag.copy()
-    clocks, before, thinking = clock.of(request.tables), lane_before(graph), thinks(graph)
+    earliest = graph.earliest.copy()
+    clocks, before, thinking = rank_clocks(request.tables), lane_before(graph), thinks(graph)
     holds_late = thinking[edges.target] & (edges.kind != EdgeKind.LAUNCH) & (lag > 0)
     for rank in request.tables.ranks:
-        begin, end = (clocks.align(rank, when) for when in loading(request.tables, rank))
+        begin, end = (clocks.align_host(rank, when) for when in loading(request.tables, rank))
         if not len(begin):
             continue
         rows = nodes.of_rank(rank)
         rows = rows[thinking[rows]]
+        # The first node of all waits for what the loader did before it.
+        opens = rows[nodes.first_of_lane[rows] & (earliest[rows] > NEVER)]
+        earliest[opens] -= overlap(begin, end, np.full(len(opens), begin[0]), nodes.start[opens])
         # What the loader covers of the thinking before a node, of the node itself, and of an edge's lag.
         covered = overlap(begin, end, before[rows], nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
@@ -113,6 +117,7 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
         until = nodes.start[edges.target[late]]
         lag[late] -= np.minimum(overlap(begin, end, until - lag[late], until), lag[late])
     return graph.with_changes(
+        earliest=_taken(graph.earliest, earliest, request),
         gap=_taken(graph.gap, gap, request),
         duration=_taken(graph.duration, duration, request),
         edges=replace(edges, lag=_taken(edges.lag, lag, request)),
@@ -248,15 +253,15 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
     if not seen.get(rank):
         hint = f"one of {sorted(candidate for candidate, known in seen.items() if known)}"
         raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
-    return with_usual_hosts(graph, request.tables, [rank], of_others)
+    return with_repaired_hosts(graph, request.tables, [rank])
 
 
 def no_allocator_calls(graph: Graph, request: Request) -> Graph:
     """Let the allocator hold what it needs: the host spends no time on taking or giving back device memory."""
     gap = graph.gap.copy()
-    clocks, before = clock.of(request.tables), lane_before(graph)
+    clocks, before = rank_clocks(request.tables), lane_before(graph)
     for rank in request.tables.ranks:
-        begin, end = (clocks.align(rank, when) for when in allocating(request.tables.columns("launches", rank)))
+        begin, end = (clocks.align_host(rank, when) for when in allocating(request.tables.columns("launches", rank)))
         rows = graph.nodes.of_rank(rank)
         rows = rows[graph.nodes.of_host[rows]]
         covered = overlap(begin, end, before[rows], graph.nodes.start[rows])

@@ -1,0 +1,106 @@
+"""Full queues: launches that waited until the device took earlier work from their stream's queue.
+
+The driver's queue holds a limited number of launches. While it is full, a launch returns only when some work of its
+stream has ended: the call seems slow, but it waits for the device, and with faster kernels it would not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
+from usp_prof.replay.graph import EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.table import Columns
+    from usp_prof.replay.dependencies import RankEdges
+    from usp_prof.replay.rank_nodes import RankNodes
+
+LONG_NS = 20_000
+"""A launch takes a few microseconds; one that takes longer may have waited."""
+QUICK_NS = 5_000
+"""What a launch takes where all of a trace stood before a full queue."""
+DEEP_SHARE, LEAST_DEPTH = 0.9, 16
+"""A queue is full where about as many launches are pending as ever; one that never held 16 was never full."""
+ADMITTED_NS = 20_000
+"""A launch that waited for room comes back so soon after work on its stream has ended."""
+FEWEST = 8
+"""So many launches of a stream must have waited: one or two that end beside a kernel do so by chance."""
+
+
+def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
+    """Mark the calls that stood before a full queue.
+
+    Stream by stream, in the order of launch:
+      1. count what was pending when the call began: launched (also before the recording), but not begun on the device;
+      2. the queue was full where that count is about the largest of the whole trace;
+      3. of the calls made then, those count that are long and return right after work of the stream has ended.
+
+    `shift` brings times of the host to the clock of the device.
+    """
+    marked = np.zeros(len(launches), dtype=bool)
+    if not (launches["kernels"] > 0).any():
+        return marked
+    launch = rows_of(launches["event"], work["launch_event"])  # by work: its row in launches; -1: not in the trace
+    for unordered in rows_by_code(work.codes("lane")[0]).values():
+        of_stream = sorted_by(work["start_ns"], unordered)
+        # By call of this stream: its row in launches, and the first work that it started (a graph's starts many).
+        rows, first = np.unique(launch[of_stream], return_index=True)
+        rows, first = rows[rows >= 0], first[rows >= 0]
+        if len(rows) < FEWEST:
+            continue
+        begun = np.sort(work["start_ns"][of_stream[first]])
+        before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
+        rows = sorted_by(launches["start_ns"], rows)
+        called, call_ns = launches["start_ns"][rows] + shift, launches["dur_ns"][rows]
+        # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
+        pending = np.arange(len(rows)) - np.searchsorted(begun, called)
+        pending += len(before) - np.searchsorted(work["start_ns"][before], called)
+        if pending.max() < LEAST_DEPTH:
+            continue
+        ended = np.sort(work["start_ns"][of_stream] + work["dur_ns"][of_stream])
+        place = np.searchsorted(ended, called + call_ns, side="right") - 1
+        last_end = lookup(ended, place, missing=-1)
+        is_soon = (last_end > called) & (called + call_ns - last_end <= ADMITTED_NS)
+        is_deep = pending >= DEEP_SHARE * pending.max()
+        waited = is_soon & is_deep & (call_ns > LONG_NS)
+        if waited.sum() >= FEWEST:
+            marked[rows[waited]] = True
+    return marked
+
+
+def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
+    """Let a launch that waited for room in the queue return when work of its stream has ended."""
+    freeing, admitted = freed_by(nodes)
+    edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
+    gap[admitted] = np.minimum(gap[admitted], 0)
+
+
+def usual_launch_ns(lengths: Ints) -> int:
+    """Say what a launch takes itself, from those that did not wait for room."""
+    quick = lengths[lengths <= LONG_NS]
+    return int(np.median(quick)) if len(quick) else QUICK_NS
+
+
+def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
+    """Give for each launch that waited for room the work that ended last on its stream before it came back."""
+    admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
+    device = np.flatnonzero(nodes.of_device)
+    if not len(admitted):
+        return admitted, admitted
+    # By event number of a call: the lane of what it launched. Work without a call (-1) writes into the last place.
+    lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
+    lane_of[nodes.launch[device]] = nodes.lane[device]
+    of_lane = rows_by_code(nodes.lane[device])
+    source = np.full(len(admitted), -1)
+    for lane, rows in rows_by_code(lane_of[nodes.event[admitted]]).items():
+        if lane not in of_lane:
+            continue
+        by_end = sorted_by(nodes.end, device[of_lane[lane]])
+        place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
+        source[rows] = lookup(by_end, place, missing=-1)
+    is_known = source >= 0
+    return source[is_known], admitted[is_known]

@@ -1,0 +1,165 @@
+"""Rank clocks: the offset between host and device of each rank, and between devices, from causality.
+
+Timestamps have errors of tens of microseconds; launches, syncs and collectives are facts. Three facts bound the errors:
+
+  launch      no kernel starts before its launch                       host earlier by what contradicts this
+  sync        no stream sync returns before the copy it waits for      host later by what contradicts this
+  collective  all participants end together                            the whole rank moves by its median deviation
+
+The run's clocks (`tables.clock`) relate hosts. What is found here is added to them, for the replay only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import last_by, rows_by_code, rows_of
+from usp_prof.tables import calls, clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike
+
+    from usp_prof.columns.arrays import Ints
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.table_set import TableSet
+
+LARGEST_OFFSET_NS = 2_000_000
+"""A larger contradiction is not a difference of clocks: device timestamps are corrected to well below a millisecond."""
+SAME_END_NS = 10_000
+"""Participants of one call end this far apart even on one clock: a smaller deviation is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankClocks:
+    """Brings times of a rank's host and device to the common clock of the replay, and back."""
+
+    clock: Clock
+    host_ns: Mapping[int, int] = field(default_factory=dict)
+    """By rank: what to add to times of its host beyond `device_ns`."""
+    device_ns: Mapping[int, int] = field(default_factory=dict)
+    """By rank: what to add to all of its times beyond the run's clock."""
+
+    def align_device(self, rank: int, ns: ArrayLike) -> Ints:
+        """Bring device times of a rank to the common clock."""
+        return np.asarray(self.clock.align(rank, ns) + self.device_ns.get(rank, 0))
+
+    def align_host(self, rank: int, ns: ArrayLike) -> Ints:
+        """Bring host times of a rank to the common clock."""
+        return np.asarray(self.align_device(rank, ns) + self.host_ns.get(rank, 0))
+
+    def local_device(self, rank: int, ns: ArrayLike) -> Ints:
+        """Bring common times back to the clock of a rank's device."""
+        return self.clock.local(rank, np.asarray(ns) - self.device_ns.get(rank, 0))
+
+    def local_host(self, rank: int, ns: ArrayLike) -> Ints:
+        """Bring common times back to the clock of a rank's host."""
+        return self.local_device(rank, np.asarray(ns) - self.host_ns.get(rank, 0))
+
+
+def rank_clocks(tables: TableSet) -> RankClocks:
+    """Return the clocks of all ranks, estimated once."""
+    return tables.memo("rank clocks", lambda: _estimate(tables))
+
+
+def _estimate(tables: TableSet) -> RankClocks:
+    clocks = clock.of(tables)
+    host_ns = {rank: offset for rank in tables.ranks if (offset := host_offset(tables, rank))}
+    return RankClocks(clocks, host_ns, _device_offsets(tables, clocks))
+
+
+def host_offset(tables: TableSet, rank: int) -> int:
+    """Return what to add to a rank's host times so that no launch and no sync contradicts its device; 0 if none does.
+
+    The smallest correction within the bounds is taken. Where they contradict each other, launches decide: all of them
+    are certain, while the copy that a sync waits for is inferred.
+    """
+    launches, work = tables.columns("launches", rank), tables.columns("activities", rank)
+    row = rows_of(launches["event"], work["launch_event"])
+    linked = row >= 0
+    if not linked.any():
+        return 0
+    delay = work["start_ns"][linked] - launches["start_ns"][row[linked]]
+    latest = int(delay.min())
+    earliest = _sync_bound(launches, work, row)
+    offset = min(max(0, earliest), latest) if latest >= 0 else latest
+    return offset if abs(offset) <= LARGEST_OFFSET_NS else 0
+
+
+def _sync_bound(launches: Columns, work: Columns, row: Ints) -> int:
+    """Return by how much the host must be later for every stream sync to return after the copy launched before it.
+
+    A copy to the host is followed by a sync of its stream (`.item()`): the last call of that thread before the sync.
+    """
+    syncs = np.flatnonzero(launches.matches("name", "cudaStreamSynchronize", "hipStreamSynchronize"))
+    if not len(syncs):
+        return 0
+    is_copy = work.matches("kind", "memcpy") & (row >= 0)
+    # By call: the end of the copy that it launched; -1 for calls that launched none.
+    copy_end = np.full(len(launches), -1, np.int64)
+    copy_end[row[is_copy]] = (work["start_ns"] + work["dur_ns"])[is_copy]
+    thread, bound = launches.codes("thread")[0], 0
+    for of_thread in rows_by_code(thread).values():
+        launching = of_thread[launches["kernels"][of_thread] > 0]
+        own_syncs = syncs[np.isin(syncs, of_thread)]
+        before = last_by(launches["start_ns"], launching, by=launches["start_ns"][own_syncs])
+        known = before >= 0
+        end = copy_end[before[known]]
+        early = end - (launches["start_ns"] + launches["dur_ns"])[own_syncs[known]]
+        early = early[(end >= 0) & (early <= LARGEST_OFFSET_NS)]
+        bound = max(bound, int(early.max(initial=0)))
+    return bound
+
+
+def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
+    """Return what to add to the times of ranks with a device that end their calls earlier or later than the others.
+
+    The median over calls of a rank's distance to the median end of the call; only where it exceeds what participants
+    of one call differ by on one clock.
+    """
+    matched = calls.of(tables)
+    columns = matched.columns()
+    number, rank_of_part, end = [], [], []
+    ties = ~columns.matches("matched_by", "p2p") & (matched.parts.of_each_call() > 1)
+    for rank in tables.ranks:
+        parts = matched.parts.of(rank, "call", "part")
+        collectives = tables.columns("collectives", rank)
+        chosen = ties[parts["call"]]
+        if not len(tables.columns("kernels", rank)) or not chosen.any():
+            continue
+        part = parts["part"][chosen]
+        number.append(parts["call"][chosen])
+        rank_of_part.append(np.full(len(part), rank))
+        end.append(clocks.align(rank, collectives["start_ns"][part] + collectives["dur_ns"][part]))
+    if not number:
+        return {}
+    call, rank_of_end, ended = (np.concatenate(column) for column in (number, rank_of_part, end))
+    offsets: dict[int, int] = {}
+    for _ in range(3):  # of two ranks each is half the difference away, so a few rounds settle
+        deviation = ended - _median_per_call(call, ended)
+        moves = {rank: -int(np.median(deviation[rows])) for rank, rows in rows_by_code(rank_of_end).items()}
+        if not any(moves.values()):
+            break
+        for rank, by in moves.items():
+            offsets[rank] = offsets.get(rank, 0) + by
+            ended = np.where(rank_of_end == rank, ended + by, ended)
+    if not offsets:
+        return {}
+    base = int(np.median(list(offsets.values())))
+    return {rank: by - base for rank, by in offsets.items() if SAME_END_NS <= abs(by - base) <= LARGEST_OFFSET_NS}
+
+
+def _median_per_call(call: Ints, ended: Ints) -> Ints:
+    """Return for each participant the median end of its call."""
+    order = np.lexsort((ended, call))
+    begin = np.flatnonzero(np.append(True, np.diff(call[order]) != 0))
+    count = np.diff(np.append(begin, len(order)))
+    lower, upper = ended[order][begin + (count - 1) // 2], ended[order][begin + count // 2]
+    median = np.empty_like(ended)
+    median[order] = np.repeat(lower + (upper - lower) // 2, count)
+    return median

@@ -1,0 +1,186 @@
+"""Nodes of one rank: its device work, and the calls of its host that launch work or wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import first_of_run, lookup, rows_of, sorted_within
+from usp_prof.replay.full_queues import usual_launch_ns, waited_for_room
+from usp_prof.replay.graph import HOST_KINDS, NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
+
+
+_KINDS = {
+    "compute": NodeKind.COMPUTE,
+    "communication": NodeKind.COMMUNICATION,
+    "memcpy": NodeKind.COPY,
+    "memset": NodeKind.COPY,
+}
+HOST_LANE = "host"
+COMPUTING_LANE = "cpu"
+STAGED_NS = 100_000
+"""A call that stages a copy takes less."""
+STAGED_BYTES = 65_536
+"""A copy of up to this from pageable memory to the device is staged: its call returns at once (CUDA's API notes)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankNodes:
+    """One rank's nodes, sorted by lane and start: one entry per node in each array."""
+
+    rank: int
+    lane: Ints
+    kind: Ints
+    """Of `NodeKind`."""
+    start: Ints
+    duration: Ints
+    """Both on the clock of the rank's device; those of its host are shifted to it."""
+    step: Ints
+    """-1 outside of all steps."""
+    name: tuple[Ints, list[str]]
+    """Codes and texts."""
+    axis: tuple[Ints, list[str]]
+    """Codes and texts; -1 for calls of the host."""
+    event: Ints
+    """Its event among those of its rank's file."""
+    launch: Ints
+    """Event of the call that launched it; -1 where that is not in the trace."""
+    part: Ints
+    """Row of its rank's `collectives`; -1 for what is no communication."""
+    on_device: bool
+    """Some work was launched: the rank has a device next to its host."""
+    lane_names: tuple[str, ...]
+    """Names of the lanes by number."""
+    host_shift: int
+    """What was added to times of the host."""
+    end: Ints = field(init=False)
+    """Ends on the same clock."""
+    of_device: Flags = field(init=False)
+    """What the device did; on ranks without one, all nodes."""
+
+    def __post_init__(self) -> None:
+        """Compute what is needed again and again."""
+        object.__setattr__(self, "end", self.start + self.duration)
+        object.__setattr__(self, "of_device", np.isin(self.kind, HOST_KINDS, invert=True))
+
+    @property
+    def first_of_lane(self) -> Flags:
+        """Nodes that have none before them on their lane."""
+        return first_of_run(self.lane)
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return len(self.lane_names)
+
+
+def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
+    """Return one rank's nodes; `host_shift` brings times of its host to the clock of its device."""
+    work = tables.columns("activities", rank)
+    kind = work.by_text("kind", lambda text: _KINDS.get(text, NodeKind.COMPUTE), missing=0)
+    names, texts = work.codes("name")
+    axis = work.codes("axis")
+    lane, lane_names = _lanes(work, kind)
+    on_device = bool((work["launch_event"] >= 0).any())
+    host = _host_calls(tables, rank, work, host_shift)
+    if not on_device:
+        host = {column: values[:0] for column, values in host.items()}
+    # Device work, then the host's calls on a lane of their own behind all others.
+    none = np.full(len(host["event"]), -1)
+    columns = {
+        "lane": np.append(lane, none + len(lane_names) + 1),
+        "kind": np.append(kind, host["kind"]),
+        "start": np.append(work["start_ns"], host["start"]),
+        "duration": np.append(work["dur_ns"], host["duration"]),
+        "step": np.append(work["step"], host["step"]),
+        "event": np.append(work["event"], host["event"]),
+        "launch": np.append(work["launch_event"], none),
+        "part": np.append(work["collective"], none),
+    }
+    name = np.append(names, np.full(len(none), len(texts)))
+    axis_code = np.append(axis[0], none)
+    order = sorted_within(columns["lane"], columns["start"])
+    sorted_columns = {key: np.asarray(value, np.int64).take(order) for key, value in columns.items()}
+    return RankNodes(
+        rank,
+        name=(name[order], [*texts, HOST_LANE]),
+        axis=(axis_code[order], axis[1]),
+        on_device=on_device,
+        lane_names=(*lane_names, HOST_LANE),
+        host_shift=host_shift,
+        **sorted_columns,
+    )
+
+
+def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:
+    """Return lane numbers and names; threads that compute share one, and each posted transfer has its own."""
+    merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in work.codes("lane")[1]}
+    names = sorted(set(merged.values()))
+    lane = work.by_text("lane", lambda text: names.index(merged[text]), missing=0)
+    is_posted = work.satisfies("lane", lambda text: "p2p" in text) & (kind == NodeKind.COMMUNICATION)
+    posted = int(is_posted.sum())
+    lane[is_posted] = len(names) + np.arange(posted)
+    return lane, [*names, *(["p2p"] * posted)]
+
+
+def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[str, Ints]:
+    """Return the host's calls that start device work or wait for it; one that waits also has a return.
+
+    The return is a `RETURN` node, or `ADMITTED` for a launch that waited for room in a full queue. A thread that never
+    starts device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits for delays nothing.
+    """
+    launches = tables.columns("launches", rank)
+    starts_work = launches["kernels"] > 0
+    thread = launches.codes("thread")[0]
+    # By thread: whether it starts device work. The last entry is for -1, calls whose thread is unknown.
+    is_host = np.zeros(int(thread.max(initial=-1)) + 2, dtype=bool)
+    is_host[thread[starts_work]] = True
+    waits = launches.matches("kind", "sync") | launches["blocking"] | waits_for_own_copy(tables, rank, shift)
+    waits &= is_host[thread]
+    queued = waited_for_room(launches, work, shift) & ~waits
+    rows = np.flatnonzero(waits | starts_work)
+    waits, queued = waits[rows], queued[rows]
+    event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
+    start = start + shift
+    zeros = np.zeros(len(rows), np.int64)
+    # A call that waits takes no time itself: its return has what it takes. A launch that waited for room in the queue
+    # takes what a launch usually takes, before it waits.
+    usual = usual_launch_ns(length[~waits & ~queued])
+    own = np.where(waits, 0, np.where(queued, np.minimum(usual, length), length))
+    call = {"event": event, "start": start, "duration": own, "kind": zeros + int(NodeKind.HOST), "step": step}
+    return_kind = np.where(queued, int(NodeKind.ADMITTED), int(NodeKind.RETURN))
+    back = {"event": event, "start": start + length, "duration": zeros, "kind": return_kind, "step": step}
+    comes_back = waits | queued
+    return {column: np.append(values, back[column][comes_back]) for column, values in call.items()}
+
+
+def waits_for_own_copy(tables: TableSet, rank: int, shift: int) -> Flags:
+    """Mark asynchronous copies whose call waits all the same: those of pageable memory.
+
+    To the host, the call returns when the copy has ended. To the device, it returns when the stream has reached the
+    copy, unless the copy is small enough to be staged. Pinned memory and copies within the device never wait, also
+    where a copy happens to end within its call because the queue was empty.
+    """
+    launches, kernels = tables.columns("launches", rank), tables.columns("kernels", rank)
+    waits = np.zeros(len(launches), dtype=bool)
+    is_pageable = kernels.satisfies("name", lambda name: "Pageable" in name)
+    copies = np.flatnonzero(is_pageable)
+    call = rows_of(launches["event"], kernels["launch_event"][copies])
+    length = lookup(launches["dur_ns"], call, missing=0)
+    returned = lookup(launches["start_ns"] + launches["dur_ns"], call, missing=-1) + shift
+    # A call to the device that returned before its copy began was staged.
+    reached = returned + STAGED_NS >= kernels["start_ns"][copies]
+    may_wait = (kernels["bytes"][copies] > STAGED_BYTES) | (length > STAGED_NS)
+    waits[call[(call >= 0) & (_to_host(kernels)[copies] | (may_wait & reached))]] = True
+    return waits
+
+
+def _to_host(kernels: Columns) -> Flags:
+    return kernels.satisfies("name", lambda name: "DtoH" in name or "Device -> Pageable" in name)

@@ -1,0 +1,195 @@
+"""Stream waits: device work that waits for work on another stream, of ranks with a device.
+
+CUDA orders two streams by an event: the host records it behind some work of one stream and lets another stream wait for
+it (`cudaStreamWaitEvent`). Traces name the call but rarely its streams, so three rules find what waits for what:
+
+  1. Only work whose launch follows a wait call of its thread can wait. Where a trace has no such calls, any work can.
+  2. It can only wait for work that was launched before: the last of each other stream.
+  3. A pair of kinds (say, compute behind an all-reduce of `tp`) is a dependency where it holds in nearly every case, on
+     all ranks, and decided the start of the waiting work at least once. What coincides now and then is none.
+
+Work that begins right when other work ends, and that nothing else explains, waited for it in that case only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import (
+    first_of_run,
+    first_rows,
+    group_codes,
+    lookup,
+    rows_by_code,
+    rows_of,
+    sorted_by,
+    stacked_codes,
+)
+from usp_prof.replay.graph import NEVER, NodeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.replay.rank_nodes import RankNodes
+    from usp_prof.tables.table_set import TableSet
+
+NEARLY_ALWAYS = 0.9
+"""A dependency of a kind holds in this share of its cases; the rest is what timestamps get wrong."""
+PROMPT_NS = 20_000
+"""Work that waited for another stream begins this soon after; an event takes some microseconds to arrive."""
+UNEXPLAINED_NS = 3_000
+"""A gap up to this is the time between two kernels of a stream."""
+_WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Pairs of work on two streams of one rank, of which the second may wait for the first."""
+
+    source: Ints
+    target: Ints
+    kind: tuple[Ints, list[str]]
+    """Codes and texts of what kind of work waits for what kind."""
+    holds: Flags
+    """The second began after the first had ended."""
+    decides: Flags
+    """The second began when the first ended, and nothing else explains when it began."""
+    is_called: Flags
+    """The host called for a wait before the launch of the second or, without such calls in the trace, may have."""
+    is_issue: Flags
+    """Communication behind the compute launched before it, which PyTorch always orders."""
+
+
+def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> Candidates:
+    """Return the pairs of one rank; `explained_at` is when stream and launch let each node begin."""
+    device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
+    called_at, has_calls = _wait_calls(tables, nodes, device)
+    # A wait belongs to the launch that follows its call. Without any calls in the trace each launch may have one.
+    is_asked = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
+    asked, asked_at = device[is_asked], (called_at if has_calls else launched_at[device])[is_asked]
+    late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
+    late = np.setdiff1d(late, asked)  # not called for right before its launch, but later than anything explains
+    target = np.concatenate([asked, late])
+    before = np.concatenate([asked_at, launched_at[late]])
+    called = np.concatenate([np.ones(len(asked), bool), np.zeros(len(late), bool)])
+    nothing = np.zeros(0, np.int64)
+    pairs = [(nothing, nothing, called[:0])]
+    for lane in np.unique(nodes.lane[device]).tolist():
+        of_lane = sorted_by(launched_at, device[nodes.lane[device] == lane])
+        place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # of equal times, the call came later
+        chosen = np.flatnonzero((place >= 0) & (nodes.lane[target] != lane))
+        last = of_lane[place[chosen]]
+        pairs.append((last, chosen, called[chosen]))
+        # Where the last one cannot be meant (a gather ahead of its time), the last that had ended may be.
+        late_row = chosen[nodes.end[last] > nodes.start[target[chosen]]]
+        ended = (
+            np.minimum(
+                np.searchsorted(nodes.end[of_lane], nodes.start[target[late_row]], side="right"), place[late_row]
+            )
+            - 1
+        )
+        has_ended = ended >= 0
+        pairs.append((of_lane[ended[has_ended]], late_row[has_ended], np.zeros(int(has_ended.sum()), bool)))
+    source, row, is_called = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return _judged(nodes, source, target[row], is_called, explained_at)
+
+
+def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> Flags:
+    """Mark the work that was launched right after work of another stream: where traces name no waits, it may wait."""
+    by_launch = np.argsort(launched_at[device], kind="stable")
+    follows = np.empty(len(device), bool)
+    follows[by_launch] = first_of_run(nodes.lane[device][by_launch])
+    return np.asarray(follows | (nodes.kind[device] == NodeKind.COMMUNICATION))
+
+
+def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, explained_at: Ints) -> Candidates:
+    holds = nodes.end[source] <= nodes.start[target]
+    since = nodes.start[target] - nodes.end[source]
+    decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & (since <= PROMPT_NS)
+    # Of several that ended just before, the last is what was waited for.
+    last_end = np.full(len(nodes.lane), NEVER)
+    np.maximum.at(last_end, target[decides], nodes.end[source[decides]])
+    decides &= nodes.end[source] == last_end[target]
+    is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
+    return Candidates(source, target, _kinds(nodes, source, target), holds, decides, is_called, is_issue)
+
+
+def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str]]:
+    """Return codes and names of the kind of each pair.
+
+    Communication counts by axis and name, other work by its stream, and work that waits by its name as well.
+    """
+    communicates = nodes.kind == NodeKind.COMMUNICATION
+    name, lane = nodes.name[0], np.where(communicates, -1, nodes.lane)
+    of_source = group_codes(nodes.kind, nodes.axis[0], np.where(communicates, name, -1), lane)
+    of_target = group_codes(nodes.kind, nodes.axis[0], name, lane)
+    if not len(source):
+        return source, []
+    pair = group_codes(of_source[source], of_target[target])
+    texts = []
+    for row in first_rows(pair).tolist():
+        before, behind = int(source[row]), int(target[row])
+        texts.append(f"{_word(nodes, before)} > {_word(nodes, behind)} {nodes.name[1][name[behind]]}")
+    return pair, texts
+
+
+def _word(nodes: RankNodes, node: int) -> str:
+    if nodes.kind[node] == NodeKind.COMMUNICATION:
+        axis = nodes.axis[1][nodes.axis[0][node]] if nodes.axis[0][node] >= 0 else ""
+        return f"{axis} {nodes.name[1][nodes.name[0][node]]}"
+    return f"{NodeKind(int(nodes.kind[node])).name} {nodes.lane_names[nodes.lane[node]]}"
+
+
+def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints) -> tuple[Ints, bool]:
+    """Return for each launched node the last wait call between the launch before it on its thread and its own.
+
+    NEVER where there is none. The second value tells whether the trace has such calls at all.
+    """
+    launches = tables.columns("launches", nodes.rank)
+    is_wait = launches.matches("name", *_WAIT_CALLS)
+    called_at = np.full(len(device), NEVER)
+    if not is_wait.any():
+        return called_at, False
+    thread, shift = launches.codes("thread")[0], nodes.host_shift
+    row_of_node = rows_of(launches["event"], nodes.launch[device])
+    wait_of_row = np.full(len(launches), NEVER)
+    for calls in rows_by_code(thread).values():
+        calls = sorted_by(launches["start_ns"], calls)  # noqa: PLW2901
+        starts_work, waits = launches["kernels"][calls] > 0, is_wait[calls]
+        # By call: the place of the last launch before it, and of the last wait before it.
+        place = np.arange(len(calls))
+        last_wait = np.maximum.accumulate(np.where(waits, place, -1))
+        last_launch = np.maximum.accumulate(np.where(starts_work, place, -1))
+        before = np.append(-1, last_launch[:-1])
+        found = starts_work & (last_wait > before)
+        wait_of_row[calls[found]] = launches["start_ns"][calls[last_wait[found]]] + shift
+    return lookup(wait_of_row, row_of_node, missing=NEVER), True
+
+
+def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
+    """Return for each rank the pairs that are dependencies, judged by all ranks together.
+
+    The third rule of the module, and each case that a wait call or the timing of that case alone decides.
+    """
+    if not sum(len(one.source) for one in of_ranks):
+        return [(one.source, one.target) for one in of_ranks]
+    kind, texts = stacked_codes(one.kind for one in of_ranks)
+    holds, decides, called, issue = (
+        np.concatenate([getattr(one, name) for one in of_ranks])
+        for name in ("holds", "decides", "is_called", "is_issue")
+    )
+    cases = np.bincount(kind[called], minlength=len(texts))
+    share = np.bincount(kind[called], holds[called], len(texts)) / np.maximum(cases, 1)
+    has_decided = np.bincount(kind, decides | (issue & called), len(texts)) > 0
+    is_rule = (share >= NEARLY_ALWAYS) & has_decided
+    taken = (holds & called & is_rule[kind]) | decides
+    pairs, low = [], 0
+    for one in of_ranks:
+        chosen = taken[low : low + len(one.source)]
+        pairs.append((one.source[chosen], one.target[chosen]))
+        low += len(one.source)
+    return pairs
