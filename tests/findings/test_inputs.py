@@ -22,7 +22,7 @@ def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
     tables = run({0: STEP, 1: STEP})
     assert damage(tables, (Input.ALL_RANKS,)) == ""
     tables.health.append(HealthRow(code, Severity.DATA_LOSS, rank=1, detail="the file ends early"))
-    reason = damage(tables, (Input.LAUNCHES, Input.ALL_RANKS))
+    reason = damage(tables, (Input.ALL_RANKS,))
     assert reason == f"needs complete traces of all ranks: rank 1: {code} (the file ends early)"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from damaged import DAMAGES, Traces, can_have
 from made_gpu import write_plain
 
 import usp_prof
-from usp_prof.analyses import clock
+from usp_prof.analyses import breakdown, clock, mfu, overlap
 from usp_prof.inputs.discovery import discover
 from usp_prof.model.health import HealthRow, Severity
 
@@ -94,3 +96,31 @@ DEVICES_WITHOUT_LINKS = ("mtia_inference_trace",)
 def test_undamaged_runs_have_no_row(path: str, run: str, tmp_path: Path) -> None:
     rows = [row for row in rows_of(Path(path), tmp_path, run) if Path(path).name not in DEVICES_WITHOUT_LINKS]
     assert rows == []
+
+
+@pytest.mark.parametrize("damage", ["first 15% of linked kernels", "every 10th kernel", "device cut at 70%"])
+def test_figures_that_lost_work_touches_are_bounded_or_withheld(damage: str, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    traces = damaged.read(OWN / "gpu-late-input")
+    for folder, change in ((whole, dict), (cut, DAMAGES[damage])):
+        damaged.write(change(traces), folder)
+        shutil.copy(OWN / "gpu-late-input" / "run.json", folder)
+    own, lossy = (usp_prof.open_run(folder, cache_dir=tmp_path / "store") for folder in (whole, cut))
+    assert {value.metric.id for value in mfu.compute(own.tables).values()} >= {"mfu", "tokens_per_second"}
+    result = mfu.compute(lossy.tables)
+    assert not {"mfu", "hfu"} & {value.metric.id for value in result.values()}
+    assert "figures_withheld" in {row.code for row in result.notes}
+    assert overlap.compute(lossy.tables).to_pandas().empty
+    parts, true_parts = (breakdown.compute(run.tables).parts for run in (lossy, own))
+    idle = parts.idle.sum(axis=1)
+    assert (parts.compute + parts.exposed.sum(axis=1) + parts.memcpy + parts.unrecorded + idle == parts.wall).all()
+    if damage == "device cut at 70%":
+        # Steps that the end of the record cuts are left out, and the others hold what they held.
+        assert set(parts.step.tolist()) < set(true_parts.step.tolist())
+        assert (parts.unrecorded == 0).all()
+        return
+    assert parts.unrecorded.sum() > 0
+    true_idle = true_parts.idle.sum()
+    assert idle.sum() <= true_idle * 1.02
+    assert true_idle <= (idle + parts.unrecorded).sum() * 1.02
+    assert re.search(r"the device idles \d.* to \d.* of the step", str(lossy.breakdown()))

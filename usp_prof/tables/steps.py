@@ -13,6 +13,7 @@ from usp_prof.columns.rows import first_of_run, lookup, per_code, range_at, sort
 from usp_prof.contract import format_mark
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table
+from usp_prof.tables.completeness.device_work import NOTABLE
 from usp_prof.tables.events.frame import MARKS
 from usp_prof.tables.launches import LAUNCHING, kind_of
 from usp_prof.tables.step_cuts import patterns
@@ -87,18 +88,35 @@ def find(frame: EventFrame, links: Links) -> Steps:
 
 
 def recorded(steps: Steps, frame: EventFrame, links: Links, promised: Promises) -> Steps:
-    """Leave out the steps that the end of the device's record cuts; where none remains, let the last one go on.
+    """Leave out the steps that the end of the device's record cuts, and widen the first and last one by lost work.
 
-    A step that goes on ends no earlier than the last launch whose work is lost: that time is then not recorded.
+    A step is cut if a notable share of its launches lost their work there. The first step begins no later than the
+    launches that lost their work before it, the last one ends no earlier than its last launch: that time is then not
+    recorded.
     """
-    lost_at = np.sort(frame.start[links.calls[promised.is_behind]])
-    is_cut = np.searchsorted(lost_at, steps.host_end) > np.searchsorted(lost_at, steps.host_start)
-    if not is_cut.any():
+    at = frame.start[links.calls]
+    if not promised.is_lost.any() or not len(steps.number):
         return steps
-    if is_cut.all():
-        return replace(steps, end=np.append(steps.end[:-1], max(int(steps.end[-1]), int(lost_at[-1]))))
+    lost_at, end_lost_at, launched_at = (
+        np.sort(at[chosen]) for chosen in (promised.is_lost, promised.is_behind, promised.kind > 0)
+    )
+    cut, launched = (
+        np.searchsorted(some, steps.host_end) - np.searchsorted(some, steps.host_start)
+        for some in (end_lost_at, launched_at)
+    )
+    is_whole = cut <= NOTABLE * launched
+    kept = is_whole if is_whole.any() else np.ones(len(is_whole), bool)
     columns = ("number", "start", "end", "host_start", "host_end")
-    return replace(steps, **{name: getattr(steps, name)[~is_cut] for name in columns})
+    number, start, end, host_start, host_end = (getattr(steps, name)[kept] for name in columns)
+    # Launches of the first step ahead of the first one whose work is there.
+    has_work_at = np.sort(at[(promised.kind > 0) & ~promised.is_lost])
+    first_with_work = has_work_at[np.searchsorted(has_work_at, host_start[0]) :][:1]
+    ahead = lost_at[(lost_at >= host_start[0]) & (lost_at < (first_with_work if len(first_with_work) else host_end[0]))]
+    start, end = start.copy(), end.copy()
+    start[0] = min(int(start[0]), int(ahead.min(initial=start[0])))
+    behind = end_lost_at[(end_lost_at >= host_start[-1]) & (end_lost_at < host_end[-1])]
+    end[-1] = max(int(end[-1]), int(behind.max(initial=end[-1])))
+    return replace(steps, number=number, start=start, end=end, host_start=host_start, host_end=host_end)
 
 
 def build(frame: EventFrame, steps: Steps) -> pa.Table:
