@@ -176,6 +176,10 @@ class Run(Questions):
         """
         return self._derived.derived(form, write)
 
+    def _repr_html_(self) -> str:
+        """Return the summary for a notebook."""
+        return self.summary._repr_html_()
+
     def __repr__(self) -> str:
         return f"Run({self.name!r}, ranks={len(self.ranks)}, path={str(self.path)!r})"
 

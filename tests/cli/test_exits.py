@@ -180,6 +180,25 @@ print(status, left)
 """
 
 
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "usp_prof", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("usp-prof ")) == (0, True)
+
+
+def test_a_misspelt_command_gets_the_nearest(tmp_path: Path) -> None:
+    done = command("analyse", "run", cwd=tmp_path)
+    assert done.returncode == Exit.UNUSABLE
+    assert "hint: did you mean analyze?" in done.stderr
+
+
+@pytest.mark.parametrize("steps", ["1:1", "1-1"])
+@pytest.mark.parametrize("words", [("analyze", "--format", "json"), ("export",)])
+def test_steps_are_written_alike_everywhere(run: Path, tmp_path: Path, words: tuple[str, ...], steps: str) -> None:
+    assert command(words[0], run, *words[1:], "--steps", steps, "-o", "out.json", cwd=tmp_path).returncode == 0
+    done = command(words[0], run, *words[1:], "--steps", "4:3", "-o", "out.json", cwd=tmp_path)
+    assert (done.returncode, "ends before it begins" in done.stderr) == (Exit.UNUSABLE, True)
+
+
 def test_a_synthetic_run_needs_a_folder(tmp_path: Path) -> None:
     done = command("synth", "", cwd=tmp_path)
     assert done.returncode == Exit.UNUSABLE

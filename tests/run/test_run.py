@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiny
 
-from usp_prof import open_run
+from usp_prof import check, open_run
 from usp_prof.contract import Manifest
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.tables import catalogue
@@ -258,3 +258,16 @@ def test_what_is_alike_on_several_ranks_is_one_row(folder: Path) -> None:
 def test_nothing_to_open(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         open_run(tmp_path)
+
+
+def test_misused_arguments_are_refused_with_a_hint(folder: Path) -> None:
+    run = open_run(folder)
+    with pytest.raises(UsageError, match="an edit is a text, not list"):
+        run.whatif(["no_pauses"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the limit of step_time is a text with its unit"):
+        check(run, max_regression={"step_time": 0.03})  # type: ignore[dict-item]
+
+
+def test_a_run_shows_its_summary_in_a_notebook(folder: Path) -> None:
+    run = open_run(folder)
+    assert run._repr_html_() == run.summary._repr_html_()

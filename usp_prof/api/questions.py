@@ -147,6 +147,9 @@ class Questions:
         A run too large to be replayed whole is replayed on replicas that stand for all, which the answer says.
         Raises `UspProfError` for an edit that there is not; the reference lists all.
         """
+        if odd := [edit for edit in edits if not isinstance(edit, str)]:
+            hint = 'give each by itself: run.whatif("no_pauses", "ideal,rank=3")'
+            raise UsageError(f"an edit is a text, not {type(odd[0]).__name__}", hint=hint)
         if not edits:
             raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')
         from usp_prof.api.compared import Predicted  # noqa: PLC0415 - whoever only reads needs no replay

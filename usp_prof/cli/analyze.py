@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import platform
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from usp_prof.cli.opening import (
     open_from,
     output,
     parse_numbers,
+    parse_steps,
     read_snapshots,
     whole_number,
     write_out,
@@ -63,7 +63,6 @@ EXAMPLES = """\
 FORMATS = ("terminal", "json", "markdown", "html")
 ALL = "all"
 _PIPED_WIDTH = 80
-_RANGE = re.compile(r"(?P<first>\d*)(?P<colon>:?)(?P<last>\d*)\Z")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     """Open, analyse, write."""
     only = _names(args.only)
     shown = parse_numbers(args.ranks, "--ranks") if args.ranks and not is_sampling(args.ranks) else None
-    selection = Selection(shown, *_step_range(args.steps))
+    selection = Selection(shown, *parse_steps(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
         raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
@@ -287,19 +286,3 @@ def _names(text: str) -> tuple[str, ...]:
         if name not in NAMES:
             raise unknown_name("analysis", name, NAMES)
     return names
-
-
-def _step_range(text: str) -> tuple[int | None, int | None]:
-    """Read A:B, A:, :B or A."""
-    if not text:
-        return None, None
-    match = _RANGE.match(text)
-    if match is None or text == ":":
-        raise UsageError(f"--steps {text!r} is not a range of steps", hint="write it like --steps 3:7, 3:, :7 or 3")
-    first = int(match["first"]) if match["first"] else None
-    if not match["colon"]:
-        return first, first
-    last = int(match["last"]) if match["last"] else None
-    if first is not None and last is not None and last < first:
-        raise UsageError(f"--steps {text!r} ends before it begins", hint=f"write --steps {last}:{first}")
-    return first, last

@@ -12,10 +12,12 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
 from contextlib import ExitStack
+from difflib import get_close_matches
 from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
@@ -242,6 +244,9 @@ class Command(Protocol):
         ...
 
 
+_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
+
+
 class _Parser(argparse.ArgumentParser):
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         """Write the help; the class's own way passes over a disk that is full."""
@@ -249,7 +254,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"error: {message}\nhint: {self.prog} --help\n")
+        choice = _UNKNOWN_COMMAND.search(message)
+        near = get_close_matches(choice[1], dict(COMMANDS), n=1) if choice else []
+        hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help"
+        self.exit(2, f"error: {message}\nhint: {hint}\n")
 
 
 def _named_place(text: str) -> str:

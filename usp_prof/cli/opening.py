@@ -226,6 +226,25 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(sorted(out))
 
 
+_STEPS = re.compile(r"(?P<first>\d*)(?P<colon>[:-]?)(?P<last>\d*)\Z")
+
+
+def parse_steps(text: str) -> tuple[int | None, int | None]:
+    """Read `--steps`: A:B, A:, :B or A; A-B, as ranks are written, is A:B."""
+    if not text:
+        return None, None
+    match = _STEPS.match(text)
+    if match is None or text in {":", "-"}:
+        raise UsageError(f"--steps {text!r} is not a range of steps", hint="write it like --steps 3:7, 3:, :7 or 3")
+    first = int(match["first"]) if match["first"] else None
+    if not match["colon"]:
+        return first, first
+    last = int(match["last"]) if match["last"] else None
+    if first is not None and last is not None and last < first:
+        raise UsageError(f"--steps {text!r} ends before it begins", hint=f"write --steps {last}:{first}")
+    return first, last
+
+
 # Memory snapshots: the rank of each, as named before it or by its file's name.
 
 _GIVEN = re.compile(r"(?P<rank>\d+)=(?P<path>.+)", re.DOTALL)

@@ -128,6 +128,11 @@ class Policy:
 
     def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
         """Put the command line's words before everything else."""
+        if odd := [name for name, text in max_regression.items() if not isinstance(text, str)]:
+            hint = f'max_regression={{"{odd[0]}": "3%"}}, or "1pp" for a share'
+            raise UsageError(
+                f"the limit of {odd[0]} is a text with its unit, not {max_regression[odd[0]]!r}", hint=hint
+            )
         rules = tuple(_override(self.rules, name, text) for name, text in max_regression.items())
         rules += _of_family(rules, self.rules)
         floors = {**dict(self.minimum), **minimum}

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from usp_prof import limits
+from usp_prof.columns.arrow import index_of
 from usp_prof.columns.rows import first_rows
 from usp_prof.columns.table import Columns
 from usp_prof.inputs.source import Source
@@ -87,7 +88,7 @@ def _rank_of_process(raw: RawTrace) -> dict[str, int]:
     # One event per process: its arguments state the rank, or no event's do.
     rows = first_rows(events.narrow_codes("process")[0]) if len(events) else np.zeros(0, np.int64)
     stated = pc.extract_regex(
-        raw.events["args"].cast(pa.string()).take(pa.array(rows)), r'"rank":\s*(?P<rank>\d{1,9})\b'
+        raw.events["args"].take(index_of(rows)).cast(pa.string()), r'"rank":\s*(?P<rank>\d{1,9})\b'
     )
     for row, found in zip(rows.tolist(), stated.to_pylist(), strict=True):
         if found is not None:

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from usp_prof.columns.arrow import array_of, numbers_of, texts_of
 from usp_prof.columns.rows import lookup, numbered
 from usp_prof.contract import parse_mark
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.lanes import Tracks
@@ -68,11 +70,11 @@ def classify(names: Sequence[str]) -> list[tuple[WorkKind, str]]:
     if len(names) < _MANY:
         return [_classified(name) for name in names]
     rule_of_name = np.full(len(names), -1, np.int64)
-    left, texts = np.arange(len(names)), pa.array(names, pa.string())
+    left, texts = np.arange(len(names)), texts_of(names)
     for place, rule in enumerate(rules()):
-        is_found = pc.match_substring_regex(texts, rule.pattern.pattern).to_numpy(zero_copy_only=False)
+        is_found = numbers_of(pc.match_substring_regex(texts, rule.pattern.pattern))
         rule_of_name[left[is_found]] = place
-        left, texts = left[~is_found], texts.filter(pa.array(~is_found))
+        left, texts = left[~is_found], texts.filter(array_of(~is_found))
     results = [(rule.kind, rule.library) for rule in rules()] + [_OTHER]  # -1: no rule matches
     return [results[place] for place in rule_of_name.tolist()]
 
