@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.columns.rows import group_codes, lookup, numbered
+from usp_prof.columns.rows import first_rows, group_codes, lookup, numbered
+from usp_prof.model.topology import Axis
 from usp_prof.replay.graph import NodeKind
 from usp_prof.tables import calls
+from usp_prof.tables.parallelism.mesh import talking
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 
 
 ALIKE = 0.02
-"""Without coordinates, ranks whose numbers of compute activities differ by less than this do the same work."""
+"""Ranks that do not communicate, and whose numbers of compute activities differ by less than this, are peers."""
+MISSING, FEWEST_MISSING = 0.05, 2
+"""Share and number of collectives that one of two peers may lack: recordings begin and end at different moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,63 @@ def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
-    """Group the ranks that do the same work: of one pipeline stage, as the manifest or the work itself says.
-
-    Without a manifest ranks are sorted by how many pieces of compute they ran; a group goes on while they are nearly as
-    many as those of its first rank.
-    """
+    """Group the ranks that have the same role: one pipeline stage in the mesh or, without one, the same collectives."""
     places = tables.manifest.coordinates if tables.manifest else {}
     if all(str(rank) in places for rank in tables.ranks):
         stages: dict[int, list[int]] = {}
         for rank in tables.ranks:
             stages.setdefault(places[str(rank)].get("pp", 0), []).append(rank)
         return [tuple(ranks) for _, ranks in sorted(stages.items())]
+    return tables.memo("peer groups", lambda: _same_collectives(tables, graph))
+
+
+def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
+    """Group the ranks that run the same collectives equally often, and are not stages of one pipeline.
+
+    How many kernels a rank runs is no criterion: libraries choose them by input. Where no rank communicates, it has to
+    be: a group goes on while ranks run nearly as many as its first.
+    """
+    parts = {rank: tables.columns("collectives", rank) for rank in tables.ranks}
+    calls_of_rank = {rank: _collectives(rank, own) for rank, own in parts.items()}
+    if not any(calls_of_rank.values()):
+        return _same_number_of_kernels(tables, graph)
+    # Ranks that send to one another, but for a ring of context parallelism, are stages of one pipeline.
+    transfers = {rank: own.take(~own.matches("axis", Axis.CP)) for rank, own in parts.items()}
+    pipeline = {rank: place for place, ranks in enumerate(talking(transfers)) for rank in ranks}
+    groups: list[list[int]] = []
+    for rank in tables.ranks:
+        for group in groups:
+            is_other_stage = rank in pipeline and any(pipeline.get(other) == pipeline[rank] for other in group)
+            if not is_other_stage and _alike(calls_of_rank[rank], calls_of_rank[group[0]]):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return [tuple(group) for group in groups]
+
+
+def _collectives(rank: int, parts: Columns) -> Counter[str]:
+    """Count a rank's collectives within steps by operation, axis and, of transfers, direction; sizes depend on data."""
+    inside = parts.take(np.flatnonzero(parts["step"] >= 0))
+    (op, ops), (axis, axes) = inside.codes("op"), inside.codes("axis")
+    # In a pipeline it matters where a transfer goes; a ring has no ends.
+    is_directed = (inside["peer"] >= 0) & ~inside.matches("axis", Axis.CP)
+    ahead = np.where(is_directed, np.sign(inside["peer"] - rank), 0)
+    kind = group_codes(op, axis, ahead)
+    rows = first_rows(kind).tolist() if len(kind) else []
+    counts = np.bincount(kind).tolist() if len(kind) else []
+    return Counter(
+        {f"{ops[op[row]]} {axes[axis[row]]} {ahead[row]}": count for row, count in zip(rows, counts, strict=True)}
+    )
+
+
+def _alike(one: Counter[str], other: Counter[str]) -> bool:
+    """Return whether two ranks run the same collectives, but for a few that one recording lacks."""
+    missing = (one - other).total() + (other - one).total()
+    return missing <= max(FEWEST_MISSING, MISSING * max(one.total(), other.total()))
+
+
+def _same_number_of_kernels(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
     computes = graph.nodes.kind == NodeKind.COMPUTE
     number = {rank: int(computes[graph.nodes.of_rank(rank)].sum()) for rank in tables.ranks}
     groups: list[list[int]] = []

@@ -194,6 +194,8 @@ _TOGETHER_NS = 100_000
 """Median distance of the ends of one collective's members; 1 to 63 us were measured on five recorded jobs."""
 _TOGETHER_ELSEWHERE_NS = 20_000
 """The same, once the distance of two hosts' clocks has been taken out."""
+_DEVICE_CLOCKS_NS = 2_000_000
+"""Device timestamps are corrected to the host's clock to well below this."""
 _OVERLAPPING = 0.8
 """Share of the collectives that overlap on two ranks; recordings of 4 to 8 ranks have 0.9 to 1."""
 _PAIR = 2
@@ -233,7 +235,8 @@ def _together(bare: Mapping[int, Columns], hosts: Mapping[int, str]) -> bool:
 def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
     """Say whether a rank's operations are those of the longest recording, or a stretch of them, and end with them.
 
-    On another host, the median distance of the ends is the distance of the clocks, and is taken out first.
+    The median distance of the ends is the distance of the clocks, and is taken out first. On one host, only the
+    timestamps of two devices can differ, and by little.
     """
     if not len(other):
         return False
@@ -243,7 +246,9 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
     for place in _places_of_sequence(other["op"].tolist(), longest["op"].tolist()):
         stretch = slice(place, place + len(other))
         apart = other_end - end[stretch]
-        clock = 0 if same_host else int(np.median(apart))
+        clock = int(np.median(apart))
+        if same_host and abs(clock) > _DEVICE_CLOCKS_NS:
+            continue
         last_start = np.maximum(other_start - clock, start[stretch])
         first_end = np.minimum(other_end - clock, end[stretch])
         is_overlapping = last_start <= first_end
