@@ -86,7 +86,7 @@ def test_a_current_folder_that_was_removed_is_unusable(run: Path) -> None:
         words, cwd=gone, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
     )
     assert done.returncode == Exit.UNUSABLE, done.stderr
-    assert "the current folder is no longer there" in done.stderr
+    assert "the current folder no longer exists" in done.stderr
 
 
 NOWHERE = """
@@ -123,7 +123,7 @@ def test_a_place_that_is_missing_is_no_missing_folder(capsys: pytest.CaptureFixt
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
     assert run_to_exit(nowhere, show_tracebacks=False) == Exit.FAILED
-    assert "nothing can be written: No usable temporary" in capsys.readouterr().err
+    assert "no temporary folder is writable: No usable temporary" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[s
     text = " ".join(capsys.readouterr().out.split())
     assert "megatron cannot run" in text
     assert "ZeRO-3 is its FSDP, which is not run with a pipeline here (" in text
-    assert "start the first: " in text
+    assert "command of the first plan: " in text
     assert main([*words, "--batch", "512", "--for", "torchtitan", "--format", "json"]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert len(plans) == 10
@@ -54,7 +54,7 @@ def test_a_trainer_that_can_run_nothing_is_named_and_all_is_listed(
     words = ["plan", "--model", model, "--sequence", "1024", "--devices", "8", "--device", "H100", "--batch", "64"]
     assert main([*words, "--for", "torchtitan"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "torchtitan can run none of those that would fit, so all are listed: it has no configuration" in text
+    assert "torchtitan cannot run any plan that fits, so all are listed: it has no configuration" in text
     assert "no plan can be started: torchtitan cannot run" in text
 
 
@@ -144,7 +144,7 @@ def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", model, "--sequence", "1024", "--devices", "1", "--device", "H100", "--batch", "8"]
     assert main([*words, "--memory-share", "0.001"]) == 1
-    assert "nothing fits: the leanest needs" in capsys.readouterr().out
+    assert "nothing fits: every configuration needs at least" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("missing", ["--model", "--device", "--devices", "--batch"])

@@ -128,7 +128,7 @@ def test_the_ideal_names_the_slow_rank(folder: Path, capsys: pytest.CaptureFixtu
     first = next(part for part in data["parts"] if part["what"] == "rank")
     assert first["name"] == "1"
     assert main(["whatif", str(folder / "run"), "--ideal"]) == 0
-    assert "times as long" in capsys.readouterr().out
+    assert "slowdown " in capsys.readouterr().out
 
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"

@@ -26,7 +26,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 CHOICES = {
     "whatif": ({"edits": "no_pauses comm_faster=2"}, "What if: no_pauses comm_faster=2"),
     "pipeline": ({"schedule": "gpipe", "m": "4"}, "Under another schedule: schedule=gpipe,m=4"),
-    "suggestions": ({"ticked": "0"}, "Suggestions made together"),
+    "suggestions": ({"ticked": "0"}, "Selected suggestions together"),
     "plan": ({"trainer": "megatron"}, "pretrain_gpt.py"),
     "sweep": ({"figure": "memory", "down": "dp"}, "Sweep: memory over dp and pp"),
     "compare": ({}, "Why the step is longer or shorter"),

@@ -120,7 +120,7 @@ def test_findings_are_ticked_predicted_and_shown(visit: Visit) -> None:
     page = visit.page
     boxes = page.locator("[data-testid='stCheckbox'] label")
     boxes.nth(0).click()
-    page.wait_for_selector("text=gain of the one ticked")
+    page.wait_for_selector("text=gain of the selected one")
     visit.settle()
     boxes.nth(1).click()
     page.wait_for_selector("text=gain of 2 together")

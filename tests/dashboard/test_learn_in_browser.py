@@ -22,7 +22,7 @@ def test_a_lesson_shows_its_pictures_and_opens_its_runs_in_compare(visit: Visit)
     visit.page.click("a:has-text('Compare 1f1b with interleaved')")
     visit.page.wait_for_selector(".st-key-at-compare", state="attached")
     visit.settle()
-    visit.page.wait_for_selector("text=The timelines, aligned by step")
+    visit.page.wait_for_selector("text=Timelines, aligned by step")
     visit.check()
 
 

@@ -186,7 +186,7 @@ def test_ticked_findings_are_replayed_together() -> None:
     assert "gain of 2 together" in labels
     app.checkbox[0].uncheck().run()
     assert not app.exception
-    assert "gain of the one ticked" in [metric.label for metric in app.metric]
+    assert "gain of the selected one" in [metric.label for metric in app.metric]
     assert "".join(app.query_params["ticked"]) == "1"
 
 
@@ -213,7 +213,7 @@ def test_the_bubble_is_divided_whole() -> None:
 
 def test_two_runs_are_compared() -> None:
     app = drawn("compare")
-    heads = {"**Why the step is longer or shorter**", "**The timelines, aligned by step**"}
+    heads = {"**Why the step is longer or shorter**", "**Timelines, aligned by step**"}
     assert heads <= {text.value for text in app.markdown}
 
 

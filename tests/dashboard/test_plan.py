@@ -56,7 +56,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         assert refusal == "experts with tp need sequence parallelism"
         said = plan.verdict(learnt, plans, "usp-prof")
         assert f"and usp-prof can start: {plans.best[place].configuration}: " in said
-        assert said.endswith(f"The {place} that are faster it cannot start (the fastest: {refusal}).")
+        assert said.endswith(f"It cannot start the {place} faster plans (the fastest: {refusal}).")
         assert plan.points(plans, learnt, place).named == place
         app = drawn("plan")
         assert app.code[0].value.startswith("torchrun ")
@@ -259,7 +259,7 @@ def test_a_switch_is_predicted() -> None:
 
 def test_memory_is_predicted_beside_what_was_measured() -> None:
     app = drawn("memory")
-    assert "What the planner's formulas give for pp4, 8x2, 1f1b" in app.caption[0].value
+    assert "Predicted by the planner for pp4, 8x2, 1f1b" in app.caption[0].value
     assert "record with `profile_memory=True`" in app.caption[-1].value
 
 

@@ -80,7 +80,7 @@ def test_a_trend_is_of_runs_like_the_newest(tmp_path: Path) -> None:
     calls, step = trends(read(path))
     assert (len(step.values), step.left_out, step.trend.changes) == (15, 5, ())
     assert (len(calls.values), calls.left_out) == (20, 0), "counts do not depend on the machine"
-    assert "15 runs (5 under other conditions left out)" in text([step])
+    assert "15 runs (5 runs under other conditions left out)" in text([step])
 
 
 def test_a_history_without_conditions_is_read(drifting: Path) -> None:
@@ -114,13 +114,13 @@ def test_what_changed_comes_first_and_steady_metrics_are_apart() -> None:
     assert text([steady, jump]) == (
         "2 metrics over 8 runs: 1 changed or drifts\n\n"
         "▁▁▁▁████  b  1 -> 2\n  changed at 5 (run 4): 1 -> 2, +100.00%, worse\n\n"
-        "no change found\n▁▁▁▁▁▁▁▁  a  5 ns -> 5 ns\n"
+        "no change:\n▁▁▁▁▁▁▁▁  a  5 ns -> 5 ns\n"
     )
 
 
 def test_of_too_few_runs_nothing_is_said() -> None:
     few = MetricTrend("a", "A", Unit.NS, Better.LOWER, ("x", "y"), (5.0, 9.0), find_trend((5.0, 9.0)))
-    assert text([few]) == "1 metric over 2 runs: too few to find a change, which takes 6\n\n▁█  a  5 ns -> 9 ns\n"
+    assert text([few]) == "1 metric over 2 runs: too few runs to find a change (needs 6)\n\n▁█  a  5 ns -> 9 ns\n"
 
 
 def test_sparklines() -> None:

@@ -23,7 +23,7 @@ SEQUENCE = 16
 
 @pytest.fixture
 def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
-    """Give what the adapter declares of 8 ranks, 2 samples a batch, 3 micro-batches a step."""
+    """Give what the adapter declares of 8 ranks, 2 samples a batch, 3 micro-batches per step."""
 
     def declared(
         *, parallelism: object = None, model: dict[str, object] | None = None, **arguments: object

@@ -73,22 +73,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _what_to_read(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
+    parser.add_argument("path", metavar="PATH", help="trace file, folder of a run, or quoted glob")
     parser.add_argument(
-        "--run", metavar="NAME", help=f"run to read if PATH holds several (default: the newest), or {ALL}"
+        "--run", metavar="NAME", help=f"run to read if PATH has several (default: the newest), or {ALL}"
     )
     parser.add_argument(
         "--ranks",
         metavar="LIST",
-        help=f"show only these ranks, such as 0-3,7 (all are read, as peers); or read a sample: {SAMPLINGS}",
+        help=f"show only these ranks, such as 0-3,7 (all are read for comparison); or read only {SAMPLINGS}",
     )
-    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:7, both included")
+    parser.add_argument("--steps", metavar="A:B", default="", help="only these steps, such as 3:7 (inclusive)")
     parser.add_argument("--only", metavar="NAMES", default="", help=f"only these analyses: {', '.join(NAMES)}")
     executor_option(parser)
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="redraw the report when ranks or profiler windows arrive, until the job ends or Ctrl-C",
+        help="update the report when ranks or profiler windows arrive, until the job ends or Ctrl-C",
     )
     parser.add_argument(
         "--patience",
@@ -108,14 +108,14 @@ def _not_in_the_traces(group: Group) -> None:
         "--sequence", metavar="N", type=whole_number(), default=0, help="sequence length, if the description has none"
     )
     group.add_argument(
-        "--tokens-per-step", metavar="N", type=whole_number(), default=0, help="tokens a step over all ranks"
+        "--tokens-per-step", metavar="N", type=whole_number(), default=0, help="tokens per step over all ranks"
     )
     group.add_argument("--device", metavar="NAME", default="", help="device whose peaks apply, such as H100-SXM")
     group.add_argument(
         "--convention",
         choices=conventions.CONVENTIONS,
         default=conventions.DEFAULT,
-        help=f"how the model's FLOP are counted (default: {conventions.DEFAULT})",
+        help=f"convention for model FLOPs (default: {conventions.DEFAULT})",
     )
     group.add_argument(
         "--memory-snapshot",

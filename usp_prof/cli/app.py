@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 class OpenUntilTheEnd(ExitStack):
-    """What a command keeps open until it ends."""
+    """Resources that a command keeps open until it ends."""
 
     def __init__(self) -> None:
         """Open nothing yet."""
         super().__init__()
         self.executor: Executor | None = None
-        """The one that the options name, once it was asked for."""
+        """The executor that the options name, once it is opened."""
 
 
 class Exit(IntEnum):
-    """What the codes mean that no command gives by itself."""
+    """Exit codes that do not come from a command."""
 
     UNUSABLE = 2
     FAILED = 3
@@ -95,7 +95,7 @@ def _failed(error: Exception) -> int:
         return Exit.UNUSABLE
     _forget(sys.stdout)
     if isinstance(error, MemoryError):
-        _say("there is not enough memory", "read fewer ranks with --ranks, or run where more is free")
+        _say("out of memory", "read fewer ranks with --ranks, or use a machine with more memory")
     else:
         _say(f"internal error: {type(error).__name__}: {error}", _details())
     return Exit.FAILED
@@ -106,7 +106,7 @@ def _failed_system_call(error: OSError) -> int:
     where = f" {error.filename}" if error.filename else ""
     if error.errno in NO_ROOM:
         _forget(sys.stdout)
-        _say(f"cannot write or read{where}: {error.strerror}", "free some room, or write elsewhere with -o")
+        _say(f"cannot write or read{where}: {error.strerror}", "free some space, or write elsewhere with -o")
         return Exit.FAILED
     if error.errno == errno.EBADF and not where:
         _forget(sys.stdout)
@@ -114,12 +114,12 @@ def _failed_system_call(error: OSError) -> int:
         return Exit.FAILED
     if error.errno == errno.ENOENT and not where:
         if _has_current_folder():  # `tempfile` found no place
-            _say(f"nothing can be written: {error.strerror}", "TMPDIR names a folder that can be written to")
+            _say(f"no temporary folder is writable: {error.strerror}", "set TMPDIR to a writable folder")
             return Exit.FAILED
-        _say("the current folder is no longer there", "change to one that is: cd")
+        _say("the current folder no longer exists", "change to another folder: cd")
         return Exit.UNUSABLE
     if where:
-        _say(f"cannot use{where}: {error.strerror}", "check the path and its rights")
+        _say(f"cannot use{where}: {error.strerror}", "check the path and its permissions")
         return Exit.UNUSABLE
     return 0
 
@@ -200,26 +200,26 @@ def _escape_unknown_letters() -> None:
 # The command line: its commands, and the parser that fills in the options of the one that is asked for.
 
 COMMANDS: tuple[tuple[str, str], ...] = (
-    ("info", "What was recorded: ranks, axes, steps, devices, versions, health."),
-    ("analyze", "Where the time of a step goes, to the nanosecond: the whole report."),
+    ("info", "Show what was recorded: ranks, axes, steps, devices, versions, health."),
+    ("analyze", "Show where the time of a step goes, stragglers and findings."),
     ("query", "Query the tables of all ranks in SQL."),
-    ("tables", "What every table and column means."),
-    ("export", "Export all ranks into one trace file for Perfetto."),
-    ("read", "Read traces into the store ahead of time, or one machine's share of them."),
-    ("cache", "Show or clear the cache of traces that were read."),
+    ("tables", "Describe every table and column."),
+    ("export", "Export all ranks to one trace file for Perfetto."),
+    ("read", "Read traces into the store in advance, or one shard of them."),
+    ("cache", "Show or clear the cache."),
     ("dashboard", "Explore runs, plans and sweeps in a browser."),
-    ("synth", "Write synthetic traces whose ground truth is known."),
-    ("baseline", "Measure runs into a baseline file for later checks."),
-    ("check", "Did this run get slower than its baseline, and why?"),
-    ("compare", "What changed between runs: metrics, waterfall, ops, kernels, calls."),
-    ("whatif", "What a change would gain: replay the run with the change made."),
-    ("plan", "Which configuration to train: memory and step time of each, ranked."),
-    ("memory", "What fills memory: each pipeline rank, predicted and measured."),
-    ("sweep", "Run a grid of configurations: table, heat maps, the planner's accuracy."),
-    ("learn", "Lessons of the playbook: record a technique before and after, and compare."),
+    ("synth", "Write synthetic traces with ground truth."),
+    ("baseline", "Save runs as a baseline for later checks."),
+    ("check", "Check whether a run is slower than its baseline, and why."),
+    ("compare", "Compare runs: metrics, parts of the step, ops, kernels, calls."),
+    ("whatif", "Predict the step with changes applied, by replaying the run."),
+    ("plan", "Rank the configurations that fit in memory by predicted step time."),
+    ("memory", "Show predicted and measured memory of each pipeline rank, by part."),
+    ("sweep", "Run a grid of configurations and judge the planner on it."),
+    ("learn", "Record a technique of the playbook before and after, and compare."),
     ("mcp", "Serve runs to an AI agent over MCP, read-only."),
-    ("explain", "What a finding, a health row or an edit means, and what to do about it."),
-    ("trend", "When did it get slower: jumps and drift over checked runs."),
+    ("explain", "Explain a finding, a health row or an edit, and what to do."),
+    ("trend", "Find jumps and drift over a history of checked runs."),
 )
 """Name and one-line summary of each command; its module is `usp_prof.cli.<name>`, if it has no place in `CLASSES`."""
 CLASSES = {
@@ -263,22 +263,22 @@ class _Parser(argparse.ArgumentParser):
 def _named_place(text: str) -> str:
     """Refuse an empty text: `--store "$STORE"` of a script whose variable is not set would fill the user's cache."""
     if not text:
-        raise argparse.ArgumentTypeError("it names no folder; name one, or leave the option out")
+        raise argparse.ArgumentTypeError("the folder is empty; name one, or omit the option")
     return text
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command takes."""
     group = parser.add_argument_group("output")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes, errors only")
+    group.add_argument("-q", "--quiet", action="store_true", help="show errors only")
     group.add_argument("-v", "--verbose", action="store_true", help="show progress and tracebacks")
-    group.add_argument("--no-color", action="store_true", help="no colours (also: NO_COLOR=1)")
+    group.add_argument("--no-color", action="store_true", help="no colors (also: NO_COLOR=1)")
     group.add_argument(
         "--cache-dir",
         "--store",
         metavar="DIR",
         type=_named_place,
-        help="where traces that were read are kept: a folder or URL (also: USP_PROF_CACHE)",
+        help="folder or URL of the cache (also: USP_PROF_CACHE)",
     )
 
 
@@ -286,10 +286,9 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Build the parser; with `only`, just that command's options are filled in, so that `--help` stays quick."""
     parser = _Parser(
         prog="usp-prof",
-        description="Where does the time of a training step go, which rank or link is to blame, and what would a "
-        "change gain?",
-        epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 clean, 1 regressed, 2 unusable input, "
-        "3 a failure of usp-prof or of the machine.",
+        description="Show where each training step goes, which rank or link is at fault, and what a change would save.",
+        epilog="usp-prof COMMAND --help shows examples. Exit codes: 0 success, 1 verdict (regressed, nothing fits), "
+        "2 unusable input, 3 failure of usp-prof or of the machine.",
     )
     parser.add_argument("--version", action="version", version=f"usp-prof {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "paths", nargs="*", metavar="PATH",
-        help="traces: a folder or a file; several to compare; a folder of usp-prof sweep; none: planning alone",
+        help="traces (several to compare), or the folder of a sweep; without a path, only planning",
     )  # fmt: skip
     parser.add_argument(
         "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "code",
         metavar="CODE",
         nargs="?",
-        help="code of a finding, a health row or an edit; without one, all are listed",
+        help="code of a finding, health row or edit; without one, all are listed",
     )
     completes(code, _pages)
 

@@ -28,12 +28,14 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    chosen = parser.add_argument("lesson", metavar="LESSON", nargs="?", help="the lesson; without one, all are listed")
+    chosen = parser.add_argument(
+        "lesson", metavar="LESSON", nargs="?", help="lesson to record; without one, all are listed"
+    )
     completes(chosen, lambda: lessons.LESSONS)
     parser.add_argument(
         "--output", metavar="DIR", default="traces/learn", help="folder for the recorded runs (default: %(default)s)"
     )
-    parser.add_argument("--again", action="store_true", help="record again what was recorded before")
+    parser.add_argument("--again", action="store_true", help="record existing runs again")
     parser.add_argument("--open", action="store_true", help="open the runs in the dashboard")
 
 

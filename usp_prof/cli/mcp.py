@@ -19,9 +19,7 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "folders", metavar="FOLDER", nargs="+", help="folder that holds runs; nothing outside these folders is read"
-    )
+    parser.add_argument("folders", metavar="FOLDER", nargs="+", help="folder of runs; only these folders are read")
 
 
 def run(args: argparse.Namespace) -> int:

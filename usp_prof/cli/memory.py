@@ -37,12 +37,12 @@ OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="recorded run: its configuration and its measured peaks"
+        "path", metavar="PATH", nargs="?", help="recorded run, for its configuration and measured peaks"
     )
     choice_options(parser)
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens in a sequence")
-    parser.add_argument("--device", metavar="NAME", help="device whose memory the bars are drawn against")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
+    parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
     for name in NUMBERS:
         parser.add_argument(
             "--" + name.replace("_", "-"), metavar="N", type=whole_number(limits.DEGREE), default=1, help=KNOBS[name]
@@ -63,16 +63,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument("--" + name.replace("_", "-"), choices=choices, default=default, help=KNOBS[name])
     parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="number type of training"
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="data type of training"
     )
     parser.add_argument(
-        "--attention", choices=("fused", "unfused"), default="fused", help="unfused keeps the score matrix"
+        "--attention", choices=("fused", "unfused"), default="fused", help="unfused stores the score matrix"
     )
     parser.add_argument(
-        "--gradient-bytes", metavar="N", type=float, default=0, help="bytes of a gradient (default: the trainer's)"
+        "--gradient-bytes", metavar="N", type=float, default=0, help="bytes per gradient (default: the trainer's)"
     )
     parser.add_argument(
-        "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured habits are assumed"
+        "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured behavior is assumed"
     )
     parser.add_argument(
         "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"

@@ -129,7 +129,7 @@ def whole_number(within: limits.Range = limits.COUNT) -> Callable[[str], int]:
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _MOST = 1_000_000
 SAMPLINGS = "outliers, one-per-stage, sample:N (see docs/scale.md)"
-"""Choices of ranks by what they are, for help texts."""
+"""Choices of ranks by their properties, for help texts."""
 
 
 KNOBS = {
@@ -137,21 +137,21 @@ KNOBS = {
     "tp": "tensor-parallel ranks",
     "cp": "context-parallel ranks",
     "pp": "pipeline ranks",
-    "ep": "expert-parallel ranks, taken from dp x cp",
-    "etp": "tensor-parallel ranks of an expert; 0: as tp where ep fits into dp x cp",
+    "ep": "expert-parallel ranks, borrowed from dp x cp",
+    "etp": "tensor-parallel ranks per expert; 0: as tp if ep fits in dp x cp",
     "zero": "ZeRO stage, 0 to 3",
-    "micro_batch": "sequences in a micro-batch",
-    "micro_batches": "micro-batches a step of one data-parallel rank",
-    "chunks": "pipeline stages on each rank",
+    "micro_batch": "sequences per micro-batch",
+    "micro_batches": "micro-batches per step and data-parallel rank",
+    "chunks": "pipeline stages per rank",
     "schedule": "pipeline schedule",
-    "recompute": "activations that backward computes again",
-    "replicas": "copies of the shards under hybrid sharding",
-    "sequence_parallel": "sequence parallelism beside tensor parallelism",
-    "recompute_layers": "layers of a stage that full recomputation computes again; 0: all",
-    "recompute_group": "layers that share one kept input",
-    "offload": "state that the host's memory holds",
+    "recompute": "activations recomputed in backward",
+    "replicas": "replicas of hybrid sharding",
+    "sequence_parallel": "sequence parallelism with tensor parallelism",
+    "recompute_layers": "layers per stage that full recomputation repeats; 0: all",
+    "recompute_group": "layers that share one stored input",
+    "offload": "state kept in host memory",
 }
-"""What each knob of a configuration is, for help texts."""
+"""Help text of each setting of a configuration."""
 
 
 def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
@@ -161,13 +161,13 @@ def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
     """Declare the path of a run and the options that choose among what lies there."""
-    parser.add_argument("path", metavar="PATH", help="a trace file, the folder of a run, or a glob in quotes")
+    parser.add_argument("path", metavar="PATH", help="trace file, folder of a run, or quoted glob")
     choice_options(parser)
 
 
 def choice_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that choose among several runs and ranks."""
-    parser.add_argument("--run", metavar="NAME", help="run to read if PATH holds several (default: the newest)")
+    parser.add_argument("--run", metavar="NAME", help="run to read if PATH has several (default: the newest)")
     parser.add_argument("--ranks", metavar="LIST", help=f"read only these ranks, such as 0-3,7; or {SAMPLINGS}")
     executor_option(parser)
 
@@ -177,7 +177,7 @@ def executor_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         metavar="WHERE",
-        help="what reads and measures ranks: dask:tcp://HOST:PORT (default: local processes)",
+        help="executor that reads and analyzes ranks: dask:tcp://HOST:PORT (default: local processes)",
     )
 
 

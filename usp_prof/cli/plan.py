@@ -60,36 +60,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _what_to_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
-    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens in a sequence")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
     parser.add_argument(
         "--devices", metavar="N", type=whole_number(), default=0, help="number of devices (default: the run's)"
     )
     parser.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
     parser.add_argument(
-        "--batch", metavar="N", type=whole_number(), default=0, help="sequences a step over all devices"
+        "--batch", metavar="N", type=whole_number(), default=0, help="sequences per step over all devices"
     )
     parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="number type of training"
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
     )
     parser.add_argument(
         "--gradient-bytes",
         metavar="N",
         type=float,
         default=0,
-        help="bytes of a gradient in memory (default: the trainer's)",
+        help="bytes per gradient in memory (default: the trainer's)",
     )
-    parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices in a node")
-    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth of one device")
+    parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices per node")
+    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth per device")
     parser.add_argument(
-        "--efficiency", metavar="X", type=float, default=0, help="share of the peak that large products reach, 0..1"
+        "--efficiency", metavar="X", type=float, default=0, help="fraction of the peak that large products reach, 0..1"
     )
     parser.add_argument(
-        "--memory-share", metavar="X", type=float, default=0, help="share of memory that a plan may fill, 0..1"
+        "--memory-share", metavar="X", type=float, default=0, help="fraction of memory that a plan may use, 0..1"
     )
 
 
 def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
-    pins = parser.add_argument_group("pinned knobs", "knobs that are given are fixed, the others are searched")
+    pins = parser.add_argument_group("fixed settings", "settings given here are fixed, all others are searched")
     for name in PINNABLE:
         option = "--" + name.replace("_", "-")
         if name in CHOICES:
@@ -107,13 +107,13 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
         dest="trainer",
         choices=sorted(TRAINERS),
         default="",
-        help="trainer that is to run the plan; what it cannot run is left out (default: ours for a run, else megatron)",
+        help="trainer that will run the plan; others are excluded (default: usp-prof with a run, or megatron)",
     )
     parser.add_argument(
         "--habits",
         choices=sorted(PROFILES),
         default="",
-        help="trainer whose measured habits are assumed (default: --for's)",
+        help="trainer whose measured behavior is assumed (default: as --for)",
     )
     parser.add_argument(
         "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
@@ -164,7 +164,7 @@ def _table(args: argparse.Namespace) -> int:
     return 2 if refused else 0
 
 
-_LEAVE_OUT = "leave the option out to use its default"
+_LEAVE_OUT = "omit the option to use its default"
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -194,7 +194,7 @@ def _check(args: argparse.Namespace) -> None:
 def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:
     if calibration is None and not (args.model and args.device and args.devices and args.batch):
         raise UsageError(
-            "without a recorded run, a plan needs --model, --device, --devices and --batch",
+            "without a recorded run, plan needs --model, --device, --devices and --batch",
             hint="usp-prof plan --model config.json --sequence 8192 --device H100 --devices 64 --batch 512",
         )
     recorded = calibration.model if calibration is not None else None

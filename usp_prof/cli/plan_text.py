@@ -26,30 +26,29 @@ if TYPE_CHECKING:
 
 
 def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
-    """Write plans for a terminal of this width; commands go over several lines, as a shell reads them."""
+    """Format plans for a terminal of this width; commands continue over lines with backslashes."""
     question = plans.question
     machine = question.cluster
     lines = [
-        f"{question.devices} x {machine.device}, {question.batch} sequences of {question.model.sequence} tokens a step",
-        f"assumed: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
+        f"{question.devices} x {machine.device}, "
+        f"{question.batch} sequences of {question.model.sequence} tokens per step",
+        f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
     if plans.refused:
         lines.append(refusals(plans, trainer))
-    lines += [f"not modelled: {omission}" for omission in not_modelled(question.model)]
+    lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
     if calibration is not None:
-        lines.append(
-            f"the step of the recorded run itself is predicted with an error of {calibration.error_fraction:+z.1%}"
-        )
+        lines.append(f"the prediction of the recorded step is off by {calibration.error_fraction:+z.1%}")
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
-        lines.append(f"nothing fits: the leanest needs {need} of the {room} that it may fill")
+        lines.append(f"nothing fits: every configuration needs at least {need}, and the limit is {room}")
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
         text = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
         command = command_or_reason(trainer, question.model, plans.best[0].configuration)
-        return f"{text}\n{_started('start it', command, width)}\n"
+        return f"{text}\n{_started('command', command, width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
     key = f"  {_FORM_OF_BATCH}"
@@ -59,17 +58,18 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 
 
 def why(plans: Plans) -> list[str]:
-    """Explain the choice: what rules others out, the runners-up and what would turn the order, leaner plans."""
+    """Explain the choice: settings that rule plans out, runners-up, plans with less memory."""
     first, question = plans.best[0], plans.question
-    lines = ["why the first:"]
+    lines = ["why the first plan:"]
     room = quantity(question.cluster.room_bytes, Unit.BYTES)
     for barred in plans.barred[:MOST_BARRED]:
         need = quantity(barred.leanest_bytes, Unit.BYTES)
         lines.append(
-            f"  nothing fits with {barred.knob}={barred.value}: the leanest of {barred.tried:,} needs {need} of {room}"
+            f"  nothing fits with {barred.knob}={barred.value}: "
+            f"{barred.tried:,} configurations need at least {need} of {room}"
         )
     if len(plans.barred) > MOST_BARRED:
-        lines.append(f"  and with {len(plans.barred) - MOST_BARRED} more values")
+        lines.append(f"  nor with {len(plans.barred) - MOST_BARRED} more values")
     for other in runners_up(plans.best):
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
@@ -80,46 +80,46 @@ def why(plans: Plans) -> list[str]:
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
     for plan in leaner:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
-        lines.append(f"  leaner: {need} at {speed:.0%} of the speed: {plan.configuration}")
+        lines.append(f"  less memory: {need} at {speed:.0%} of the speed: {plan.configuration}")
     return lines if len(lines) > 1 else []
 
 
 def refusals(plans: Plans, trainer: str) -> str:
-    """Say how many of the legal configurations a trainer cannot run, and the most frequent reasons."""
+    """Return how many configurations a trainer cannot run, and the most frequent reasons."""
     shown = plans.refused[:MOST_REASONS]
     if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
         reasons = "; ".join(refused.reason for refused in shown)
-        return f"{trainer} can run none of those that would fit, so all are listed: {reasons}"
+        return f"{trainer} cannot run any plan that fits, so all are listed: {reasons}"
     reasons = "; ".join(f"{refused.reason} ({refused.count})" for refused in shown)
     more = len(plans.refused) - len(shown)
-    behind = f"; and {counted(more, 'more reason')}" if more else ""
+    behind = f"; {counted(more, 'more reason')}" if more else ""
     return f"{trainer} cannot run {sum(refused.count for refused in plans.refused)} of them: {reasons}{behind}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:
-    """Give the command of the first plan, or why there is none; the search has left out what cannot be started."""
+    """Return the command of the first plan, or why there is none."""
     command = command_or_reason(trainer, plans.question.model, plans.best[0].configuration)
     if command.startswith("#"):
         return wrapped(f"no plan can be started: {command.removeprefix('# ')}", width, hanging=2).rstrip("\n")
-    return _started("start the first", command, width)
+    return _started("command of the first plan", command, width)
 
 
 def _started(head: str, command: str, width: int) -> str:
-    """Write a command beneath its head, or why there is none."""
+    """Format a command below its heading, or why there is none."""
     if command.startswith("#"):
         return wrapped(f"{head}: {command}", width, hanging=2).rstrip("\n")
     return f"{head}:\n{wrapped_command(command, width)}"
 
 
 def _one(plan: Prediction, question: Question) -> list[str]:
-    """Write one configuration in full: its step and memory part by part, each whole with its interval."""
+    """Format one configuration: step and memory by part, with 80% intervals."""
     device = question.cluster
     low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     lean, full = (quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     speed = f"{plan.tokens_per_second:,.0f} tokens/s, MFU {plan.mfu:.1%} ({plan.convention})"
     lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80%: {low} to {high}), {speed}"]
     parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
-    parts |= {"pipeline waits": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
+    parts |= {"pipeline bubble": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
     lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
     lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
     room = quantity(device.memory_bytes, Unit.BYTES)
@@ -135,16 +135,20 @@ def _one(plan: Prediction, question: Question) -> list[str]:
 
 
 def on_host(plan: Prediction, question: Question) -> str:
-    """Say what an offloaded optimizer takes of a node's memory."""
+    """Return the node memory of an offloaded optimizer."""
     devices = min(question.cluster.devices_per_node, plan.configuration.devices)
     whole = quantity(plan.host_bytes * devices, Unit.BYTES)
-    return f"{whole} a node of {devices} for the optimizer; its time rests on data sheets, on no run"
+    return f"{whole} per node of {devices} for the optimizer; its time is from data sheets, not measured"
 
 
 def stalls(plan: Prediction) -> str:
-    """Say how many of such runs stall."""
+    """Return the share of such runs that stall."""
     share = f"  {plan.stall_fraction:.0%} of such runs stalled on sends between nodes"
-    return f"{share}: this step holds the stall" if plan.stall_fraction > LIKELY else f"{share}; this one does not"
+    return (
+        f"{share}; the step includes the stall"
+        if plan.stall_fraction > LIKELY
+        else f"{share}; the step does not include it"
+    )
 
 
 BAR = 40
@@ -154,12 +158,12 @@ MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
 
 
 def bar(name: str, value: float, whole: float, unit: Unit) -> str:
-    """Write one part as a line with its bar."""
+    """Format one part as a line with its bar."""
     filled = min(BAR, round(BAR * value / whole))
     return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
 
 
-_FORM_OF_BATCH = "4x2 in a configuration: 4 micro-batches of 2 sequences each"
+_FORM_OF_BATCH = "4x2 in a configuration means 4 micro-batches of 2 sequences"
 ROW = 54
 """Columns of a row before its configuration."""
 
@@ -266,11 +270,11 @@ FIGURES: dict[str, Callable[[Prediction], float]] = {
 PLACES = {"mfu_fraction": 5, "fit_probability": 3, "stall_fraction": 3}
 """Decimal places of what is written; others are whole."""
 GIVEN = (*FIGURES, "error")
-"""Columns that a prediction adds."""
+"""Columns added to a table."""
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction | str]) -> str:
-    """Write a table's rows with the columns of `GIVEN` beside them; a column of that name in the input is replaced."""
+    """Format a table's rows with the columns of `GIVEN` added; input columns with these names are replaced."""
     kept = [column for column in columns if column not in GIVEN]
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -281,7 +285,7 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], prediction
 
 
 def _given(prediction: Prediction | str) -> list[str]:
-    """Write what `GIVEN` names; of a refused row only the reason."""
+    """Return the cells of `GIVEN`; for a refused row only the reason."""
     if isinstance(prediction, str):
         return [""] * len(FIGURES) + [prediction]
     return [*(f"{figure(prediction):.{PLACES.get(name, 0)}f}" for name, figure in FIGURES.items()), ""]

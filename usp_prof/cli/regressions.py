@@ -49,7 +49,7 @@ class Baseline:
         """Declare the options."""
         parser.add_argument("action", choices=["save"], help="save: measure runs and write the file")
         parser.add_argument(
-            "paths", metavar="RUN", nargs="+", help="folders of traces; several show how much runs differ"
+            "paths", metavar="RUN", nargs="+", help="folders of traces; several runs measure the noise between runs"
         )
         parser.add_argument(
             "-o", "--output", metavar="FILE", default="baseline.json", help="file to write (default: %(default)s)"
@@ -106,7 +106,7 @@ class Check:
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         run_options(parser)
-        parser.add_argument("--baseline", metavar="FILE", help="file of usp-prof baseline save")
+        parser.add_argument("--baseline", metavar="FILE", help="file written by usp-prof baseline save")
         parser.add_argument("--policy", metavar="FILE", help="rules in TOML; see docs/ci.md")
         parser.add_argument(
             "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38; repeatable"
@@ -117,11 +117,11 @@ class Check:
         )  # fmt: skip
         parser.add_argument(
             "--inconclusive", choices=[str(choice) for choice in Inconclusive], default=str(Inconclusive.DEFAULT),
-            help="default: noise only warns, unusable input exits with 2",
+            help="exit code if undecided (default: 0 with a warning for noise, 2 for unusable input)",
         )  # fmt: skip
         parser.add_argument(
             "--judge", choices=[str(choice) for choice in Judge], default=None,
-            help="runs (default): a single baseline run settles little; medians: the steps of both runs decide",
+            help="runs (default): consider noise between runs; medians: decide by the recorded steps",
         )  # fmt: skip
         parser.add_argument("--format", choices=checking.FORMATS, default="terminal", help="format of standard output")
         parser.add_argument(
@@ -207,7 +207,7 @@ class Compare:
         parser.add_argument(
             "paths", metavar="RUN", nargs="+", help="folders of traces; each is compared with the first"
         )
-        parser.add_argument("--all", action="store_true", help="also list each metric by axis, cause and place")
+        parser.add_argument("--all", action="store_true", help="also list each metric by axis, cause and rank")
         parser.add_argument(
             "--across", metavar="KIND", action="append", default=[], choices=[str(kind) for kind in FactKind],
             help=f"compare even if this differs: {', '.join(FactKind)}",
@@ -243,7 +243,7 @@ class Trend:
     @staticmethod
     def configure(parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("history", metavar="FILE", help="file of usp-prof check ... --history FILE")
+        parser.add_argument("history", metavar="FILE", help="file written by usp-prof check --history FILE")
         parser.add_argument(
             "--metric", metavar="NAME", action="append", default=[], help="only this metric; repeatable"
         )

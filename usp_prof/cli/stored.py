@@ -35,7 +35,7 @@ class Read:
         """Declare the options."""
         run_options(parser)
         parser.add_argument(
-            "--shard", metavar="I/N", default="0/1", help="read share I of N, counted from 0 (default: all)"
+            "--shard", metavar="I/N", default="0/1", help="read shard I of N, counted from 0 (default: all)"
         )
 
     @staticmethod

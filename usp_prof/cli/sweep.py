@@ -48,11 +48,11 @@ MOST_AT_ONCE = 64
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="folder of the cells; given again, the sweep continues"
+        "folder", metavar="FOLDER", nargs="?", help="folder of the results; an existing sweep continues"
     )
     parser.add_argument(
         "--grid", metavar="NAME=A,B", nargs="+", action="extend", default=[],
-        help="values of trainer options to cross; processes may be one of them",
+        help="values of trainer options to combine; processes is one of them",
     )  # fmt: skip
     parser.add_argument(
         "--fixed",
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="trainer options of all cells, such as model=tiny batch=16 steps=8",
+        help="trainer options for all cells, such as model=tiny batch=16 steps=8",
     )
     parser.add_argument("--list", metavar="CSV", help="cells as rows, trainer options as columns")
     parser.add_argument(
@@ -68,13 +68,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number(),
         default=1,
-        help="processes of a cell that names none (default: 1)",
+        help="processes per cell, unless the cell sets them (default: 1)",
     )
     parser.add_argument(
-        "--at-once", metavar="N", type=whole_number(), default=1, help="cells that run at the same time (default: 1)"
+        "--at-once", metavar="N", type=whole_number(), default=1, help="number of cells to run in parallel (default: 1)"
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=float, default=600.0, help="time limit of a cell in seconds (default: 600)"
+        "--timeout", metavar="S", type=float, default=600.0, help="time limit per cell in seconds (default: 600)"
     )
     parser.add_argument("--again", action="store_true", help="run failed cells again")
     parser.add_argument("--trainer", metavar="FILE", default="", help="the trainer's script (default: trainer/run.py)")

@@ -34,17 +34,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", metavar="AXES", help="sizes of the axes: dp=2,tp=2,pp=2,cp=1,ep=1")
     parser.add_argument("--style", choices=[str(style) for style in Style], help="nccl: GPUs; gloo: CPUs")
     parser.add_argument("--schedule", metavar="NAME", help="pipeline schedule: GPipe, 1F1B, ...")
-    parser.add_argument("--micro-batches", metavar="N", type=whole_number(), help="micro-batches a step")
+    parser.add_argument("--micro-batches", metavar="N", type=whole_number(), help="micro-batches per step")
     parser.add_argument("--steps", metavar="N", type=whole_number(), help="number of steps")
     parser.add_argument(
-        "--seed", metavar="N", type=whole_number(limits.MICRO_BATCHES), help="the same seed gives the same bytes"
+        "--seed",
+        metavar="N",
+        type=whole_number(limits.MICRO_BATCHES),
+        help="random seed; equal seeds write equal bytes",
     )
     parser.add_argument(
         "--fault", metavar="KIND:...", action="append", default=[],
         help=f"{', '.join(FaultKind)}; with rank=, step=, factor=, delay_ns=, axis=",
     )  # fmt: skip
     parser.add_argument(
-        "--events", metavar="N", type=whole_number(), help="about this many events a rank, for tests of scale"
+        "--events", metavar="N", type=whole_number(), help="approximate number of events per rank, for scale tests"
     )
     parser.add_argument("--bare", action="store_true", help="write no manifest, as if recorded without usp-prof")
 

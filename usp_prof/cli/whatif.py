@@ -50,13 +50,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="EDIT",
         action="append",
         default=[],
-        help="a change, such as comm_faster=2,axis=dp; repeatable; --list shows all",
+        help="change to apply, such as comm_faster=2,axis=dp; repeatable; --list shows all",
     )
-    parser.add_argument("--list", action="store_true", help="list the edits and what each does")
+    parser.add_argument("--list", action="store_true", help="list all edits")
     parser.add_argument(
         "--ideal",
         action="store_true",
-        help="the step with all ranks alike, and what each rank, stage, axis and kind of action costs; "
+        help="compare with a replay in which all ranks perform like their peers, and attribute the loss; "
         "PATH may also be an operation table of the straggler study (.parquet)",
     )
     parser.add_argument(

@@ -1,10 +1,10 @@
 """Errors that are raised on purpose.
 
-`UspProfError` is the only exception that leaves the library for input or usage that it can make nothing of::
+`UspProfError` is the only exception that the library raises for unusable input or wrong usage::
 
     UspProfError
-    ├── InputError      a path, a file or a trace that nothing can be made of
-    └── UsageError      an option, a name or a value that is not one of those offered
+    ├── InputError      an unusable path, file or trace
+    └── UsageError      an unknown option or name, or an invalid value
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Errors of the machine, not of what was typed."""
+"""Errors of the machine, not of the user."""
 
 
 class UspProfError(Exception):
-    """What is wrong with which file or option, and in `hint` what to do next; a traceback shows the hint as a note."""
+    """What is wrong with which file or option; `hint` says what to do, and a traceback shows it as a note."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class UspProfError(Exception):
             self.add_note(note)
 
     def __reduce__(self) -> tuple[object, tuple[type[UspProfError], str, str]]:
-        """Keep the hint on the way between processes."""
+        """Keep the hint when pickled between processes."""
         return _restored, (type(self), self.message, self.hint)
 
 
@@ -41,19 +41,19 @@ def _restored(kind: type[UspProfError], message: str, hint: str) -> UspProfError
 
 
 class InputError(UspProfError):
-    """A path, a file or a trace that nothing can be made of."""
+    """An unusable path, file or trace."""
 
 
 class UsageError(UspProfError):
-    """An option, a name or a value that is not one of those offered."""
+    """An unknown option or name, or an invalid value."""
 
 
 MOST_NAMED = 12
-"""Of names of which none is near to the one that was given, so many are listed."""
+"""Number of valid names listed if none is similar."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Build the error for a name that is not known, with the nearest known ones."""
+    """Build the error for an unknown name, with the most similar known ones."""
     names = sorted(known)
     close = get_close_matches(name, names, n=3)
     if close:

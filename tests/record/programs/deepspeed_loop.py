@@ -1,4 +1,4 @@
-"""DeepSpeed's engine on two gloo processes: ZeRO-1, two micro-batches a step."""
+"""DeepSpeed's engine on two gloo processes: ZeRO-1, two micro-batches per step."""
 
 import os
 import sys

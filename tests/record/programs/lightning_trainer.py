@@ -1,4 +1,4 @@
-"""Lightning's Trainer on two processes: DDP, two micro-batches a step."""
+"""Lightning's Trainer on two processes: DDP, two micro-batches per step."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on two processes: DDP, two micro-batches a step."""
+"""Hugging Face's Trainer on two processes: DDP, two micro-batches per step."""
 
 import os
 import sys

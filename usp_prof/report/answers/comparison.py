@@ -1,4 +1,4 @@
-"""Comparison of two runs, as sections: why the step is longer, the metrics with their noise, the work that changed."""
+"""Comparison of two runs as sections: why the step differs, metrics with their noise, work that changed."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 FORMATS = ("terminal", "markdown", "json")
 MOST_RANKS = 4
-"""Ranks whose timelines are set over each other."""
+"""Ranks whose timelines are drawn."""
 ALIKE = 0.005
-"""Steps whose lengths differ by less are said to be alike."""
+"""Steps that differ by less are described as equal."""
 IMPORTANT = (
     "job_step_time", "step_time", "tokens_per_second", "mfu", "exposed_comm_time", "idle_time", "bubble_fraction",
     "job_slowdown", "straggler_cost", "peak_memory", "taken_memory", "compute_time", "comm_time", "wait_time",
 )  # fmt: skip
-"""The metrics that one looks at first, in this order; after them those that changed most."""
+"""The most important metrics, in order; others follow by size of their change."""
 SMALL = 0.01
-"""Parts that changed by less than this share of the largest change are put together."""
+"""Parts that changed by less than this share of the largest change are combined."""
 NOT_DIVIDED = (
-    "These runs differ in device or work, so the difference of their steps is not divided into parts: no part of one "
-    "answers to a part of the other."
+    "These runs differ in device or work, so the difference of their steps is not divided into parts: the parts of one "
+    "do not correspond to the parts of the other."
 )
 _OWN = 2
-"""The first figures of a metric, before and after, are in its unit; its change may be in another."""
+"""The first two figures of a metric, before and after, are in its unit; its change may have another."""
 _ENDS = {True: (-1.0, 10.0), False: (-1.0, 1.0)}
-"""What an interval says nothing beyond: of a relative change, and of one of a fraction."""
+"""Limits of a shown interval: for relative changes, and for changes of a fraction."""
 _BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableColumn("difference [ms]"))
-"""One scale for what is compared, whatever each column holds."""
+"""One scale for all compared columns."""
 
 
 def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
@@ -68,20 +68,20 @@ def render(compared: Comparison, form: str, *, color: bool = False, everything: 
 
 
 def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[Section, ...]:
-    """Set out the whole comparison of two runs."""
+    """Build all sections of a comparison."""
     parts = (conditions(pair), waterfall(pair, before, after), metrics(pair, everything=everything), work(pair))
     return tuple(section for section in parts if section.blocks)
 
 
 def waterfall(pair: Pair, before: str, after: str) -> Section:
-    """Set out why the step is longer or shorter; of runs whose times are not compared only the steps."""
+    """Build why the step is longer or shorter; only the steps if times are not comparable."""
     why = pair.why
     steps = (
         KeyFigure("step before", why.step_before_ns, Unit.NS, before),
         KeyFigure("step after", why.step_after_ns, Unit.NS, after),
     )
     if not are_times_compared(pair):
-        return Section("waterfall", "The steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
+        return Section("waterfall", "Steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
     difference = KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter")
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
@@ -94,7 +94,7 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
 
 
 def verdict(pair: Pair, before: str, after: str) -> str:
-    """Say by how much the step differs, and which part of it changed most; of unlike runs only the steps."""
+    """Describe how much the step differs, and its largest change; only the steps if times are not comparable."""
     why = pair.why
     if not why.step_before_ns:
         return ""
@@ -110,11 +110,11 @@ def verdict(pair: Pair, before: str, after: str) -> str:
     if not same_way:
         return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
-    return f"{text}: most of it is {most.name}, {quantity(abs(most.delta_ns), Unit.NS)} {by} a rank."
+    return f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} per rank."
 
 
 def are_times_compared(pair: Pair) -> bool:
-    """Say whether any time of both runs was compared: on another device, or of another model, none is."""
+    """Return whether any time was compared; none is for different devices or models."""
     measured = [
         judgement
         for judgement in pair.judgements
@@ -129,13 +129,13 @@ def picture(pair: Pair) -> Chart:
 
 
 def as_waterfall(pair: Pair) -> Waterfall:
-    """Set the parts out that changed; those too small to be seen are put together."""
+    """Build the waterfall of changed parts; parts too small to see are combined."""
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
     least = SMALL * max((abs(part.delta_ns) for part in rows), default=0.0)
     shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
     before = sum(part.before_ns for part in rows)
     rest = sum(part.delta_ns for part in rows if part not in shown)
-    named = [(part.name, part.delta_ns) for part in shown] + ([("all else", rest)] if rest else [])
+    named = [(part.name, part.delta_ns) for part in shown] + ([("other", rest)] if rest else [])
     return Waterfall(
         "before, mean rank",
         before,
@@ -146,8 +146,8 @@ def as_waterfall(pair: Pair) -> Waterfall:
 
 
 def metrics(pair: Pair, *, everything: bool) -> Section:
-    """List the metrics of both runs; `everything` has each axis, cause and rank, too."""
-    columns = ("metric", "before", "after", "change", "shows", "interval")  # a narrow screen leaves out the last
+    """Build the table of metrics; `everything` includes each axis, cause and rank."""
+    columns = ("metric", "before", "after", "change", "result", "interval")  # narrow screens drop the last
     rows = tuple(
         (
             judgement.key,
@@ -163,7 +163,7 @@ def metrics(pair: Pair, *, everything: bool) -> Section:
 
 
 def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
-    """Give the metrics by importance: numbers in the unit beside them, changes in what `in` says."""
+    """Return the metrics by importance: values in `unit`, changes in the unit of `in`."""
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     rows = []
@@ -188,12 +188,12 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
 
 
 def _digits(value: float, most: int) -> float | None:
-    """Round to the digits that anybody reads; nothing where nothing is known."""
+    """Round to readable digits; None if unknown."""
     return float(f"{value:.{most}g}") + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
 
 
 def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
-    """Give the same raw: each metric in its unit, the change with its interval."""
+    """Return raw metrics: each in its unit, the change with its interval."""
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     return pd.DataFrame(
@@ -216,7 +216,7 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
 
 
 def work(pair: Pair) -> Section:
-    """List the ops, kernels and calls that changed most."""
+    """Build the table of ops, kernels and calls that changed most."""
     columns = (
         TableColumn("what"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
         TableColumn("calls before", Unit.COUNT), TableColumn("calls after", Unit.COUNT),
@@ -233,7 +233,7 @@ def work(pair: Pair) -> Section:
 
 
 def conditions(pair: Pair) -> Section:
-    """Tell what makes the comparison doubtful, and under what other conditions the runs were made."""
+    """Build the doubts about the comparison, and the conditions that differ."""
     heads = tuple(TableColumn(name) for name in ("kind", "condition", "before", "after"))
     rows = tuple(
         (str(difference.kind), name, before or None, after or None)
@@ -245,7 +245,7 @@ def conditions(pair: Pair) -> Section:
 
 
 def parted(name: str, before: str, after: str) -> list[tuple[str, str, str]]:
-    """Tell apart what differs within a condition of many parts, such as the model; any other is given as it is."""
+    """Split a condition with several parts, such as the model, into the parts that differ."""
     both_parts = [_parts(before), _parts(after)]
     if not all(both_parts):
         return [(name, before, after)]
@@ -270,10 +270,10 @@ def _parts(text: str) -> dict[str, object]:
 
 
 def timelines(runs: Sequence[tuple[str, TableSet, int]]) -> Section:
-    """Draw one step of each run over the other, on the first ranks; each counts from its own first slice."""
+    """Draw one step of each run, on the first ranks; each starts at its own first slice."""
     drawn = [(name, step, slices_of(tables, tables.ranks[:MOST_RANKS], step)) for name, tables, step in runs]
     charts = tuple(Chart(f"{name}, step {step}", slices) for name, step, slices in drawn if slices is not None)
-    return Section("timelines", "The timelines, aligned by step", charts)
+    return Section("timelines", "Timelines, aligned by step", charts)
 
 
 def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
@@ -281,7 +281,7 @@ def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
 
 
 def _importance(judgement: Judgement) -> tuple[int, float, str]:
-    """Sort the metrics that one looks at first before the others, and those by the size of their change."""
+    """Return the sort key: important metrics first, the others by size of their change."""
     size = abs(judgement.change) if math.isfinite(judgement.change) else -1.0
     metric = judgement.key.partition("[")[0]
     return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgement.key

@@ -1,4 +1,4 @@
-"""One configuration as blocks: its step and its memory part by part, quickly enough to follow a slider."""
+"""One configuration as blocks: its step and memory by part, fast enough to follow a slider."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ FILLS = {
     "logit_bytes": "logits",
     "overhead_bytes": "buffers and context",
 }
-"""What fills memory, in the order and the words in which it is shown."""
+"""Parts of memory, in display order, with their labels."""
 ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
-"""The colour of each of them."""
+"""The color of each part."""
 
 
 def step_parts(plan: Plan) -> Stack:
-    """Give what the busiest rank spends the step on."""
+    """Return the parts of the busiest rank's step."""
     parts = [StackPart("compute", "compute", plan.compute_ns)]
     parts += [StackPart(f"exposed {axis}", f"comm:{axis}", time) for axis, time in plan.exposed_ns.items()]
     parts += [
-        StackPart("pipeline waits", "idle:bubble", plan.bubble_ns), StackPart("optimizer", "memcpy", plan.optimizer_ns),
+        StackPart("pipeline bubble", "idle:bubble", plan.bubble_ns),
+        StackPart("optimizer", "memcpy", plan.optimizer_ns),
         StackPart("fixed", "idle:host", plan.fixed_ns),
     ]  # fmt: skip
     return Stack("Step of the busiest rank", plan.step_ns, Unit.NS, tuple(part for part in parts if part.value > 0))
 
 
 def memory_parts(need: Footprint, title: str) -> Stack:
-    """Give what fills the memory of a rank."""
+    """Return the parts of a rank's memory."""
     parts = tuple(
         StackPart(label, role, getattr(need, part))
         for (part, label), role in zip(FILLS.items(), ROLES, strict=True)
@@ -50,15 +51,15 @@ def memory_parts(need: Footprint, title: str) -> Stack:
 
 
 def fullest(ranks: Sequence[Footprint]) -> int:
-    """Give the pipeline rank that needs most."""
+    """Return the pipeline rank that needs most memory."""
     return max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
 
 
 def interval(plan: Plan, room_bytes: float) -> str:
-    """Say within what 80% of measured runs lie, and how likely it fits."""
+    """Describe the 80% interval, and the probability that the plan fits."""
     step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
     need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     return (
-        f"80% of measured runs lie within {step} and {need}. It fits the {quantity(room_bytes, Unit.BYTES)} of the "
-        f"device with probability {plan.fit_probability:.0%}."
+        f"80% interval: {step} and {need}. The plan fits the device's {quantity(room_bytes, Unit.BYTES)} with a "
+        f"probability of {plan.fit_probability:.0%}."
     )

@@ -1,4 +1,4 @@
-"""Plans as sections: the configurations that fit, and one of them."""
+"""Plans as sections: the configurations that fit, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 MOST_ERROR = 0.2
-"""A planner that misses the recorded step by more than this shows the order of plans, and no length of any."""
+"""Above this error on the recorded step, only the order of plans is shown."""
 ROWS = 20
 """Plans that the report lists."""
 
 
 def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
-    """Set out the plans, and one of them: the chosen, where anything fits."""
+    """Build the plans, and the chosen one in detail if anything fits."""
     if chosen is None:
         return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
     if learnt is not None and is_doubtful(plans.question, learnt):
@@ -60,33 +60,30 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
 
 
 def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
-    """Say which configuration that a trainer can start is predicted to be the fastest, beside the recorded one.
-
-    Where the trainer can start none, it is the fastest of all.
-    """
+    """Describe the fastest configuration that a trainer can start, or the fastest of all if it can start none."""
     if not plans.best:
         return nothing_fits(plans)
     place, refusal = startable(plans, trainer)
     best = plans.best[max(place, 0)]
     which = f" and {trainer} can start" if place > 0 else ""
-    text = f"Fastest of {plans.fitting:,} that fit{which}: {best.configuration}"
+    text = f"The fastest of {plans.fitting:,} plans that fit{which} is {best.configuration}"
     if learnt is None or not is_doubtful(plans.question, learnt):
-        text += f": {quantity(best.step_ns, Unit.NS)} a step"
+        text += f": {quantity(best.step_ns, Unit.NS)} per step"
         if learnt is not None and is_recorded_question(learnt, plans.question) and best.step_ns > 0:
             faster = learnt.prediction.step_ns / best.step_ns
-            text += f" where what ran is predicted to take {quantity(learnt.prediction.step_ns, Unit.NS)}"
-            text += f" ({quantity(faster, Unit.RATIO)} as fast)"
+            text += f", {quantity(faster, Unit.RATIO)} as fast as the recorded configuration"
+            text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
     if place > 0:
         if place == 1:
-            return f"{text}. The one that is faster it cannot start: {refusal}."
-        return f"{text}. The {place} that are faster it cannot start (the fastest: {refusal})."
+            return f"{text}. It cannot start the one faster plan: {refusal}."
+        return f"{text}. It cannot start the {place} faster plans (the fastest: {refusal})."
     if place < 0:
         return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:
-    """Find the fastest plan that a trainer can start: its place, -1 for none, and why it cannot start the fastest."""
+    """Return the place of the fastest plan that a trainer can start (-1: none), and why it cannot start the first."""
     first_refusal = ""
     for place, plan in enumerate(plans.best):
         refusal = refusal_by(trainer, plans.question.model, plan.configuration)
@@ -97,34 +94,34 @@ def startable(plans: Plans, trainer: str) -> tuple[int, str]:
 
 
 def is_doubtful(question: Question, learnt: Calibration) -> bool:
-    """Say whether the answer rests on a run whose own step is predicted so badly that only an order is shown."""
+    """Return whether the run's own step is predicted too badly to show more than the order of plans."""
     return question.cluster == learnt.cluster and abs(learnt.error_fraction) > MOST_ERROR
 
 
 def doubt(learnt: Calibration) -> str:
-    """Say how far off the recorded step is predicted, and what that leaves."""
+    """Describe the error on the recorded step, and its consequence."""
     off = f"{100 * learnt.error_fraction:+z.0f}%"
     return (
-        f"The recorded step itself is predicted with an error of {off}. No predicted length can be trusted: only the "
-        "order of the plans is shown."
+        f"The prediction of the recorded step is off by {off}. Predicted times cannot be trusted, so only the order of "
+        "the plans is shown."
     )
 
 
 def asked(plans: Plans) -> str:
-    """Say what is planned for."""
+    """Return what is planned for."""
     question = plans.question
-    return f"{question.devices} x {question.cluster.device}, {question.batch} sequences a step"
+    return f"{question.devices} x {question.cluster.device}, {question.batch} sequences per step"
 
 
 def basis(learnt: Calibration | None, plans: Plans) -> Text:
-    """Say what stands behind the figures."""
+    """Build the note on the basis of the figures."""
     machine = plans.question.cluster
     basis_text = (
         f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
     )
     if learnt is not None and machine == learnt.cluster:
-        basis_text += f"; the recorded run itself is predicted with an error of {100 * learnt.error_fraction:+z.1f}%"
-    left_out = "".join(f" Not modelled: {omission}." for omission in not_modelled(plans.question.model))
+        basis_text += f"; the prediction of the recorded run is off by {100 * learnt.error_fraction:+z.1f}%"
+    left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
     return Text(
         f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
         quiet=True,
@@ -132,15 +129,15 @@ def basis(learnt: Calibration | None, plans: Plans) -> Text:
 
 
 def nothing_fits(plans: Plans) -> str:
-    """Say how far off the leanest configuration is."""
+    """Describe the need of the configuration with the least memory."""
     need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, plans.question.cluster.room_bytes))
-    return f"Nothing fits: the leanest configuration needs {need}, and {room} may be filled."
+    return f"Nothing fits: every configuration needs at least {need}, and the limit is {room}."
 
 
 def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> PlanPoints:
-    """Give every plan that fits as a point; last what ran, as it is predicted, where the question is of its batch.
+    """Return every plan that fits as a point; last the recorded configuration, if its batch is planned.
 
-    `named` is the place of the plan whose configuration is written beside its point.
+    `named` is the place of the plan whose configuration labels its point.
     """
     ran = [learnt.prediction] if learnt is not None and is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
@@ -158,13 +155,13 @@ def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> P
 
 
 def is_recorded_question(learnt: Calibration, question: Question) -> bool:
-    """Say whether plans answer for the model, the devices and the batch that ran."""
+    """Return whether plans are for the recorded model, devices and batch."""
     same_size = question.devices == learnt.configuration.devices and question.batch == learnt.configuration.batch
     return same_size and question.cluster == learnt.cluster and question.model == learnt.model
 
 
 def listed(plans: Sequence[Plan], rows: int) -> DataTable:
-    """List the fastest plans."""
+    """Build the table of the fastest plans."""
     columns = (
         TableColumn("configuration"),
         TableColumn("step", Unit.NS),
@@ -189,9 +186,9 @@ def listed(plans: Sequence[Plan], rows: int) -> DataTable:
 
 
 def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
-    """List plans by their order alone: how much longer than the first each is expected to take, stalls included."""
+    """Build the table of plans by order: expected step relative to the first, including stalls."""
     columns = (
-        TableColumn("place"), TableColumn("configuration"), TableColumn("expected step over the first's", Unit.RATIO),
+        TableColumn("place"), TableColumn("configuration"), TableColumn("expected step vs. first", Unit.RATIO),
         TableColumn("memory", Unit.BYTES),
     )  # fmt: skip
     lines = tuple(
@@ -202,7 +199,7 @@ def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
 
 
 def one(plans: Plans, plan: Plan, trainer: str) -> Section:
-    """Set out one plan: its figures, the memory of each pipeline rank, and how it is started."""
+    """Build one plan: its figures, the memory of each pipeline rank, and its command."""
     model, room = plans.question.model, plans.question.cluster.room_bytes
     return Section(
         "plan-one",
@@ -210,7 +207,7 @@ def one(plans: Plans, plan: Plan, trainer: str) -> Section:
         (
             figures(plan),
             Chart(
-                "Predicted memory of a rank, by what fills it",
+                "Predicted memory per rank, by part",
                 memory(model, plan.configuration, room, plans.question.profile),
             ),
             Text(started_with(trainer, model, plan.configuration)),
@@ -219,7 +216,7 @@ def one(plans: Plans, plan: Plan, trainer: str) -> Section:
 
 
 def started_with(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Give the command that starts a plan, or why this trainer cannot run it."""
+    """Return the command of a plan, or why this trainer cannot run it."""
     try:
         return launch_command(trainer, model, configuration)
     except UspProfError as error:
@@ -227,7 +224,7 @@ def started_with(trainer: str, model: ModelEntry, configuration: Configuration) 
 
 
 def figures(plan: Plan) -> KeyFigures:
-    """Give the figures of one plan."""
+    """Build the key figures of one plan."""
     return KeyFigures(
         (
             KeyFigure("step", plan.step_ns, Unit.NS),
@@ -240,7 +237,7 @@ def figures(plan: Plan) -> KeyFigures:
 
 
 def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, profile: Profile) -> MemoryParts:
-    """Give what fills the memory of each pipeline rank."""
+    """Return the parts of memory of each pipeline rank."""
     footprints = memory_of_ranks(model, configuration, profile)
     labels = tuple(f"pipeline rank {rank}" for rank in range(len(footprints)))
     parts = tuple(
@@ -250,14 +247,14 @@ def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, p
 
 
 def predicted_memory(learnt: Calibration) -> Section:
-    """Set out what the planner predicts for the configuration that ran."""
-    note = f"What the planner's formulas give for {learnt.configuration}; see Plan for other configurations."
+    """Build the planner's prediction for the recorded configuration."""
+    note = f"Predicted by the planner for {learnt.configuration}; see Plan for other configurations."
     chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
     return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
 
 
 def frame(plans: Sequence[Plan]) -> pd.DataFrame:
-    """Give plans with everything that is known of them, raw."""
+    """Return plans with all their raw values."""
     import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
 
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Trend report: what changed over the runs of a history, then all other metrics, each with a line of blocks."""
+"""Trend report: metrics that changed over a history, then all others, each with a sparkline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDEST = 60
 
 
 def text(trends: Sequence[MetricTrend]) -> str:
-    """Draw the metrics over the runs for a terminal: first those that changed or drift."""
+    """Format the metrics over the runs for a terminal, changed or drifting ones first."""
     if not trends:
         return "no metric\n"
     runs = max(len(trend.values) for trend in trends)
@@ -32,25 +32,25 @@ def text(trends: Sequence[MetricTrend]) -> str:
     for trend in changed:
         lines += [_line(trend, runs), *(f"  {sentence}" for sentence in sentences(trend))]
     if changed and steady:
-        lines += ["", "no change found"]
+        lines += ["", "no change:"]
     lines += [_line(trend, runs) for trend in steady]
     return "\n".join(lines) + "\n"
 
 
 def _headline(metrics: int, changed: int, runs: int) -> str:
-    """Say what was looked at, and how much of it changed; of too few runs nothing can be said."""
+    """Return how many metrics and runs there are, and how many changed."""
     over = f"{counted(metrics, 'metric')} over {counted(runs, 'run')}"
     if runs < FEWEST:
-        return f"{over}: too few to find a change, which takes {FEWEST}"
+        return f"{over}: too few runs to find a change (needs {FEWEST})"
     return f"{over}: {changed or 'none'} changed or {'drifts' if changed < 2 else 'drift'}"
 
 
 def _line(trend: MetricTrend, most_runs: int) -> str:
-    """Draw one metric; how many runs it has is said where it has fewer than others."""
+    """Format one metric, with its number of runs if it has fewer than others."""
     first, last = figure(trend.values[0], trend.unit), figure(trend.values[-1], trend.unit)
     line = f"{sparkline(trend.values)}  {trend.key}  {first} -> {last}"
     if trend.left_out:
-        return f"{line}  {counted(len(trend.values), 'run')} ({trend.left_out} under other conditions left out)"
+        return f"{line}  {counted(len(trend.values), 'run')} ({trend.left_out} runs under other conditions left out)"
     return f"{line}  {counted(len(trend.values), 'run')}" if len(trend.values) < most_runs else line
 
 
@@ -61,7 +61,7 @@ def json_text(trends: Sequence[MetricTrend]) -> str:
 
 
 def sentences(metric: MetricTrend) -> list[str]:
-    """Say what a metric does: its drift or its change points; nothing where it is steady."""
+    """Return drift and change points of a metric as sentences."""
     if metric.trend.drift_per_run:
         amount = metric.trend.drift_per_run
         share = f"{metric.drift_fraction * 100:+z.2f}% a run" if metric.values[0] else f"{amount:+.3g} a run"

@@ -1,6 +1,6 @@
-"""Predictions as sections: edits alone and together, before and after, suggestions stacked, other schedules.
+"""Predictions as sections: edits alone and together, before and after, suggestions, other schedules.
 
-And the job's slowdown as text or JSON: how much longer the step is than with all ranks alike.
+Also the job slowdown as text or JSON: the step compared with a replay in which all ranks perform like their peers.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 LEAST_SHARE = 0.0005
-"""Parts of the step below this share are not listed."""
+"""Parts below this share of the step are not listed."""
 _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
-"""Rows of health that say what a prediction rests on."""
+"""Rows of health about the basis of a prediction."""
 
 
 def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section:
-    """Set out the step with changes made, each alone and together."""
-    missed = f"replayed unchanged: within {100 * together.replay_error:.2f}% of it"
+    """Build the step with the changes applied, each alone and together."""
+    missed = f"replay without changes: within {100 * together.replay_error:.2f}%"
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
@@ -61,7 +61,7 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
 
 
 def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigures:
-    """Give the step before and after, and what is gained."""
+    """Build the step before and after, and the gain."""
     return KeyFigures(
         (
             KeyFigure("step, measured", together.before_ns, Unit.NS, basis),
@@ -72,31 +72,31 @@ def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigu
 
 
 def mean_of(prediction: Prediction) -> str:
-    """Say of which ranks the step is the mean: a sample is not the job."""
+    """Return the ranks whose mean step is shown."""
     return f"mean of {ranks_of_mean(run_facts(prediction.replayed.tables, EVERYTHING, ''))} steps"
 
 
 def step_of(prediction: Prediction) -> str:
-    """Say what step a prediction begins with: the mean of which ranks, and what of the recorded one is left out."""
+    """Return the step that a prediction starts from, and the recording cost that it excludes."""
     recording_ns = prediction.recorded_ns - prediction.before_ns
-    taken_out = f", without the {quantity(recording_ns, Unit.NS)} that recording adds" if recording_ns else ""
+    taken_out = f", without {quantity(recording_ns, Unit.NS)} for recording" if recording_ns else ""
     return mean_of(prediction) + taken_out
 
 
 def _replayed(prediction: Prediction) -> list[Text]:
-    """Say which ranks stand for all, where not all were replayed."""
+    """Build the note on replayed ranks, if not all were replayed."""
     which = prediction.replayed.which
     return [Text(f"The prediction is {which}.", quiet=True)] if which else []
 
 
 def sure(prediction: Prediction) -> str:
-    """Say how sure a prediction is, and what it rests on."""
+    """Return error and basis of a prediction."""
     return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
 
 
 def _bars(together: Prediction) -> Waterfall:
     return Waterfall(
-        "measured", together.before_ns, ("changes, together",), (together.after_ns - together.before_ns,), "predicted"
+        "measured", together.before_ns, ("all changes",), (together.after_ns - together.before_ns,), "predicted"
     )
 
 
@@ -134,7 +134,7 @@ def predicted_steps(prediction: Prediction) -> Selection:
 
 
 def before_after_section(together: Prediction) -> Section:
-    """Set the mean step and its parts beside each other, over the steps that the prediction is of."""
+    """Build the mean step and its parts, before and after, over the steps of the prediction."""
     tables, steps = together.replayed.tables, predicted_steps(together)
     after_tables = predicted_tables(together)
     rows: list[tuple[Cell, ...]] = [_row("step", together.recorded_ns, together.edited_ns, Unit.NS)]
@@ -149,9 +149,9 @@ def before_after_section(together: Prediction) -> Section:
     rows += _memory_rows(memory_of(together.layout_before), memory_of(together.layout_after))
     notes = [row.detail for row in after_tables.health if row.code in _SHOWN_CODES]
     if together.recorded_ns != together.before_ns:
-        notes.append("as recorded, with what recording adds to a step: the gain is of one without it")
+        notes.append("Times include the cost of recording; the gain excludes it.")
     if memory_of(together.layout_after) is not None:
-        notes.append("* estimated from the model's description: compare the two, rather than with a measured peak")
+        notes.append("* Estimated from the model's description: compare before and after, not with a measured peak.")
     columns = (TableColumn(mean_of(together)), TableColumn("before"), TableColumn("after"))
     table = DataTable("", columns, tuple(rows))
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
@@ -162,7 +162,7 @@ def _row(name: str, before: float | None, after: float | None, unit: Unit) -> tu
 
 
 def _memory_rows(before: Footprint | None, after: Footprint | None) -> list[tuple[Cell, ...]]:
-    """Give the memory of the fullest rank, and those of its parts that change."""
+    """Return rows of the fullest rank's memory, and of the parts that change."""
     if before is None or after is None:
         return []
     parts_after = _memory_parts(after)
@@ -174,7 +174,7 @@ def _memory_rows(before: Footprint | None, after: Footprint | None) -> list[tupl
 
 
 def _memory_parts(need: Footprint) -> dict[str, int]:
-    """Give the parts by name; parameters that are gathered for a layer count as parameters."""
+    """Return the parts by name; parameters gathered for a layer count as parameters."""
     return {
         "parameters": need.parameter_bytes + need.gathered_bytes,
         "gradients": need.gradient_bytes,
@@ -188,24 +188,24 @@ def _parts_of_step(tables: TableSet, steps: Selection) -> dict[str, float]:
     return {part.role: part.mean_ns for part in breakdown.compute(tables, steps).slices()}
 
 
-# Suggestions together: the step from what was measured to what is predicted, one suggestion after the other.
+# Suggestions together: from the measured to the predicted step, one suggestion at a time.
 
 
 LONGEST = 48
-"""Letters of a finding's title beside a bar."""
+"""Characters of a finding's title next to a bar."""
 
 
 def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], path: str) -> Section:
-    """Set out what the ticked findings give; `steps` replays the first, the first two, and so on."""
+    """Build the effect of the selected findings; `steps` replays the first, the first two, and so on."""
     words = " ".join(f"--edit {edit}" for edit in " ".join(str(edit) for edit in steps[-1].edits).split())
     return Section(
         "together",
-        "Suggestions made together",
+        "Selected suggestions together",
         (
             key_figures(
                 steps[-1],
                 step_of(steps[-1]),
-                f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the one ticked",
+                f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the selected one",
             ),
             Chart("", bars(ticked, steps)),
             *_replayed(steps[-1]),
@@ -215,14 +215,14 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
 
 
 def bars(ticked: Sequence[Finding], steps: Sequence[Prediction]) -> Waterfall:
-    """Set the step out from what was measured, over what each change takes from it, to what is predicted."""
+    """Build the waterfall from the measured step through each change to the predicted step."""
     after = [steps[0].before_ns, *(step.after_ns for step in steps)]
     return Waterfall(
         "now",
         after[0],
         tuple(_short(finding.title) for finding in ticked),
         tuple(late - early for early, late in pairwise(after)),
-        "with all of it",
+        "with all changes",
     )
 
 
@@ -234,7 +234,7 @@ def _short(text: str) -> str:
 
 
 def schedule_section(edit: Edit, rescheduled: Rescheduled) -> Section:
-    """Set out the window under another schedule beside the measured one, and its actions."""
+    """Build the window under another schedule and the measured one, and its actions."""
     simulated = f"its own order simulated: {quantity(rescheduled.simulated_ns, Unit.NS)}"
     figures = (
         KeyFigure("window, measured", rescheduled.measured_ns, Unit.NS, simulated),
@@ -302,16 +302,16 @@ def _memory(need: Footprint | None) -> MemoryJson | None:
     return MemoryJson(*_memory_parts(need).values()) if need is not None else None
 
 
-# Job slowdown: how much longer the step is than with all ranks alike, and which parts cost it.
+# Job slowdown: the step compared with its ideal, and the parts of the loss.
 
-MISSING = "The step with all ranks alike is not known: {}."
-"""What is said of a run whose ideal cannot be told."""
-NO_LOSS = "The ranks are alike: no rank, axis or stage costs more time than the error."
-"""What is said of a run that is at its ideal."""
+MISSING = "The ideal step (all ranks like their peers) is unknown: {}."
+"""Output for a run without a known ideal."""
+NO_LOSS = "All ranks perform like their peers: no rank, axis or stage costs more time than the error."
+"""Output for a run without loss."""
 
 
 def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
-    """Write how much slower the run is than at its ideal, and why."""
+    """Format the job slowdown of a run, and its parts."""
     replayed = slowdown.replayed.which
     if as_json:
         parts = [
@@ -329,13 +329,13 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
         head += f"\nThe ideal step is {replayed}."
     if not slowdown.parts:
         return f"{head}\n{NO_LOSS}\n"
-    lines = [head, "share of the loss that goes away when one part alone is ideal:"]
+    lines = [head, "Share of the loss that disappears if only this part is ideal:"]
     lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
     return "\n".join(lines) + "\n"
 
 
 def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
-    """Write the same of an operation table."""
+    """Format the job slowdown of an operation table."""
     if as_json:
         ideal, share = slowdown.last_stage_ideal_ns, slowdown.last_stage_share
         last_stage = {"what": "stage", "name": "last", "step_ns": ideal, "share": share}
@@ -352,7 +352,7 @@ def _ideal_json(
     unknown: str = "",
     replayed: str = "",
 ) -> str:
-    """Write what is not known as null, with the reason."""
+    """Format as JSON; unknown values are null, with the reason."""
     data = {
         "format": "usp-prof-ideal",
         "version": 1,
@@ -368,4 +368,4 @@ def _ideal_json(
 
 def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
     step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
-    return f"step {step}, ideal {ideal}: {slowdown:.3f} times as long"
+    return f"step {step}, ideal {ideal}: slowdown {slowdown:.3f}x"
