@@ -1,4 +1,4 @@
-"""Comparison of a lesson's runs: rows of measured, theoretical and predicted figures, and what the runs show."""
+"""Comparison of a lesson's runs: measured, theoretical and predicted figures, and claims about them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 STEP = "step_time"
 _CLOSE = 0.05
-"""A plan states no error; what is this near to the measured step needs no word."""
+"""Plans state no error; smaller deviations from the measured step are not mentioned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the comparison: a text for each run, empty where there is no figure."""
+    """One row of the comparison: a text per run, empty without a figure."""
 
     figure: str
     source: str
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that the runs have to show, with the measured ratio, and whether they do."""
+    """A claim about the runs, with its evidence, and whether it holds."""
 
     says: str
     evidence: str
@@ -39,22 +39,22 @@ class Claim:
 
 
 def rows(lesson: Lesson, figures: LessonFigures) -> tuple[Row, ...]:
-    """List each figure as measured and by theory; under the step also what is predicted from the first run's trace."""
+    """Return each figure as measured and by theory, and for the step the predictions from the first run."""
     return tuple(row for figure in lesson.figures for row in _rows_of(lesson, figure, figures))
 
 
 def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
-    """Hold the runs against what the lesson says that they show, and against the theory's bounds."""
+    """Check the lesson's claims and the bounds of its theory."""
     shown = [_claim_of(lesson, shown, figures) for shown in lesson.shows]
     bounded = [claim for figure in lesson.figures if figure.theory for claim in _theory_claims(lesson, figure, figures)]
     return (*shown, *bounded)
 
 
 def misses(lesson: Lesson, figures: LessonFigures) -> str:
-    """Say which predictions of the step miss what was measured: by more than their stated error, or than 5%."""
+    """Return which predictions of the step are off by more than their stated error, or than 5%."""
     key = next((figure.key for figure in lesson.figures if figure.metric == STEP), "")
     missed = [text for run in lesson.runs for text in _misses_of(run.name, figures.runs[run.name], key)]
-    return f"Predictions that miss the measured step: {'; '.join(missed)}." if missed else ""
+    return f"Predictions outside their error: {'; '.join(missed)}." if missed else ""
 
 
 def _misses_of(name: str, run: RunFigures, key: str) -> Iterator[str]:
@@ -63,13 +63,13 @@ def _misses_of(name: str, run: RunFigures, key: str) -> Iterator[str]:
         return
     replayed, error, planned = run.replayed_step_ns, run.replayed_error_ns, run.planned_step_ns
     if replayed is not None and error is not None and abs(replayed - measured) > error:
-        yield f"{name} replayed, {replayed / measured - 1:+.0%} where it states an error of {error / measured:.0%}"
+        yield f"{name} replayed, off by {replayed / measured - 1:+.0%} (stated error {error / measured:.0%})"
     if planned is not None and abs(planned / measured - 1) > _CLOSE:
-        yield f"{name} planned, {planned / measured - 1:+.0%}"
+        yield f"{name} planned, off by {planned / measured - 1:+.0%}"
 
 
 def outcome(lesson: Lesson, figures: LessonFigures) -> str:
-    """Say what the lesson's runs show first, with both measured figures; empty where they do not show it."""
+    """Return the first claim with both measured figures; empty if it does not hold."""
     if not lesson.shows or not _claim_of(lesson, lesson.shows[0], figures).holds:
         return ""
     shown = lesson.shows[0]
@@ -82,7 +82,7 @@ def outcome(lesson: Lesson, figures: LessonFigures) -> str:
 
 
 def title_of(figure: Figure) -> str:
-    """Name a figure as its metric does, with the axis or what else is chosen of it."""
+    """Return the title of a figure with its dimensions."""
     title = figure.title or metrics()[figure.metric][1].title
     chosen = ", ".join(str(value) for value in figure.dims.values())
     return f"{title} ({chosen})" if chosen else title
@@ -132,12 +132,12 @@ def _theory_claims(lesson: Lesson, figure: Figure, figures: LessonFigures) -> It
         measured, expected = of_run.measured.get(figure.key), of_run.theory.get(figure.key)
         if measured is None or expected is None:
             continue
-        says = f"{title_of(figure)} of {run.name} comes to what theory says"
+        says = f"{title_of(figure)} of {run.name} matches theory"
         if figure.apart is not None:
             apart = measured - expected
             unit = quantity(figure.apart, Unit.FRACTION)
-            evidence = f"{quantity(apart, Unit.FRACTION)} apart, at most {unit}"
+            evidence = f"difference {quantity(apart, Unit.FRACTION)}, at most {unit}"
             yield Claim(says, evidence, holds=abs(apart) <= figure.apart)
         elif figure.within is not None:
             off = measured / expected - 1
-            yield Claim(says, f"{off:+z.0%}, at most {figure.within:.0%} off", holds=abs(off) <= figure.within)
+            yield Claim(says, f"{off:+z.0%}, at most ±{figure.within:.0%}", holds=abs(off) <= figure.within)

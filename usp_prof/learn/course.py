@@ -1,6 +1,6 @@
-"""Course: the page, the figures and the pictures of each recorded lesson, kept in a clone's `docs/course`.
+"""Course: pages, figures and pictures of the recorded lessons in a clone's `docs/course`.
 
-`tools/make_course` writes them; the dashboard reads them. An installed package has none.
+`tools/make_course` writes them, and the dashboard reads them. An installed package has none.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ FOLDER = CLONE / "docs" / "course"
 
 @cache
 def recorded() -> dict[str, LessonFigures]:
-    """Give the measured figures of each lesson that has a page, by its name; empty where there is no clone."""
+    """Return the measured figures of each lesson with a page, by name; empty without a clone."""
     path = FOLDER / "figures.json"
     return from_json(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def picture(lesson: Lesson, run: str, theme: Theme = LIGHT) -> str:
-    """Give the SVG of one run of a lesson, drawn for a light ground, in a theme; empty where there is none."""
+    """Return the SVG of one run of a lesson in a theme; empty if there is none."""
     path = FOLDER / "images" / f"{lesson.name}-{run}.svg"
     return recolored(path.read_text(encoding="utf-8"), theme) if path.exists() else ""
 
 
 def run_of(lesson: Lesson, path: str) -> str:
-    """Name the run of a lesson that a path holds: `.../LESSON/RUN`, or its recording in `traces/`; empty for others."""
+    """Return the run of a lesson that a path contains: `.../LESSON/RUN`, or its recording in `traces/`; else empty."""
     parts = Path(path).parts
     for run in lesson.runs:
         if parts[-2:] == (lesson.name, run.name) or (run.recorded and parts[-1:] == (run.recorded,)):
@@ -55,38 +55,36 @@ def run_of(lesson: Lesson, path: str) -> str:
     return ""
 
 
-# Pages: a lesson and what was measured of it, as Markdown.
+# Pages: a lesson and its measured figures, as Markdown.
 
 
 MADE = "<!-- Made by tools/make_course from usp_prof/learn/lessons and recorded runs: do not edit. -->"
 _INTRODUCTION = """\
-The [Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) explains the techniques of
-large-scale training. Here each of them is recorded, on a laptop, and can be recorded anew: `usp-prof learn` lists the
-lessons, `usp-prof learn overlap` records one and shows it, `--open` opens the lesson and its runs in the dashboard.
+Each lesson records a technique of the
+[Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook) before and after, with this
+repository's trainer. A page shows both timelines and compares the measured figures with theory. `usp-prof learn` lists
+the lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
 
-Nearly all runs are *paced*: in place of its arithmetic a layer waits for as long as a device would compute. A waiting
-process uses no core, so several ranks on two cores give the picture of a cluster. Communication is real, over gloo, on
-links that are slowed down where the lesson says so. Nothing here measures a GPU; what is shown is what a technique does
-to the order of things, to memory, and to messages.
+Nearly all runs are *paced*: a layer waits as long as a device would compute. A waiting process uses no core, so several
+ranks on two cores look like a cluster. Communication is real, over gloo, on links that are slowed down as the lesson
+says. Nothing here measures a GPU. The lessons show what a technique does to the order of work, to memory and to
+messages.
 
-Every figure was measured on the recorded runs, none is typed. Beside it stands what theory makes of the declared pace,
-links and mesh. *Replayed* and *planned* are predictions of the step that saw only the first run's trace: by
-`usp-prof whatif` and by the planner calibrated on it. A page says which of its predictions miss.
+Every figure was measured on the recorded runs. *Theory* follows from the declared pace, links and mesh. *Replayed* and
+*planned* are predictions from the first run's trace: by `usp-prof whatif`, and by the planner calibrated on it. A page
+lists the predictions that are off.
 """
 _NOT_SHOWN = """\
-Some techniques change what happens inside a device. A pace has no kernels, so a picture of them recorded here would be
-wrong: there is no lesson, or one that leaves out their speed and says so.
+Some techniques change what happens inside a device. A paced run has no kernels, so these lessons leave out speed:
 
-- **Asynchronous tensor parallelism** has a lesson about what hides behind what. That narrow products are slower, and
-  that moving data takes multiprocessors, only a device shows.
-- **Fused optimizers** have a lesson about the number of operations and passes over memory. On a GPU a loop over tensors
-  shows as thousands of tiny kernels; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) names them, and the
-  edit `fused_optimizer` says what one launch would save.
-- **Compiled layers** have a lesson about the number of operations; what fewer kernels are worth, only a device shows.
-  [`host-bound`](../reference/rules.md#host-bound) names a device that waits for launches, and the edit
-  `no_launch_gaps` says what they cost.
-- **Mixed precision** has a lesson about bytes; how much faster matrix cores are, only a device shows. The edit
-  `matmul_dtype=bf16` answers it for a recorded GPU run.
+- **Asynchronous tensor parallelism**: what is hidden behind what. A device would also show that narrow products are
+  slower and that moving data uses multiprocessors.
+- **Fused optimizers**: the number of operations and passes over memory. On a GPU, a loop over tensors is thousands of
+  tiny kernels. [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) finds them, and the edit
+  `fused_optimizer` predicts the saving.
+- **Compiled layers**: the number of operations. [`host-bound`](../reference/rules.md#host-bound) finds a device that
+  waits for launches, and the edit `no_launch_gaps` predicts the saving.
+- **Mixed precision**: bytes. The edit `matmul_dtype=bf16` predicts the speed for a recorded GPU run.
 """
 
 
@@ -95,18 +93,18 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
     parts = [
         f"# {lesson.title}",
         MADE,
-        f"{lesson.part}. Read with the playbook's *{lesson.playbook}*.",
+        f"{lesson.part}. Playbook section: *{lesson.playbook}*.",
         lesson.what.strip(),
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
-        f"It runs, one after another:\n\n```text\n{commands(lesson)}\n```",
-        "## What it looks like",
+        f"This runs:\n\n```text\n{commands(lesson)}\n```",
+        "## Pictures",
         lesson.look.strip(),
         *(_picture(lesson, run.name, run.title) for run in lesson.runs),
-        "All pictures have one time scale.",
-        "## What it comes to",
+        "All pictures have the same time scale.",
+        "## Results",
         comparison(lesson, figures),
-        "## A question",
+        "## Question",
         f"{lesson.question.strip()}",
         f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
     ]
@@ -114,12 +112,12 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
 
 
 def commands(lesson: Lesson) -> str:
-    """Write the commands that record a lesson's runs, one a line."""
+    """Return the commands that record a lesson's runs, one per line."""
     return "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
 
 
 def comparison(lesson: Lesson, figures: LessonFigures) -> str:
-    """Write what was measured of a lesson: the table, what it had to show, where it was recorded."""
+    """Format the results of a lesson: the table, the claims, where it was recorded."""
     parts = [
         _table(rows(lesson, figures), [run.name for run in lesson.runs]),
         _claims(claims(lesson, figures)),
@@ -131,14 +129,14 @@ def comparison(lesson: Lesson, figures: LessonFigures) -> str:
 
 
 def index(known: Mapping[str, LessonFigures]) -> str:
-    """Write the course's first page: lessons that were recorded lead to their page, others to their command."""
+    """Format the index: recorded lessons link to their page, others show their command."""
     chosen = lessons()
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
     by_part = sorted(chosen, key=lambda entry: _order(entry, chosen))
     for part, members in groupby(by_part, key=lambda entry: entry.part):
         listed = "\n".join(_entry(entry, is_recorded=entry.name in known) for entry in members)
         lines += [f"## {part}", listed]
-    lines += ["## What a CPU cannot show", _NOT_SHOWN.strip()]
+    lines += ["## Limits of a CPU", _NOT_SHOWN.strip()]
     toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
@@ -147,22 +145,22 @@ def index(known: Mapping[str, LessonFigures]) -> str:
 def _entry(lesson: Lesson, *, is_recorded: bool) -> str:
     if is_recorded:
         return f"- [{lesson.title}]({lesson.name}.md)"
-    return f"- {lesson.title}: no page yet, record it yourself with `usp-prof learn {lesson.name}`"
+    return f"- {lesson.title}: no page yet; record it with `usp-prof learn {lesson.name}`"
 
 
 def to_json(known: Mapping[str, LessonFigures]) -> str:
-    """Write what was measured, six digits of each figure."""
+    """Format the measured figures as JSON, with six digits."""
     rounded = msgspec.to_builtins(known)
     return msgspec.json.format(msgspec.json.encode(_rounded(rounded)), indent=1).decode() + "\n"
 
 
 def from_json(text: str) -> dict[str, LessonFigures]:
-    """Read what was measured."""
+    """Parse the measured figures."""
     return msgspec.json.decode(text, type=dict[str, LessonFigures])
 
 
 def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
-    """Give the place of a lesson's part: parts stand in the order in which they first come."""
+    """Return the place of a lesson's part, in order of first appearance."""
     return [other.part for other in chosen].index(lesson.part)
 
 
@@ -171,7 +169,7 @@ def _picture(lesson: Lesson, name: str, title: str) -> str:
 
 
 def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
-    """Write a line for each figure and source, a column for each run; a figure is named on its first line only."""
+    """Format a row per figure and source, a column per run; a figure is named on its first row only."""
     lines = [f"| figure | from | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
     shown = ""
     for row in compared:
@@ -200,7 +198,7 @@ def _rounded(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-# Pictures: one SVG a run, all of a lesson on one time scale, small enough to be kept in a repository.
+# Pictures: one SVG per run, all of a lesson on one time scale, small enough for a repository.
 
 
 _Drawn = TimelineSlices | PipelineSchedule
@@ -209,7 +207,7 @@ _BOX = re.compile(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\
 
 
 def draw(lesson: Lesson, runs: Mapping[str, Run]) -> dict[str, str]:
-    """Draw a middle step of each run; a time lies at the same place, and is as wide, in all of them."""
+    """Draw a middle step of each run, all on one time scale."""
     inputs = {name: _timeline_of(lesson, run) for name, run in runs.items()}
     until = max(int(drawn.end_ns.max()) for drawn in inputs.values())
     label = max(len(row) for drawn in inputs.values() for row in drawn.rows)
@@ -221,14 +219,14 @@ def draw(lesson: Lesson, runs: Mapping[str, Run]) -> dict[str, str]:
 def _timeline_of(lesson: Lesson, run: Run) -> _Drawn:
     drawn = run.pipeline().picture if lesson.picture == "pipeline" else run.timeline().picture
     if not isinstance(drawn, TimelineSlices | PipelineSchedule):
-        raise InputError(f"{run.path} holds nothing to draw", hint=f"record it again: usp-prof learn {lesson.name}")
+        raise InputError(f"{run.path} has nothing to draw", hint=f"record it again: usp-prof learn {lesson.name}")
     return drawn
 
 
 def _small(svg: str) -> str:
-    """Write all boxes of one colour as one path, and leave out texts under the pointer, which an image never shows.
+    """Merge all boxes of one color into one path, and remove tooltips, which an image never shows.
 
-    Paths go behind the grid's last line, so that they cover the grid and the numbers inside boxes cover them.
+    Paths follow the last grid line, so that they cover the grid and numbers inside boxes cover them.
     """
     plain = _TIP.sub("", svg)
     boxes: dict[str, list[str]] = {}
