@@ -128,11 +128,11 @@ def _sidebar() -> None:
 
 def _report() -> None:
     """Offer all of this as one page of HTML, made when it is asked for."""
-    if st.button("HTML report", help="every page's tables and charts in one file that needs no server"):
+    if st.button("HTML report", help="tables and charts of all pages in one file that needs no server"):
         view = state.current()
         page = wait(report.ask(view.run, view.selection, kept(view.run)))
         name = f"{Path(str(data.open_numbered(view.run).path)).name}.html"
-        st.download_button("Download it", page.encode(), name, "text/html")
+        st.download_button("Download", page.encode(), name, "text/html")
 
 
 def main() -> None:
@@ -158,7 +158,7 @@ def main() -> None:
         data.ask_drawings(index)  # nobody waits for them
     except UspProfError as error:
         st.error(error.message)
-        st.info(error.hint or "usp-prof info PATH says what is there")
+        st.info(error.hint or "usp-prof info PATH shows what is there")
     finally:
         state.remember(chosen.path)
 
@@ -181,8 +181,8 @@ def _without_run() -> None:
         running.run()
     except UspProfError as error:
         st.error(error.message)
-        st.info(error.hint or "choose something else")
-    st.caption("No run was named. To see one: usp-prof dashboard traces/my-run")
+        st.info(error.hint or "choose something different")
+    st.caption("No run is open. To open one: usp-prof dashboard traces/my-run")
 
 
 def _report_of(index: int) -> Document | None:

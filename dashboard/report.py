@@ -162,7 +162,7 @@ def offer(page: Page, run: int, choice: str, sections: Callable[[], tuple[Sectio
         "text/html",
         key=f"html-{page.path}",
         on_click="ignore",
-        help="what is shown here, with its charts, in one file that needs no server",
+        help="this page with its charts in one file that needs no server",
     )
 
 

@@ -1,7 +1,7 @@
-"""Incident story: one finding for somebody who was not there: verdict, three crops of the timeline, what to change.
+"""Incident story: one finding explained to someone new, with verdict, three crops of the timeline, and what to change.
 
-The culprit's crop shows the rank that the finding names, or one on which it shows; the victims' the ranks that wait
-longest meanwhile, the cause's the rows that tell why. A frame marks the time of the finding's evidence, else its step.
+The first crop shows the rank of the finding, the second the ranks that wait longest during that time, the third the
+rows that show the cause. A frame marks the time of the finding's evidence, or its step.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 MOST_VICTIMS = 4
 DEEPEST_HOST_ROW = 4
 ROOM = 0.5
-"""What is shown before and after the frame, as a share of it."""
+"""Time shown before and after the frame, as a share of it."""
 WIDTH_PX = 1400
-"""How fine a crop is: pixels over its range."""
+"""Resolution of a crop: pixels over its range."""
 _PLACES = {"rank", "ranks", "group", "stage"}
-"""Keys by which a finding names who is to blame; another, such as that all ranks share cores, blames none of them."""
+"""Keys of a finding that name ranks at fault; other findings, such as shared cores, name none."""
 _ROLES = {
     "compute": "compute", "memcpy": "memcpy", "memset": "memcpy", "path": "critical path",
     **dict.fromkeys(HOST_CATEGORIES.values(), "host"), **{kind: f"action:{kind}" for kind in "FBIW"},
@@ -58,7 +58,7 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class ShownCause:
-    """What a story is told of: the cause, the selection that *Show me* opens, commands and a link to follow it."""
+    """The subject of a story: the cause, the selection of *Show me*, commands and a link."""
 
     cause: Cause
     shown: Mapping[str, str]
@@ -67,7 +67,7 @@ class ShownCause:
 
 
 def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) -> tuple[Section, ...]:
-    """Tell the story."""
+    """Build the sections of the story."""
     finding = shown_cause.cause.finding
     frame = frame_of(store, finding)
     room = int(ROOM * (frame[1] - frame[0]))
@@ -79,11 +79,11 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
         "cause": _crop(store, _rows_of_cause(store, culprit, shown_cause.shown.get("show", "")), shown, frame),
     }
     when = f"{quantity(frame[1] - frame[0], Unit.NS)} from {quantity(frame[0], Unit.NS)} after the first event"
-    heading = "The culprit" if _PLACES & finding.where.keys() else "Where it shows"
+    heading = "Rank at fault" if _PLACES & finding.where.keys() else "Most visible place"
     words = {
         "culprit": (heading, f"Rank {culprit}. Framed: {when}."),
-        "victims": ("The victims", "The ranks that wait longest meanwhile, the longest first."),
-        "cause": ("The cause", f"What rank {culprit} does meanwhile."),
+        "victims": ("Waiting ranks", "The ranks that wait longest during this time, longest first."),
+        "cause": ("Cause", f"What rank {culprit} does during this time."),
     }
     pictures = tuple(
         Section(name, words[name][0], (Text(words[name][1], quiet=True), Chart("", data)))
@@ -95,7 +95,7 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
 
 
 def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
-    """Give the time of a finding's evidence, from the run's first event; else that of its step, else the middle one."""
+    """Return the time of a finding's evidence since the run's first event, or that of its step, or the middle step."""
     begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
     if isinstance(begin, int) and isinstance(end, int) and begin < end:
         return max(begin - store.origin_ns, 0), min(end - store.origin_ns, store.span_ns)
@@ -106,7 +106,7 @@ def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
 
 
 def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
-    """Give the rank that the finding is seen on; where it names none, the first that is shown."""
+    """Return the rank of the finding, or the first one shown."""
     named = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
     found = [int(rank) for rank in named if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
     return found[0] if found else min(store.ranks)

@@ -1,4 +1,4 @@
-"""Pictures: the one chart with which a page answers its question, from the report or from the run's tables."""
+"""Pictures: the main chart of each page, from the report or the run's tables."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
 
 
 def lateness(document: Document) -> Chart | None:
-    """Set out on the mesh how late each rank is of its own doing in a step."""
+    """Build each rank's own delay per step on the mesh."""
     cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
     if not cost:
         return None
     placed = chart_of(document, RankGrid)
     grid = placed.data if placed is not None and isinstance(placed.data, RankGrid) else _in_rows(sorted(cost))
     waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
-    what = "late of its own doing"
-    title = "How late each rank is of its own doing in a step, by its place on the axes"
+    what = "own delay"
+    title = "Own delay of each rank per step, by its place in the mesh"
     return Chart(title, replace(grid, what=what, values_ns=waited, ground=Ground.NOTHING))
 
 
@@ -86,9 +86,9 @@ def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...
     names = sorted(times, key=lambda name: (-times[name], name))[: MOST_BARS if roof is None else FEW_BARS]
     values = tuple(float(times[name]) for name in names)
     bars = RankBars("device time of all ranks and steps", tuple(names), values, (), "compute", is_time=True)
-    shown = [Chart("The ops that take most of the device's time", bars)] if names else []
+    shown = [Chart("Ops by device time", bars)] if names else []
     if roof is not None:
-        shown.append(Chart("The roofline: each op beneath what the device can do at its intensity", roof.data))
+        shown.append(Chart("Roofline: each op and the limit of the device at its intensity", roof.data))
     return tuple(shown)
 
 
@@ -122,12 +122,12 @@ def idle_for_host(document: Document) -> Chart | None:
     span = sum(value for _, _, value in step_parts(figures))
     apart = verdicts.rank_apart(waited, span)
     bars = RankBars(
-        "device idle for the host in a step", tuple(f"rank {rank}" for rank in shown),
+        "device idle per step because of the host", tuple(f"rank {rank}" for rank in shown),
         tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", is_time=True,
         apart=(f"rank {apart}",) if apart is not None else (),
     )  # fmt: skip
-    which = f", the {MOST_RANKS} of {len(waited)} that wait longest" if len(shown) < len(waited) else ""
-    return Chart(f"How long each rank's device waits for its host{which}", bars)
+    which = f", longest {MOST_RANKS} of {len(waited)}" if len(shown) < len(waited) else ""
+    return Chart(f"Idle time of each rank's device because of its host{which}", bars)
 
 
 def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
@@ -137,8 +137,8 @@ def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
     if not edits:
         return None
     values = tuple(finding.saved_ns for finding in edits.values())
-    bars = RankBars("saved of a step by this change alone", tuple(edits), values, (), "measured", is_time=True)
-    return Chart("What is worth trying", bars), {label: finding.edit for label, finding in edits.items()}
+    bars = RankBars("time saved per step by this change alone", tuple(edits), values, (), "measured", is_time=True)
+    return Chart("Changes worth trying", bars), {label: finding.edit for label, finding in edits.items()}
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:
@@ -151,7 +151,7 @@ def launch_lead(document: Document, tables: TableSet) -> Chart | None:
     begin = min(int(line.time_ns[0]) for line in lines)
     lines = [replace(line, time_ns=line.time_ns - begin) for line in lines]
     return Chart(
-        "How long after its launch work began; where this falls, the device waits for the host",
+        "Time from launch to start of work; when it falls to zero, the device waits for the host",
         LaunchLines(tuple(lines)),
     )
 

@@ -157,7 +157,7 @@ def _(block: Health, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - on
         st.caption(f"{_SIGNS[row.severity]} {where}{state.plain(row.detail or row.code)}")
     if block.more:
         notes = "note" if block.more == 1 else "notes"
-        st.caption(f"and {block.more} more under Health" if block.rows else f"{block.more} {notes} under Health")
+        st.caption(f"{block.more} more under Health" if block.rows else f"{block.more} {notes} under Health")
 
 
 @show.register

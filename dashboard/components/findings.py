@@ -1,4 +1,4 @@
-"""Findings shown with place, gain, error and evidence, a link to the timeline; and outlier ranks."""
+"""Findings with place, gain, error, evidence and a link to the timeline; outlier ranks."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 
 MIDDLE = "middle"
-"""Where the timeline shows what is of no step: at the step in the middle."""
+"""Place on the timeline of findings without a step: the middle step."""
 _PLACE = frozenset({"at_rank", "at_step", "start_ns", "end_ns"})
-"""Evidence that says where it is seen."""
+"""Evidence that gives the place."""
 _BESIDE = 3
-"""Ranks that are shown beside the one that a finding is of."""
+"""Ranks shown next to the rank of a finding."""
 _UNITS = {"_ns": Unit.NS, "_bytes": Unit.BYTES, "_fraction": Unit.FRACTION}
 
 
 def listed(block: Findings, view: View, *, brief: bool = False) -> None:
-    """List findings, worst first."""
+    """Show findings, most important first."""
     remark = left_out(block.more, block.noise)
     if not block.causes:
-        st.success("No rule found anything to act on." if remark else "No rule found anything to complain of.")
+        st.success("No finding is worth acting on." if remark else "No findings.")
     for number, cause in enumerate(block.causes):
         with st.container(border=True):
             one(cause.finding, view, number, brief=brief)
             if cause.parts:
-                st.caption(state.plain(f"Of the same cause: {', '.join(part.title for part in cause.parts)}"))
+                st.caption(state.plain(f"Same root cause: {', '.join(part.title for part in cause.parts)}"))
     if remark:
-        st.caption(f"{remark}, under Suggestions")
+        st.caption(f"{remark} (see Suggestions)")
     if block.unasked:
         st.caption(state.plain(block.unasked))
 
 
 def sure(finding: Finding) -> str:
-    """Say how sure the gain is; a bound is what it is worth at most."""
+    """Return error and basis of a gain; a bound is an upper limit."""
     if finding.basis is Basis.BOUND:
         error = f" (±{quantity(finding.error_fraction, Unit.FRACTION)})" if finding.error_fraction else ""
-        return f"at most, a bound{error}"
+        return f"upper limit{error}"
     return f"±{quantity(finding.error_fraction, Unit.FRACTION)}, {finding.basis}"
 
 
@@ -57,7 +57,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
     left.markdown(f"**{state.plain(finding.title)}**" + (f"  \n{state.plain(finding.place)}" if finding.place else ""))
     if finding.advice:
         left.caption(state.plain(finding.advice))
-    right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "not known")
+    right.metric("gain", quantity(finding.gain_fraction, Unit.FRACTION) if finding.gain_fraction else "unknown")
     if finding.gain_fraction:
         right.caption(unbroken(sure(finding)))
     timeline = st.session_state.get("pages", {}).get("timeline")
@@ -69,21 +69,21 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
     with left.expander("Evidence"):
         _evidence(finding, number)
     if finding.settings:
-        with left.expander("How to set it"):
-            rows = [{"where": name, "setting": str(value)} for name, value in finding.settings.items()]
+        with left.expander("Settings"):
+            rows = [{"library": name, "setting": str(value)} for name, value in finding.settings.items()]
             st.dataframe(rows, hide_index=True, key=f"settings-{number}")
 
 
 def _evidence(finding: Finding, number: int) -> None:
-    """Show what the finding rests on: figures as numbers, so that they sort, and in words what is none."""
+    """Show the evidence of a finding: figures as numbers that sort, the rest as sentences."""
     rows = figures_of(finding)
     if rows:
         st.dataframe(rows, hide_index=True, key=f"evidence-{number}")
     sentences = [f"{_head(name)}: {value}" for name, value in finding.evidence.items() if isinstance(value, str)]
     if "at_rank" in finding.evidence and "at_step" in finding.evidence:
-        sentences.append(f"seen best on rank {finding.evidence['at_rank']} in step {finding.evidence['at_step']}")
+        sentences.append(f"most visible on rank {finding.evidence['at_rank']} in step {finding.evidence['at_step']}")
     if finding.edit:
-        sentences.append(f"the change that was replayed: {finding.edit}")
+        sentences.append(f"replayed change: {finding.edit}")
     for sentence in sentences:
         st.caption(state.plain(sentence))
 

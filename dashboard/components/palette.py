@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_FINDINGS = 20
 TIMELINE = "timeline"
 HTML = """<div class="usp-palette"><button type="button">Go to … <kbd>Ctrl K</kbd></button>
-<dialog><input type="text" aria-label="Go to" placeholder="a page, a rank, a finding, the name of a kernel or an op">
+<dialog><input type="text" aria-label="Go to" placeholder="page, rank, finding, or name of a kernel or op">
 <ul role="listbox"></ul></dialog></div>"""
 CSS = """
 .usp-palette button { font: 13px var(--st-font), sans-serif; color: var(--st-text-color); cursor: pointer;

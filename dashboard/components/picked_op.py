@@ -59,7 +59,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
         ask = partial(calls_of_op, tables, view.selection, label)
         calls = wait(data.worker.ask(("op calls", view.run, view.selection, label), ask))
         if calls is None:
-            st.caption("The traces tie none of their kernels to this op.")
+            st.caption("The traces assign no kernels to this op.")
             return
         _links(calls.longest, str(calls.kernels.rows[0][0]))
         show(calls.kernels, "picked-op-kernels", state.is_dark())
@@ -95,7 +95,7 @@ def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
             st.page_link(
                 timeline,
                 label=f"Rank {call.rank}{step}: {quantity(call.dur_ns, Unit.NS)}",
-                help="its longest call on the timeline",
+                help="longest call on the timeline",
                 query_params=state.link("timeline", where),
             )
         words = state.link("timeline", {"find": literal(kernel)})

@@ -33,22 +33,22 @@ def offer_play(view: View, document: Document, prediction: Prediction) -> None:
 
 def _play(view: View, document: Document, prediction: Prediction) -> None:
     if prediction.rescheduled is not None:
-        st.caption("Another order of the pipeline's actions cannot be played: *Pipeline* draws it as a schedule.")
+        st.caption("Another order of pipeline actions cannot be played; *Pipeline* draws it as a schedule.")
         return
     store = wait(data.ask_timeline(view.run))
     step = played_step(store.steps, view)
     if step is None:
-        st.caption("No step was recorded that could be played.")
+        st.caption("No recorded step can be played.")
         return
     replayed = set(prediction.replayed.tables.ranks)
     chosen = [rank for rank in outliers_first(document, view.ranks or tuple(store.ranks)) if rank in replayed]
     if not chosen:
-        st.caption("None of these ranks was replayed: others stand for them.")
+        st.caption("These ranks were not replayed; other ranks represent them.")
         return
     ranks = sorted(chosen[:MOST_RANKS])
     edits = " ".join(str(edit) for edit in prediction.edits)
     others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
-    st.markdown(f"**Step {step.number}**, one row a rank{others}: compute over communication, blank while it is idle")
+    st.markdown(f"**Step {step.number}**, one row per rank{others}: compute above communication, blank while idle")
     length = step.end_ns - step.start_ns
     range_ns = [-length // 50, length + length // 10]  # ranks do not end together: some work ends after the step
     _morph(view.run, step, ranks, key="play", range_ns=range_ns, edits=edits)
@@ -78,12 +78,12 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     """Show the same of another run on the same scale, such as the one that was recorded after the repair."""
     runs = [run for run in range(data.run_count()) if run != view.run]
     if not runs:
-        st.caption("Open a repaired run beside this one (`usp-prof dashboard BEFORE AFTER`) to see it measured here.")
+        st.caption("Open a repaired run as well (`usp-prof dashboard BEFORE AFTER`) to compare with its measured step.")
         return
     offered = (NOTHING, *(str(run) for run in runs))
     names = {NOTHING: "nothing", **{str(run): data.name(run) for run in runs}}
     before = state.word("beside", offered)
-    beside = st.selectbox("Measured beside it", offered, offered.index(before), format_func=names.__getitem__)
+    beside = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
     state.keep("beside", beside if beside != NOTHING else None)
     if beside == NOTHING:
         return

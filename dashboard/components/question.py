@@ -110,7 +110,7 @@ def _model_name(learnt: Calibration | None) -> str:
     usual = AS_RECORDED if learnt is not None else USUAL_MODEL
     names = (usual, *(name for name in (*known_models(), OWN) if name != usual))
     name: str = st.selectbox(
-        "Model", names, names.index(state.word("model", names)), help="type to search, or choose own shape"
+        "Model", names, names.index(state.word("model", names)), help="type to search, or enter your own shape"
     )
     state.keep("model", None if name == usual else name)
     return name
@@ -167,7 +167,7 @@ def _has_peak(device: str, dtype: str) -> bool:
 def _habits() -> str:
     """Ask whose measured habits to predict with."""
     names = (DEFAULT_TRAINER, *(name for name in sorted(PROFILES) if name != DEFAULT_TRAINER))
-    name: str = st.selectbox("Trainer's habits", names, names.index(state.word("habits", names)))
+    name: str = st.selectbox("Trainer behavior", names, names.index(state.word("habits", names)))
     state.keep("habits", None if name == names[0] else name)
     return name
 
@@ -176,7 +176,7 @@ def _efficiency(measured: float) -> float:
     """Ask for the share of its peak that a device reaches, 0..1."""
     usual = round(100 * measured)
     percent = state.number("efficiency", 1, 100) or usual
-    chosen = st.slider("Of its peak that a large matrix product reaches, %", 1, 100, percent)
+    chosen = st.slider("Share of the peak that large matrix products reach, %", 1, 100, percent)
     state.keep("efficiency", None if chosen == usual else chosen)
     return measured if chosen == usual else chosen / 100
 
@@ -267,7 +267,7 @@ def _show(question: Question, plan: Plan) -> None:
     )
     show(KeyFigures(figures), "one-figures", dark)
     if not fits:
-        st.error(f"It does not fit: {quantity(whole, Unit.BYTES)} of {quantity(room, Unit.BYTES)}.")
+        st.error(f"Does not fit: needs {quantity(whole, Unit.BYTES)} of {quantity(room, Unit.BYTES)}.")
     memory, time = st.columns(2)
     with memory:
         named = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory of a rank"

@@ -59,7 +59,7 @@ def show(index: int, rank: int, event: int) -> None:
     fact_rows = [{"what": name, "value": str(value)} for name, value in facts.items()]
     left.dataframe(fact_rows, hide_index=True, height="content")
     with right.expander("All arguments in the trace", expanded=call is None):
-        st.json(arguments) if arguments else st.caption("The trace says nothing more.")
+        st.json(arguments) if arguments else st.caption("The trace has no arguments.")
     if call is not None:
         with right:
             _members(tables, index, call, rank, event)
@@ -106,7 +106,7 @@ def _members(tables: TableSet, index: int, call: Call, rank: int, event: int) ->
         events = tables.columns("events", member)
         began = int(clock_of(tables).align(member, events["start_ns"][part])) - store.origin_ns
         rows.append((member, began, int(events["dur_ns"][part])))
-    st.markdown(f"**The same call on {len(rows)} ranks**: arrows lead there, a tick here goes there")
+    st.markdown(f"**The same call on {len(rows)} ranks**: follow an arrow, or select a row to go there")
     heads = TableColumn("rank"), TableColumn("start", Unit.NS), TableColumn("duration", Unit.NS)
     shown, columns = scaled(DataTable("", heads, tuple(sorted(rows, key=itemgetter(1)))))
     st.dataframe(

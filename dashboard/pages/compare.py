@@ -54,11 +54,11 @@ def draw() -> None:
         picture = data.ask_picture(f"compare {second}", first, EVERYTHING, lambda: comparison_answer.picture(pair))
         for block in (*why.blocks[:1], wait(picture)):
             show(block, f"why-{type(block).__name__}", dark)
-        folded("parts", "The parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
+        folded("parts", "Parts of the step, before and after", lambda: show(why.blocks[-1], "parts", dark))
     else:
         section(why, dark=dark, heading=False)
     everything = state.word("all", ("0", "1")) == "1"
-    folded("metrics", "Metrics, the most important first", lambda: _metrics(pair))
+    folded("metrics", "Metrics, most important first", lambda: _metrics(pair))
     for part in (comparison_answer.work(pair), comparison_answer.conditions(pair)):
         if part.blocks:
             folded(part.id, part.title, partial(section, part, dark=dark, heading=False))
@@ -99,10 +99,10 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     most = min(len(store.steps) for store in stores)
     if not most:
         return None
-    st.markdown("**The timelines, aligned by step**")
+    st.markdown("**Timelines, aligned by step**")
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
-        place = st.number_input("Step of both, counted from the first recorded", 1, most, place + 1) - 1
+        place = st.number_input("Step of both runs, counted from the first recorded one", 1, most, place + 1) - 1
         state.keep("step", place + 1)
     ranks = _ranks_worth_seeing(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)

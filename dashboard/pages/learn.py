@@ -35,7 +35,7 @@ def draw() -> None:
 
 
 def _first(lessons: tuple[Lesson, ...]) -> str:
-    """Open on the lesson whose runs the dashboard was started with, else on the course's first."""
+    """Return the lesson whose runs are open, or the first of the course."""
     return next((lesson.name for lesson in lessons if len(_open_runs(lesson)) > 1), lessons[0].name)
 
 
@@ -47,29 +47,29 @@ def _show(lesson: Lesson) -> None:
     st.caption(lesson.look)
     text, action = st.columns([3, 2], gap="large")
     text.markdown(lesson.what)
-    text.caption(f"Read with the playbook's *{lesson.playbook}*.")
+    text.caption(f"Playbook section: *{lesson.playbook}*.")
     with action:
         _links(lesson)
         _record(lesson)
     if figures is not None:
-        st.markdown("**What it comes to**")
+        st.markdown("**Results**")
         st.markdown(comparison_of_lesson(lesson, figures))
-    st.markdown(f"**A question.** {lesson.question}")
+    st.markdown(f"**Question.** {lesson.question}")
     folded("answer", "Answer", lambda: st.markdown(lesson.answer))
 
 
 def _record(lesson: Lesson) -> None:
-    st.markdown("**Record it**, on this machine, in about a minute a run")
+    st.markdown("**Record it** on this machine, in about a minute per run")
     st.code(f"usp-prof learn {lesson.name} --open", language=None, wrap_lines=True)
     folded("commands", "What it runs", lambda: st.code(commands_of_lesson(lesson), language=None, wrap_lines=True))
 
 
 def _links(lesson: Lesson) -> None:
-    """Lead to the pages that show the lesson's runs, where they are open; the first is what others are held against."""
+    """Link to the pages of the lesson's open runs; the first run is the baseline of comparisons."""
     runs = _open_runs(lesson)
     pages = st.session_state.get("pages", {})
     if not runs:
-        st.caption("None of its runs is open here: the command below records them and opens them.")
+        st.caption("No run of this lesson is open. The command below records and opens them.")
         return
     if not pages:
         return
@@ -84,17 +84,17 @@ def _links(lesson: Lesson) -> None:
 
 
 def _open_runs(lesson: Lesson) -> dict[str, int]:
-    """Find the lesson's runs among those that are open, in the lesson's order."""
+    """Return the lesson's open runs by name, in the lesson's order."""
     found = {course.run_of(lesson, run.path): number for number, run in enumerate(data.runs())}
     return {run.name: found[run.name] for run in lesson.runs if run.name in found}
 
 
 def _pictures(lesson: Lesson) -> None:
-    """Show what was recorded for the course, one above the other: all of a lesson have one time scale."""
+    """Show the recorded pictures, one above the other on one time scale."""
     ground = DARK if state.is_dark() else LIGHT
     drawn = {run.name: course.picture(lesson, run.name, ground) for run in lesson.runs}
     if not all(drawn.values()):
-        st.caption("No picture of it was recorded for the course yet.")
+        st.caption("No pictures of this lesson were recorded for the course yet.")
         return
     for run in lesson.runs:
         st.markdown(f"**{run.name}**: {run.title}")

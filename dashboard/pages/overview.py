@@ -1,4 +1,4 @@
-"""What is wrong, in one screen? Findings first, then the figures that they rest on."""
+"""Overview page: findings first, then the figures that they are based on."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 GAIN = (
-    "Gain: the share of the step that goes away when the run is replayed with this one change. Gains overlap: they "
-    "never add up. ± is the replay's error; a certain gain is the gain less its error."
+    "Gain: the share of the step that a replay with this one change saves. Gains overlap and never add up. "
+    "± is the error of the replay; the certain gain is the gain minus its error."
 )
 MOST_RANKS = 6
-"""Ranks of the worst step that are shown."""
+"""Number of ranks shown for the longest step."""
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
 
 BlockKind = TypeVar("BlockKind")
@@ -75,22 +75,22 @@ def draw() -> None:
 
 
 def _wrong(document: Document, view: View, *, dark: bool) -> None:
-    """List the causes in the report's order, and what was wrong with the traces."""
-    st.markdown("**What is wrong**, what is certain to gain most first")
+    """Show the findings in the report's order, and the health of the traces."""
+    st.markdown("**Findings**, largest certain gain first")
     st.caption(GAIN)
     for found in _of(document.summary.blocks, Findings):
         listed(found, view, brief=True)
     suggestions = st.session_state.get("pages", {}).get("suggestions")
     if suggestions is not None and document.findings:
         words = state.link("suggestions")
-        st.page_link(suggestions, label="All of them, and what they give together", query_params=words)
+        st.page_link(suggestions, label="All findings, and what they save together", query_params=words)
     offer_incident(document, view)
     for doubt in _of(document.summary.blocks, Health):
         show(doubt, "health", dark)
 
 
 def _worst_step(document: Document, view: View, *, dark: bool) -> None:
-    """Show the longest of the selected steps on the timeline, of the outlier ranks and some others."""
+    """Show the longest of the selected steps on the timeline, for outlier ranks and some others."""
     store = wait(data.ask_timeline(view.run))
     steps = [step for step in store.steps if view.selection.takes_step(step.number)] or store.steps
     begin, end = 0, store.span_ns
@@ -107,18 +107,18 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     there = st.session_state.get("pages", {}).get("timeline")
     if there is not None:
         query = state.link("timeline", {"at": str(worst.number)} if steps else {})
-        st.page_link(there, label="Open it in Timeline", query_params=query)
+        st.page_link(there, label="Open in Timeline", query_params=query)
 
 
 def _named(step: int, steps: int, document: Document) -> str:
-    """Name the step that is drawn; where steps are not known, it is all that was recorded."""
+    """Return the name of the drawn step, or of the recorded window if steps are unknown."""
     if Figures(document.values).whole("job_step_time") is None:
-        return "**The window**"
-    return f"**The longest step**, {step}" if steps > 1 else f"**Step {step}**"
+        return "**Recorded window**"
+    return f"**Longest step**, {step}" if steps > 1 else f"**Step {step}**"
 
 
 def _folds(document: Document, view: View, *, dark: bool) -> None:
-    """Fold what the figures rest on: each rank's step, the summary's tables, what was wrong with the traces."""
+    """Show folded details: each rank's step, the summary's tables, health."""
     layout = data.open_numbered(view.run).tables.topology
     for number, chart in enumerate(_charts(document, BreakdownRows)):
         folded(
@@ -137,7 +137,7 @@ def _folds(document: Document, view: View, *, dark: bool) -> None:
 
 def _head(document: Document) -> None:
     facts = document.run
-    axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes not known"
+    axes = " x ".join(f"{axis} {size}" for axis, size in facts.axes.items()) or "axes unknown"
     facts_in_words = [
         facts.name,
         f"{len(facts.ranks)} of {facts.world_size or '?'} ranks",
@@ -151,7 +151,7 @@ def _head(document: Document) -> None:
 
 
 def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) -> None:
-    """Show each rank's step in the order that the reader chose; many ranks are the strangest and a mean."""
+    """Show each rank's step in the selected order; with many ranks, outliers and the mean of the rest."""
     axes = tuple(layout.axes) if len(layout.axes) > 1 and layout.coordinates else ()
     offered = ORDERS | {axis: f"by {axis}" for axis in axes}
     before = state.word("order", tuple(offered))
@@ -164,10 +164,10 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
     if isinstance(rows, BreakdownRows):
         placed = {f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places}
         show(Chart("", along(rows, order, placed) if placed else ordered(rows, order)), "by-rank", dark)
-    strange = findings.outlier_ranks(document)
-    if strange:
-        named = ", ".join(f"{rank}" for rank in strange[:12]) + (" ..." if len(strange) > 12 else "")
-        st.caption(f"Not like the others: {'rank' if len(strange) == 1 else 'ranks'} {named}")
+    outliers = findings.outlier_ranks(document)
+    if outliers:
+        shown = ", ".join(f"{rank}" for rank in outliers[:12]) + (" ..." if len(outliers) > 12 else "")
+        st.caption(f"Outliers: {'rank' if len(outliers) == 1 else 'ranks'} {shown}")
 
 
 def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
@@ -225,14 +225,14 @@ def offer_incident(document: Document, view: View) -> None:
         return incident.sections(document, data.timeline_store(view.run), shown_cause)
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("**Incident story**", width="content", help="of the first cause, which the sentence above names")
+        st.markdown("**Incident story**", width="content", help="describes the first finding, named above")
         st.download_button(
             "HTML", lambda: incident.as_webpage(story(), tables, name).encode(), f"{stem}-incident.html", "text/html",
-            on_click="ignore", help="verdict, culprit, victims, cause, what to change and a link: one page to send",
+            on_click="ignore", help="one page to send: verdict, straggler, victims, cause, the change and a link",
         )  # fmt: skip
         st.download_button(
             "Markdown", lambda: incident.as_markdown(story(), name), f"{stem}-incident.zip", "application/zip",
-            on_click="ignore", help="the same as Markdown, with its drawings beside it",
+            on_click="ignore", help="the same as Markdown with drawings",
         )  # fmt: skip
 
 

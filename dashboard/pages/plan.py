@@ -113,7 +113,7 @@ def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
 def _trainer(learnt: Calibration | None) -> str:
     """Choose whose command is given."""
     offered = _trainers(learnt)
-    chosen = st.segmented_control("Start it with", offered, default=state.word("trainer", offered)) or offered[0]
+    chosen = st.segmented_control("Trainer", offered, default=state.word("trainer", offered)) or offered[0]
     before = st.query_params.get("trainer", offered[0])
     state.keep("trainer", None if chosen == offered[0] else chosen)
     if chosen != before:
@@ -152,7 +152,7 @@ def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
     usual = place if 0 <= place < MOST_PLANS else 0
     front = wait(data.ask_front(learnt, plans, usual))
     show(front, "plan-front", state.is_dark())
-    st.caption("Point at a dot for its configuration: dp2 tp4, 2x1 are two micro-batches of one sequence each.")
+    st.caption("Hover over a dot for its configuration. 2x1 means two micro-batches of one sequence.")
     picked, trainer = _one(learnt, plans, usual)
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
@@ -166,7 +166,7 @@ def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
 
 def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, str]:
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
-    st.markdown("**One of them**")
+    st.markdown("**One plan**")
     shown = plans.best[:MOST_PLANS]
     names = [str(each.configuration) for each in shown]
     wanted = st.query_params.get("plan", "")
@@ -207,7 +207,7 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
     *drawn, listed = heat_map.blocks
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())
-    folded("sweep-cells", "The plan of each cell", lambda: show(listed, "sweep-cells", state.is_dark()))
+    folded("sweep-cells", "Plan of each cell", lambda: show(listed, "sweep-cells", state.is_dark()))
     if data.run_count():
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 

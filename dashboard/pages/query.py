@@ -74,7 +74,7 @@ def draw() -> None:
             with heading:
                 verdict(sentence_of_answer(name, frame))
             if len(frame) == MOST_ROWS:
-                st.caption(f"Cut off after {MOST_ROWS:,} rows; `usp-prof query` writes all of them.")
+                st.caption(f"Limited to {MOST_ROWS:,} rows; `usp-prof query` writes all rows.")
             _chart(frame, BARS if name in QUESTIONS else NO_CHART)
             table(frame, "query")
             offer(QUERY, view.run, text, lambda: (answered(text, frame),))

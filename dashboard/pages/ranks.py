@@ -70,4 +70,4 @@ def _wall(view: View, document: Document) -> None:
         st.caption("Drag over rows to choose ranks for the timeline.")
 
 
-RANKS = Page("Ranks", "ranks", draw, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "Nothing tells ranks apart."))
+RANKS = Page("Ranks", "ranks", draw, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "No figures differ between ranks."))

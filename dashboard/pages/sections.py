@@ -122,11 +122,11 @@ def _calls(view: View, document: Document) -> None:
         return
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
-    st.markdown(f"**The calls of {groups} over time**, the most exposed axis first, then those that wait longest")
+    st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
     how_to_read = (
         "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
     )
-    st.caption(f"{how_to_read} Shift and the wheel scroll to the other groups." if count > 1 else how_to_read)
+    st.caption(f"{how_to_read} Shift+wheel scrolls to the other groups." if count > 1 else how_to_read)
     timeline(
         f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
         ranks=most_exposed_first(store.labels, document),
@@ -160,10 +160,10 @@ def draw_pipeline() -> None:
         show(measured, "measured", state.is_dark())
     chosen = state.word("schedule", (AS_IT_IS, *(str(each) for each in Schedule))) != AS_IT_IS
     if causes is not None and chosen:
-        st.subheader("Under another schedule", anchor="another")
+        st.subheader("Another schedule", anchor="another")
         _another(view)
     elif causes is not None:
-        folded("another", "Under another schedule", lambda: _another(view))
+        folded("another", "Another schedule", lambda: _another(view))
     _folds(document, ("pipeline",), measured)
 
 
@@ -231,7 +231,7 @@ def draw_memory() -> None:
     if learnt is not None and curve is None:
         _predicted(view, learnt)
     elif learnt is not None:
-        folded("predicted", "Predicted: what fills the memory of each pipeline rank", lambda: _predicted(view, learnt))
+        folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, learnt))
     else:
         st.caption(
             state.plain(
@@ -241,7 +241,7 @@ def draw_memory() -> None:
     figures = Figures(document.values)
     is_measured = figures.whole("taken_memory") is not None or figures.along("peak_memory", "rank")
     if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
-        st.caption("To measure it, record with `profile_memory=True`, or put allocator snapshots beside the traces.")
+        st.caption("To measure it, record with `profile_memory=True`, or put memory snapshots next to the traces.")
     _folds(document, ("memory",), pictures.chart_of(document, MemoryLines))
 
 
@@ -300,4 +300,4 @@ KERNELS_SECTIONS = ("kernels", "mfu")
 KERNELS = Page(
     "Kernels", "kernels", draw_kernels, Room.DIAGNOSE, lacking(KERNELS_SECTIONS, "No kernels were recorded.")
 )
-HOST = Page("Host", "host", draw_host, Room.DIAGNOSE, lacking(("host",), "Nothing of the host was recorded."))
+HOST = Page("Host", "host", draw_host, Room.DIAGNOSE, lacking(("host",), "No host activity was recorded."))

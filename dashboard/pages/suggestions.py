@@ -49,7 +49,7 @@ def draw() -> None:
         st.success("No rule found anything to complain of.")
         return
     st.caption(ORDER)
-    st.caption("Tick what you would change: the run is replayed with all of it, since gains overlap and never add up.")
+    st.caption("Select changes: the run is replayed with all of them together, because gains overlap and never add up.")
     place = st.container(key="now")
     below = st.container()
     asked = st.query_params.get("ticked", "").split(",")
@@ -88,7 +88,7 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
             with right:
                 one(finding, view, number)
                 if not finding.edit:
-                    st.caption("No box to tick: the replay has no change for this, its gain is a bound or not known.")
+                    st.caption("Cannot be selected: there is no replayed change for this finding.")
     return ticked
 
 
@@ -98,7 +98,7 @@ def _replayed(index: int, ticked: Sequence[Finding]) -> list[Prediction]:
     try:
         return [wait(data.ask_prediction(index, edits[: count + 1], edits)) for count in range(len(edits))]
     except UspProfError as error:
-        st.warning(f"These cannot be made together: {state.plain(error.message)}")
+        st.warning(f"These changes cannot be combined: {state.plain(error.message)}")
         return []
 
 

@@ -191,7 +191,7 @@ def _ranks(view: View) -> tuple[int, ...]:
     strange = findings.outlier_ranks(document)
     first = "the one that is not like the others first" if len(strange) == 1 else "those not like the others first"
     order = f", {first}" if strange else ""
-    st.caption(f"{FIRST_RANKS} of {len(ranks)} ranks are shown{order}. Name others under *Ranks* at the left.")
+    st.caption(f"Showing {FIRST_RANKS} of {len(ranks)} ranks{order}. Enter others under *Ranks* in the sidebar.")
     return findings.outliers_first(document, ranks)[:FIRST_RANKS]
 
 
@@ -201,7 +201,7 @@ def _search(index: int, pattern: str, ranks: tuple[int, ...], kinds: tuple[str, 
         return None
     wanted = matching(data.timeline_store(index), pattern)
     if wanted is None:
-        st.caption("That is no regular expression yet.")
+        st.caption("This is not a valid regular expression.")
         return None
     matches = search(data.timeline_store(index), wanted, ranks, {"device", *kinds})
     left, back, forth, _ = st.columns([2.2, 0.8, 0.8, 4])

@@ -127,7 +127,7 @@ def draw() -> None:
     )
     text = " ".join([*found, *typed.split()])
     state.keep("edits", text)
-    folded("edits", "Which changes there are", _edits)
+    folded("edits", "All changes", _edits)
     whole = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
         with heading:
@@ -157,7 +157,7 @@ def _offer_first(index: int, document: Document) -> None:
     """Show what the findings' changes would save; a click on one replays it."""
     found = wait(data.ask_made(("gains", index), lambda: pictures.gains(document)))
     if found is None:
-        st.caption("Choose a change below to see what it would be worth.")
+        st.caption("Choose a change below to see what it saves.")
         return
     chart, edits = found
     picking_figure(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRACES = Path(__file__).parents[2] / "traces"
 CHOICES = {
     "whatif": ({"edits": "no_pauses comm_faster=2"}, "What if: no_pauses comm_faster=2"),
-    "pipeline": ({"schedule": "gpipe", "m": "4"}, "Under another schedule: schedule=gpipe,m=4"),
+    "pipeline": ({"schedule": "gpipe", "m": "4"}, "Another schedule: schedule=gpipe,m=4"),
     "suggestions": ({"ticked": "0"}, "Selected suggestions together"),
     "plan": ({"trainer": "megatron"}, "pretrain_gpt.py"),
     "sweep": ({"figure": "memory", "down": "dp"}, "Sweep: memory over dp and pp"),

@@ -225,7 +225,7 @@ def test_a_page_is_downloaded_as_one_file_that_asks_nobody(visit: Visit) -> None
     download.value.save_as(file)
     other.goto(f"file://{file}")
     other.wait_for_function(f"() => ({DRAWN})() > 0")
-    assert "Under another schedule: schedule=gpipe" in other.inner_text("body")
+    assert "Another schedule: schedule=gpipe" in other.inner_text("body")
     assert faults == []
     visit.check()
 

@@ -71,7 +71,7 @@ def test_three_crops_show_culprit_victims_and_cause(story: tuple[Section, ...]) 
 def test_nobody_is_a_culprit_where_the_finding_names_nobody(story: tuple[Section, ...], cause: Cause) -> None:
     unnamed = replace(cause, finding=replace(cause.finding, where={"axis": "dp"}))
     assert "The culprit" in [section.title for section in story]
-    assert [section.title for section in told_of(unnamed)][1:2] == ["Where it shows"]
+    assert [section.title for section in told_of(unnamed)][1:2] == ["Most visible place"]
 
 
 def test_the_frame_is_the_time_of_the_evidence(story: tuple[Section, ...], cause: Cause) -> None:

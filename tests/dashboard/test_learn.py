@@ -40,7 +40,7 @@ def test_a_lesson_is_shown_with_its_text_and_its_command(name: str) -> None:
     texts = [text.value for text in app.markdown]
     assert lesson(name).what.strip() in [text.strip() for text in texts]
     assert f"usp-prof learn {name} --open" in [block.value for block in app.code]
-    assert ("**What it comes to**" in texts) == (name in recorded())
+    assert ("**Results**" in texts) == (name in recorded())
 
 
 def test_a_lesson_opens_with_what_its_runs_show() -> None:

@@ -139,7 +139,7 @@ def test_every_link_holds_the_selection() -> None:
     links = framed(run="1", ranks="0-1", steps="0-9").get("page_link")
     addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
     assert all(address["run"] == ["1"] and address["steps"] == ["0-9"] for address in addresses.values())
-    for label in ("Kernels", "Predict", "Query in SQL", "Open it in Timeline", "Show me"):
+    for label in ("Kernels", "Predict", "Query in SQL", "Open in Timeline", "Show me"):
         assert addresses[label]["ranks"] == ["0-1"], label
 
 
@@ -362,8 +362,8 @@ def test_a_name_is_not_read_as_markup() -> None:
 
 def test_a_bound_is_not_shown_as_certain() -> None:
     known = Finding("code", "title", {}, {}, gain_fraction=0.5, basis=Basis.BOUND)
-    assert sure(known) == "at most, a bound"
-    assert sure(replace(known, error_fraction=0.05)) == "at most, a bound (± 5.0%)"
+    assert sure(known) == "upper limit"
+    assert sure(replace(known, error_fraction=0.05)) == "upper limit (±5.0%)"
 
 
 def test_a_column_has_as_many_decimals_as_its_largest_number_needs() -> None:

@@ -80,7 +80,7 @@ def test_the_picture_of_the_host_marks_the_rank_that_the_sentence_names(slow_ran
     assert many is not None
     assert isinstance(many.data, RankBars)
     assert many.data.labels == tuple(f"rank {rank}" for rank in range(100 - pictures.MOST_RANKS, 100))
-    assert many.title.endswith(f"the {pictures.MOST_RANKS} of 100 that wait longest")
+    assert many.title.endswith(f"longest {pictures.MOST_RANKS} of 100")
 
 
 def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document) -> None:

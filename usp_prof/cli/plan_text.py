@@ -30,8 +30,8 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     question = plans.question
     machine = question.cluster
     lines = [
-        f"{question.devices} x {machine.device}, "
-        f"{question.batch} sequences of {question.model.sequence} tokens per step",
+        f"{question.devices} x {machine.device}, {question.batch} sequences per step",
+        f"sequence: {question.model.sequence} tokens",
         f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",

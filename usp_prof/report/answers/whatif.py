@@ -244,7 +244,7 @@ def schedule_section(edit: Edit, rescheduled: Rescheduled) -> Section:
         KeyFigure("bubble", rescheduled.bubble_fraction, Unit.FRACTION),
     )
     return Section(
-        "another", f"Under another schedule: {edit}", (KeyFigures(figures), Chart("", as_chart(rescheduled.timeline)))
+        "another", f"Another schedule: {edit}", (KeyFigures(figures), Chart("", as_chart(rescheduled.timeline)))
     )
 
 
