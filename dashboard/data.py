@@ -61,7 +61,7 @@ MOST_KEPT_NODES = 16_000_000
 
 @lru_cache(maxsize=1)
 def paths() -> tuple[str, ...]:
-    """Give the paths that were named at the start."""
+    """Return the paths that were named at the start."""
     return tuple(json.loads(os.environ.get(PATHS_VARIABLE, "[]")))
 
 
@@ -75,7 +75,7 @@ class NamedRun:
 
 
 def runs() -> tuple[NamedRun, ...]:
-    """Give the runs under the paths that were named; where several lie under one, the newest first."""
+    """Return the runs under the paths that were named; where several lie under one, the newest first."""
     return _runs(paths())
 
 
@@ -99,7 +99,7 @@ def run_count() -> int:
 
 
 def name(index: int) -> str:
-    """Give the name that a run goes by: its folder's, and its own where several lie there."""
+    """Return the name that a run goes by: its folder's, and its own where several lie there."""
     return runs()[index].name
 
 
@@ -139,7 +139,7 @@ def ask_run(index: int) -> Future[Run]:
 
 
 def open_numbered(index: int) -> Run:
-    """Give a run by its number."""
+    """Return a run by its number."""
     return ask_run(index).result()
 
 
@@ -158,7 +158,7 @@ def ask_document(index: int, selection: Selection) -> Future[Document]:
 
 
 def document(index: int, selection: Selection) -> Document:
-    """Give the report's document of a part of a run."""
+    """Return the report's document of a part of a run."""
     return ask_document(index, selection).result()
 
 
@@ -215,7 +215,7 @@ def ask_timeline(index: int) -> Future[TimelineStore]:
 
 
 def timeline_store(index: int) -> TimelineStore:
-    """Give a run's prepared timeline."""
+    """Return a run's prepared timeline."""
     return ask_timeline(index).result()
 
 
@@ -244,7 +244,7 @@ def ask_calls(index: int) -> Future[TimelineStore]:
 
 
 def call_store(index: int) -> TimelineStore:
-    """Give the timeline of a run's calls."""
+    """Return the timeline of a run's calls."""
     return ask_calls(index).result()
 
 
@@ -281,7 +281,7 @@ def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] 
 
 
 def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
-    """Say whether a replay with these changes was made."""
+    """Return whether a replay with these changes was made."""
     return worker.known(("prediction", index, edits, edits))
 
 
@@ -317,7 +317,7 @@ def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Future[Ch
 
 
 def question_key(question: Question) -> str:
-    """Give what tells two questions apart."""
+    """Return the key that distinguishes two questions."""
     return repr(question)
 
 

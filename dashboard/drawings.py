@@ -51,7 +51,7 @@ class Drawings:
         self._lock = threading.Lock()
 
     def of(self, data: ChartInput, theme: Theme) -> Drawing:
-        """Give the drawing of a chart, which is known by what it is, not by what it equals."""
+        """Return the drawing of a chart, which is known by what it is, not by what it equals."""
         key = id(data), theme.name
         with self._lock:
             known = self._kept.get(key)
@@ -108,7 +108,7 @@ def charts_of(document: Document) -> list[ChartInput]:
 
 @cache
 def _bokehjs() -> tuple[bytes, bytes]:
-    """Give the library as it is, and packed."""
+    """Return the library as it is, and packed."""
     from bokeh.settings import settings  # noqa: PLC0415 - a page without charts needs no Bokeh
 
     plain = Path(str(settings.bokehjs_path()), "js", "bokeh.min.js").read_bytes()

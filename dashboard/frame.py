@@ -186,7 +186,7 @@ def _without_run() -> None:
 
 
 def _report_of(index: int) -> Document | None:
-    """Give the report of the whole run, which says what each page has to show; None where none can be made."""
+    """Return the report of the whole run, which says what each page has to show; None where none can be made."""
     try:
         return wait(data.ask_document(index, EVERYTHING))
     except UspProfError:

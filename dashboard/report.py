@@ -59,7 +59,7 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> F
 
 
 def chosen(index: int, answers: tuple[Answer, ...]) -> Iterator[Section]:
-    """Give the sections of the pages with choices, in order."""
+    """Yield the sections of the pages with choices, in order."""
     sections_of_page = {answer.page: answer.sections for answer in answers}
     for page in ORDER:
         if page in sections_of_page:
@@ -167,7 +167,7 @@ def offer(page: Page, run: int, choice: str, sections: Callable[[], tuple[Sectio
 
 
 def kept(run: int) -> tuple[Answer, ...]:
-    """Give what this session's pages last said of a run."""
+    """Return the last content of this session's pages for a run."""
     answers: dict[str, Answer] = st.session_state.get(_KEPT, {})
     return tuple(answer for answer in answers.values() if answer.run == run)
 

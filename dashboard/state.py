@@ -28,7 +28,7 @@ _OWN = "own addresses"
 
 
 def everything(_: Document) -> str:
-    """Say of a page that has something to show of any run that it lacks nothing."""
+    """Return for a page that has something to show of any run that it lacks nothing."""
     return ""
 
 
@@ -128,7 +128,7 @@ def current() -> View:
 
 
 def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Give the address of a link to a page: the selection, how the page was left, and what the link names.
+    """Return the address of a link to a page: the selection, how the page was left, and what the link names.
 
     A link that names choices of the page's own brings no others. It holds all that it leads to, and an address is shown
     as it stands: gone back to, it is what it was.
@@ -156,5 +156,5 @@ def plain(text: str) -> str:
 
 
 def is_dark() -> bool:
-    """Say whether the reader's theme is dark."""
+    """Return whether the reader's theme is dark."""
     return getattr(st.context.theme, "type", None) == "dark"

@@ -49,7 +49,7 @@ class Worker:
         self._here = threading.local()
 
     def ask(self, key: Hashable, build: Callable[[], T]) -> Future[T]:
-        """Give the answer to `key`, to be computed by `build` unless it is known; errors are not kept.
+        """Return the answer to `key`, to be computed by `build` unless it is known; errors are not kept.
 
         The worker itself may ask, for what it computes. It never waits in its own line: an answer that nobody has begun
         is computed at once, and passed over when its turn comes.
@@ -67,12 +67,12 @@ class Worker:
         return answer
 
     def known(self, key: Hashable) -> bool:
-        """Say whether an answer is there."""
+        """Return whether an answer is there."""
         answer = self._kept.get(key)
         return answer is not None and answer.done() and answer.exception() is None
 
     def tell(self, text: str, done: int = 0, of: int = 0) -> None:
-        """Say what is being done; called by what is being computed."""
+        """Report what is being done; called by what is being computed."""
         self.now = Progress(text, done, of)
 
     def keep_latest(self, kinds: Collection[str], most: int) -> None:
@@ -127,7 +127,7 @@ PATIENCE_S = 0.05
 
 
 def wait(answer: Future[T]) -> T:
-    """Give an answer; while it is computed, show how far it is."""
+    """Return an answer; while it is computed, show how far it is."""
     try:
         return answer.result(PATIENCE_S)
     except NotYet:

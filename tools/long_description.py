@@ -19,7 +19,7 @@ class LongDescription(MetadataHookInterface):
     """Adds the `readme` field."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Give the README with absolute links."""
+        """Return the README with absolute links."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": RELATIVE_LINK.sub(_absolute, text)}
 

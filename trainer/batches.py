@@ -38,7 +38,7 @@ class Batches:
         self.held = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Give the passes of each step; a thread makes the next ones meanwhile."""
+        """Yield the passes of each step; a thread makes the next ones meanwhile."""
         # A thread begins on the first GPU, whichever this process has taken.
         ready = partial(torch.cuda.set_device, self.device) if self.device.type == "cuda" else None
         with ThreadPoolExecutor(1, thread_name_prefix="input", initializer=ready) as worker:
@@ -50,7 +50,7 @@ class Batches:
                 yield self._passes(batch)
 
     def update(self, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Give one ``(tokens, targets)`` pair for each pass of a step, made now."""
+        """Return one ``(tokens, targets)`` pair for each pass of a step, made now."""
         return self._passes(self._batch(step))
 
     def _passes(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -77,7 +77,7 @@ class Batches:
 
 
 def _recurrence(length: int, vocab: int) -> np.ndarray:
-    """Give factor and term that take a token as many places on as their index says, by ``5 x token + 17`` each."""
+    """Return factor and term that take a token as many places on as their index says, by ``5 x token + 17`` each."""
     powers = np.zeros((2, length), dtype=np.int64)
     powers[:, 0] = 1, 0
     for place in range(1, length):

@@ -69,7 +69,7 @@ def pieces_of(update: Update) -> list[Piece]:
 
 
 def moments(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Give AdamW's two running means of a tensor's gradients."""
+    """Return AdamW's two running means of a tensor's gradients."""
     state = optimizer.state[tensor]
     return {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
 
@@ -82,7 +82,7 @@ class SavePieces(checkpoint.DefaultSavePlanner):
         self.pieces = {(piece.name, torch.Size(piece.offsets)): piece for piece in pieces if piece.written}
 
     def create_local_plan(self) -> checkpoint.SavePlan:
-        """Say what this rank could write."""
+        """Return what this rank could write."""
         items = []
         for piece in self.pieces.values():
             properties = metadata.TensorProperties.create_from_tensor(piece.memory)
@@ -93,7 +93,7 @@ class SavePieces(checkpoint.DefaultSavePlanner):
         return self.plan
 
     def lookup_object(self, index: metadata.MetadataIndex) -> torch.Tensor:
-        """Give the memory of a piece that this rank was chosen to write."""
+        """Return the memory of a piece that this rank was chosen to write."""
         return self.pieces[index.fqn, index.offset].memory.detach()
 
 
@@ -116,7 +116,7 @@ class LoadPieces(checkpoint.DefaultLoadPlanner):
         return checkpoint.LoadPlan(items)
 
     def lookup_tensor(self, index: metadata.MetadataIndex) -> torch.Tensor:
-        """Give the memory of a piece; its number counts the pieces of one name."""
+        """Return the memory of a piece; its number counts the pieces of one name."""
         return self.pieces[index.fqn][index.index].memory.detach()
 
 
@@ -183,7 +183,7 @@ def changes(folder: Path, settled: Settled) -> list[str]:
 
 
 def _identity(settled: Settled) -> dict[str, Any]:
-    """Say what a run must have in common with the one that goes on from it, and what it had better have."""
+    """Return what a resumed run must have in common with its checkpoint, and what it should have."""
     options, model = settled.options, asdict(settled.shape)
     model.pop("sequence")  # no weight depends on it
     curve = {name: getattr(options, name) for name in CURVE} | {"sequence": settled.shape.sequence}
@@ -192,7 +192,7 @@ def _identity(settled: Settled) -> dict[str, Any]:
 
 
 def _model_hint(written: dict[str, Any], other: list[str]) -> str:
-    """Give the options that ask for the stored model."""
+    """Return the options that ask for the stored model."""
     model = "" if set(other) <= MODEL_FLAGS.keys() else f"--model {written['typed']} "
     sizes = {flag: written["model"][name] for name, flag in MODEL_FLAGS.items() if model or name in other}
     if not written["model"]["experts"]:
@@ -209,6 +209,6 @@ def _aside(stored: Path) -> str:
 
 
 def _reason(error: checkpoint.CheckpointException) -> str:
-    """Give one line of what torch collected from the ranks."""
+    """Return one line of what torch collected from the ranks."""
     rank, (cause, _) = min(error.failures.items())
     return f"rank {rank}: {cause or type(cause).__name__}"

@@ -28,7 +28,7 @@ def take(kind: str) -> torch.device:
 
 
 def _wake_backward(device: torch.device) -> None:
-    """Give autograd's own thread the device's context: a product that is the first to ask for it warns."""
+    """Return autograd's own thread the device's context: a product that is the first to ask for it warns."""
     torch.ones(1, device=device, requires_grad=True).sum().backward()
 
 
@@ -46,7 +46,7 @@ def multiplies_in_fp8() -> bool:
 
 
 def peak(settled: Settled, device: torch.device, gpus: int) -> float:
-    """Give the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
+    """Return the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
     if device.type == "cpu":
         machines = settled.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         return record.cpu_peak(settled.compute).flops * machines
@@ -55,7 +55,7 @@ def peak(settled: Settled, device: torch.device, gpus: int) -> float:
 
 
 def memory(device: torch.device) -> int:
-    """Give this process's peak memory in bytes: on its GPU, or resident."""
+    """Return this process's peak memory in bytes: on its GPU, or resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -24,12 +24,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def fits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Say whether the kernels take the sizes of a product: its rows, and both of the weight's."""
+    """Return whether the kernels take the sizes of a product: its rows, and both of the weight's."""
     return not any(size % UNIT for size in (left.numel() // left.shape[-1], *right.shape))
 
 
 def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give a tensor in fp8 and the scale that takes it back."""
+    """Return a tensor in fp8 and the scale that takes it back."""
     scale = (x.abs().amax().float() / torch.finfo(kind).max).clamp(min=1e-12)
     return (x.float() / scale).to(kind), scale
 
@@ -61,14 +61,14 @@ class _Linear(torch.autograd.Function):
 
 
 def input_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Give the gradient of the input."""
+    """Return the gradient of the input."""
     if not fits(grad, weight):
         return LINEAR.input_gradient(grad, weight)
     return product(grad.flatten(0, -2), weight.t(), (BACKWARD, FORWARD)).view(*grad.shape[:-1], -1)
 
 
 def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Give the gradient of the weight."""
+    """Return the gradient of the weight."""
     rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
     if not fits(rows.t(), inputs.t()):
         return LINEAR.weight_gradient(grad, x)

@@ -154,7 +154,7 @@ def folder_of(settled: Settled) -> Path:
 
 
 def tell_torchrun(*lines: str) -> None:
-    """Say why this process ends, so that torchrun's report of a failure ends with it.
+    """Report why this process ends, so that torchrun's report of a failure ends with it.
 
     torchrun prints a traceback of its own wherever a process fails, and then, as "traceback", what the process has
     left in this file (the protocol of `torch.distributed.elastic.multiprocessing.errors`). Every rank leaves it,

@@ -138,7 +138,7 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
 
 
 def introduce(settled: Settled) -> None:
-    """Say what is trained."""
+    """Report what is trained."""
     shape, model = settled.shape, settled.options.model
     print(f"mesh: {settled.layout}", flush=True)
     print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
@@ -147,7 +147,7 @@ def introduce(settled: Settled) -> None:
 
 
 def report_traces(folder: Path, rank: int) -> int:
-    """Say where the traces are; gives the exit status, which tells where this rank's was not written."""
+    """Return where the traces are; gives the exit status, which tells where this rank's was not written."""
     if not list(folder.glob(f"rank{rank}.json*")):
         print(f"error: no trace of rank {rank} in {folder}\nhint: --output FOLDER with room for it", file=sys.stderr)
         return 1

@@ -95,7 +95,7 @@ class Update:
         }
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Give this micro-batch's part of the mean loss over all tokens of the update."""
+        """Return this micro-batch's part of the mean loss over all tokens of the update."""
         return cross_entropy(logits, targets.t(), self.mesh["tp"]).sum() / self.settled.tokens
 
     def __call__(self, step: int, passes: list[tuple[torch.Tensor, torch.Tensor]]) -> Outcome:
@@ -205,7 +205,7 @@ class Update:
 
 
 def rate(settled: Settled, step: int) -> float:
-    """Give the learning rate of a step: linear warm-up, then a cosine down to a tenth."""
+    """Return the learning rate of a step: linear warm-up, then a cosine down to a tenth."""
     options = settled.options
     if step < options.warmup:
         return options.lr * (step + 1) / options.warmup

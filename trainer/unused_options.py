@@ -118,7 +118,7 @@ def check_effects(settled: Settled) -> None:
 
 
 def _typed(item: Field[Any], options: Options) -> str:
-    """Give an option as it was typed; nothing where it is at its default and asks for nothing."""
+    """Return an option as it was typed; nothing where it is at its default and asks for nothing."""
     value, flag = getattr(options, item.name), flag_of(item)
     if item.name in ON_BY_DEFAULT:
         return "" if value else flag.replace("--", "--no-", 1)

@@ -150,7 +150,7 @@ def _on_interrupt(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a 
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Say whether Ctrl-C is behind an error: while one rank leaves, the others' connections break."""
+    """Return whether Ctrl-C is behind an error: while one rank leaves, the others' connections break."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

@@ -9,7 +9,7 @@ __version__ = "0.2.0"
 
 @cache
 def fingerprint(*rooms: str) -> str:
-    """Give a text that changes with the code of these rooms and files, by default of the whole package.
+    """Return a text that changes with the code of these rooms and files, by default of the whole package.
 
     It is part of the keys of what is kept in the cache: what older code made is never shown as today's.
     """

@@ -141,7 +141,7 @@ def known_metrics() -> tuple[str, ...]:
 
 
 def asks_for_slowdown(policy: Policy) -> bool:
-    """Say whether a rule or a bound names the job's slowdown, which takes a replay."""
+    """Return whether a rule or a bound names the job's slowdown, which takes a replay."""
     patterns = [_pattern(word) for word in _words(policy)]
     return any(pattern.fullmatch(JOB_SLOWDOWN.id) for pattern in patterns)
 

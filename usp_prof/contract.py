@@ -213,7 +213,7 @@ class Manifest:
     """What went wrong or is missing in the recording, one sentence each, with the rank that it is about."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the manifest as plain data, ready for JSON."""
+        """Return the manifest as plain data, ready for JSON."""
         return asdict(self)
 
     @classmethod

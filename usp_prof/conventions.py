@@ -40,7 +40,7 @@ DEFAULT = PALM
 
 
 def attention_width(entry: ModelEntry) -> int:
-    """Give heads x head dimension; the hidden size where either is unknown."""
+    """Return heads x head dimension; the hidden size where either is unknown."""
     return entry.heads * entry.head_dim or entry.hidden
 
 
@@ -130,7 +130,7 @@ class LayerWeights:
 
 
 def mean_layer(entry: ModelEntry) -> LayerWeights:
-    """Give the weights of a layer on average; a model described by its shape has two norms in each."""
+    """Return the weights of a layer on average; a model described by its shape has two norms in each."""
     expert = ffn_parameters(entry, entry.expert_ffn_hidden or entry.ffn_hidden)
     if entry.layer_kinds:
         layers = [entry.layer_kinds[place] for place in entry.layer_order]
@@ -150,7 +150,7 @@ def mean_layer(entry: ModelEntry) -> LayerWeights:
 
 
 def attention_flop_per_token(entry: ModelEntry, convention: str = MATMUL) -> float | None:
-    """Give the FLOP of scores and weighted values, forward and backward; `None` without a sequence.
+    """Return the FLOP of scores and weighted values, forward and backward; `None` without a sequence.
 
     A model that is described by its shape alone has 12 · L · h · s, halved by `causal`.
     """
@@ -163,19 +163,19 @@ def attention_flop_per_token(entry: ModelEntry, convention: str = MATMUL) -> flo
 
 
 def attended_positions(window: int, sequence: int, convention: str = MATMUL) -> float:
-    """Give how many positions a query is taken to attend to; a window that leaves nothing out is full attention."""
+    """Return how many positions a query is taken to attend to; a window that leaves nothing out is full attention."""
     if 0 < window < sequence:
         return float(window)
     return sequence / 2 if convention == CAUSAL else float(sequence)
 
 
 def recurrence_flop_per_token(entry: ModelEntry) -> float:
-    """Give the FLOP of the products on the states of linear attention and SSM layers, forward and backward."""
+    """Return the FLOP of the products on the states of linear attention and SSM layers, forward and backward."""
     return 6.0 * sum(block.state_products for block in _blocks(entry))
 
 
 def flop_per_token(entry: ModelEntry) -> dict[str, float]:
-    """Give the cost of one token, forward and backward, under each convention that the description allows."""
+    """Return the cost of one token, forward and backward, under each convention that the description allows."""
     attention = attention_flop_per_token(entry)
     active, multiplying = active_parameters(entry), multiplying_parameters(entry)
     cost: dict[str, float] = {}
@@ -204,7 +204,7 @@ def complete(entry: ModelEntry) -> ModelEntry:
 
 
 def _layers(entry: ModelEntry) -> Iterator[LayerEntry]:
-    """Give every layer that is described, and the multi-token-prediction layers that are trained."""
+    """Yield every described layer, and the trained multi-token-prediction layers."""
     for place in entry.layer_order:
         yield entry.layer_kinds[place]
     if entry.mtp_kind is not None:

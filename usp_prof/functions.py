@@ -82,7 +82,7 @@ class Checked:
         )
 
     def explain(self) -> str:
-        """Say what was judged and why it got worse, as `usp-prof check` does."""
+        """Return the report of `usp-prof check` as text."""
         from usp_prof.checking import text  # noqa: PLC0415 - loaded with the report
 
         return text(self.report)
@@ -158,7 +158,7 @@ class Planned:
         return draw(points(self.plans), THEMES[theme])
 
     def explain(self) -> str:
-        """Say what was tried, what fits, and how sure the prediction is."""
+        """Return a sentence on the plans tried, those that fit, and the accuracy."""
         question = self.plans.question
         text = (
             f"{self.plans.tried} legal configurations of {question.devices} x {question.cluster.device}, "

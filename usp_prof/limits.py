@@ -18,7 +18,7 @@ class Range:
     high: int
 
     def holds(self, value: object) -> TypeGuard[int]:
-        """Say whether a value is a whole number of this range; truth values are none."""
+        """Return whether a value is a whole number of this range; truth values are none."""
         return type(value) is int and self.low <= value <= self.high
 
     def __str__(self) -> str:

@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def usp_prof_run() -> Callable[[str | Path], Run]:
-    """Give a function that reads a folder of traces; each folder is read once a session."""
+    """Return a function that reads a folder of traces; each folder is read once a session."""
     runs: dict[str, Run] = {}
 
     def read(path: str | Path) -> Run:
@@ -65,7 +65,7 @@ def usp_prof_run() -> Callable[[str | Path], Run]:
 def assert_no_regression(
     request: pytest.FixtureRequest, usp_prof_run: Callable[[str | Path], Run]
 ) -> AssertNoRegression:
-    """Give a function that checks a run against a baseline and fails the test when it got worse."""
+    """Return a function that checks a run against a baseline and fails the test when it got worse."""
 
     def check(
         path: str | Path | Run,

@@ -55,7 +55,7 @@ class Derived:
         self._cache = cache
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
-        """Give the folder of something, made by `write(folder)` when it is not there yet."""
+        """Return the folder of something, made by `write(folder)` when it is not there yet."""
         ranks = (f"{rank}:{key}" for rank, key in self._keys.items())
         try:
             return self._cache.derive(" ".join([form, *ranks]), write)
@@ -135,7 +135,7 @@ class Run(Questions):
         return Relations(self.tables, self._stored)
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Give one table of all ranks as a DuckDB relation, which `.df()`, `.pl()` and `.to_arrow_table()` hand on."""
+        """Return one table of all ranks as a DuckDB relation, with `.df()`, `.pl()` and `.to_arrow_table()`."""
         return self._relations.table(name)
 
     def sql(self, query: str) -> Any:  # noqa: ANN401 - a DuckDB relation
@@ -159,7 +159,7 @@ class Run(Questions):
         return self._relations.answer(sql, rows=rows, seconds=seconds, cells=cells)
 
     def to_hta(self, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401 - HTA's
-        """Give a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.
+        """Return a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.
 
         `synchronisation` counts synchronisation events as device work, which HTA's critical path wants and its time
         breakdown does not.
@@ -169,7 +169,7 @@ class Run(Questions):
         return to_hta(self.tables, ranks, synchronisation=synchronisation)
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
-        """Give the folder of something made of this run's tables, calling `write(folder)` when it was not made before.
+        """Return the folder of data derived from this run's tables, calling `write(folder)` if it does not exist.
 
         `form` names what is made and the version of its form (`timeline-2`). It lies in the cache, within its
         bound, and goes with `usp-prof cache clear`; where no cache can be written it lives as long as this run.
@@ -227,7 +227,7 @@ def open_run(
 
 
 def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
-    """Give the files of the tables that SQL may read as they lie in the cache: no other rank changes their rows.
+    """Return the files of the tables that SQL may read as they lie in the cache: no other rank changes their rows.
 
     Empty where a rank is not in the cache, or not on this machine.
     """
@@ -242,7 +242,7 @@ _REDRAW_S = 0.1
 
 
 def notebook_progress() -> Callable[[int, int, str], None] | None:
-    """Give what `open_run` calls with bytes done, bytes in all and a file; None outside a notebook."""
+    """Return the progress callback of `open_run` for notebooks; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):

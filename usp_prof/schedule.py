@@ -53,7 +53,7 @@ class Traits:
         return self.stages_per_rank or 2
 
     def least_micro_batches(self, ranks: int) -> int:
-        """Give the fewest micro-batches of a step that it is run with."""
+        """Return the fewest micro-batches of a step that it is run with."""
         return max(1, self.micro_batches_per_rank * ranks)
 
 

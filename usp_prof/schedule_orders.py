@@ -56,7 +56,7 @@ F, B, I, W = Kind  # noqa: E741 - the letters that everyone uses
 
 
 def order(schedule: Schedule, shape: Shape) -> Order:
-    """Give each rank's actions in order; raises where the schedule does not exist for such a pipeline."""
+    """Return each rank's actions in order; raises where the schedule does not exist for such a pipeline."""
     actions = 2 * shape.ranks * shape.chunks * shape.micro_batches
     if actions > limits.MAX_ACTIONS:
         raise UsageError(
@@ -74,7 +74,7 @@ def order(schedule: Schedule, shape: Shape) -> Order:
 
 
 def stage_ranks(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
-    """Give for each stage the rank that holds it: in loops, or there and back for the V-shaped schedules."""
+    """Return for each stage the rank that holds it: in loops, or there and back for the V-shaped schedules."""
     if schedule.traits.is_v_shaped:
         return (*range(shape.ranks), *reversed(range(shape.ranks)))
     return tuple(range(shape.ranks)) * shape.chunks

@@ -119,7 +119,7 @@ def _rows_of_rank(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
 def _victims(
     store: TimelineStore, shown_cause: ShownCause, culprit: int, frame: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """Give the rows of those that wait longest in the frame: of the finding's group where it names one, else of all."""
+    """Return the rows of the ranks that wait longest in the frame, from the finding's group or from all."""
     members = re.findall(r"\d+", str(shown_cause.cause.finding.where.get("group") or "").partition("@")[2])
     group = {int(member) for member in members} & set(store.ranks) or set(store.ranks)
     waited = {rank: _waited(store, rank, frame) for rank in sorted(group - {culprit})}
@@ -139,7 +139,7 @@ def _wait_and_compute(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
 
 
 def _rows_of_cause(store: TimelineStore, rank: int, kinds: str) -> list[tuple[int, int]]:
-    """Give the rows that *Show me* adds for this finding (host threads, actions, critical path), and the compute."""
+    """Return the rows that *Show me* adds for this finding (host threads, actions, critical path), and the compute."""
     host = _main_thread(store, rank) if "host" in kinds else []
     beside = [kind for kind in ("actions", "path") if kind in kinds]
     return rows_of(store, rank, beside) + _wait_and_compute(store, rank)[-1:] + host
@@ -198,7 +198,7 @@ def crop(
 
 
 def rows_of(store: TimelineStore, rank: int, kinds: Sequence[str], deepest: int = 0) -> list[tuple[int, int]]:
-    """Give a rank's rows of some kinds, no deeper than `deepest`, in the order of the kinds."""
+    """Return a rank's rows of some kinds, no deeper than `deepest`, in the order of the kinds."""
     rows = list(enumerate(store.rows(rank)))
     return [(rank, place) for kind in kinds for place, row in rows if row.kind == kind and row.depth <= deepest]
 

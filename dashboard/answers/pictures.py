@@ -81,7 +81,7 @@ def time_of_ops(tables: TableSet, selection: Selection) -> dict[str, int]:
 
 
 def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...]:
-    """Give the ops that take most of the device's time; and the roofline, where the device's roof is known."""
+    """Return the ops that take most of the device's time; and the roofline, where the device's roof is known."""
     roof = chart_of(document, RooflinePoints)
     names = sorted(times, key=lambda name: (-times[name], name))[: MOST_BARS if roof is None else FEW_BARS]
     values = tuple(float(times[name]) for name in names)
@@ -104,7 +104,7 @@ def of_host(document: Document, tables: TableSet) -> Chart | None:
 
 
 def waits_notably(document: Document) -> bool:
-    """Say whether some rank's device waits for its host for a part of the step that is worth a picture."""
+    """Return whether some rank's device waits for its host for a part of the step that is worth a picture."""
     figures = Figures(document.values)
     waited = figures.along("idle_time", "rank", cause="host")
     return max(waited.values(), default=0.0) > verdicts.NOTABLE * sum(value for _, _, value in step_parts(figures))
@@ -157,7 +157,7 @@ def launch_lead(document: Document, tables: TableSet) -> Chart | None:
 
 
 def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
-    """Give a rank's leads; of very many the least of each stretch, since it is there that the device waits."""
+    """Return a rank's leads; if there are too many, the minimum of each section, where the device waits."""
     launches = tables.columns("launches", rank)
     started = np.flatnonzero(launches["delay_ns"] >= 0)
     if not len(started):
@@ -172,7 +172,7 @@ def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
 
 
 def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | None:
-    """Give the memory curve, with the predicted peak and the device's capacity where they are known."""
+    """Return the memory curve, with the predicted peak and the device's capacity where they are known."""
     found = chart_of(document, MemoryLines)
     if found is None or not isinstance(found.data, MemoryLines):
         return None
@@ -187,7 +187,7 @@ def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | 
 
 
 def _capacity(document: Document, learnt: Calibration | None) -> float | None:
-    """Give the bytes of a device: what the trace says of the fullest rank's, or what the planner knows."""
+    """Return the bytes of a device: what the trace says of the fullest rank's, or what the planner knows."""
     figures = Figures(document.values)
     free, peak = figures.whole("memory_headroom"), figures.whole("peak_memory")
     if free is not None and free < 1 and peak is not None:
@@ -199,5 +199,5 @@ def _capacity(document: Document, learnt: Calibration | None) -> float | None:
 
 
 def blocks_of(document: Document, name: str) -> tuple[Block, ...]:
-    """Give the blocks of a section of the report."""
+    """Return the blocks of a section of the report."""
     return next((part.blocks for part in document.sections if part.id == name), ())

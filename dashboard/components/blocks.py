@@ -55,7 +55,7 @@ _HATCHES = {
 
 
 def theme(*, dark: bool) -> Theme:
-    """Give the charts' theme that fits the page."""
+    """Return the charts' theme that fits the page."""
     return DARK if dark else LIGHT
 
 

@@ -44,13 +44,13 @@ def numbers(shown: pd.DataFrame, raw: pd.DataFrame, name: str) -> None:
 
 
 def plain(block: DataTable) -> pd.DataFrame:
-    """Give a table's raw values, with their units in the heads."""
+    """Return a table's raw values, with their units in the heads."""
     heads = distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])
     return pd.DataFrame(list(block.rows), columns=heads)
 
 
 def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Give a table's values for reading: numbers stay numbers, so that the grid sorts them; and how each is written."""
+    """Return a table's values and formats; numbers stay numbers, so that the grid sorts them."""
     columns = [[row[place] for row in block.rows] for place in range(len(block.columns))]
     made = [_column(head, cells) for head, cells in zip(block.columns, columns, strict=True)]
     heads = distinct([head for head, _, _ in made])
@@ -68,7 +68,7 @@ def _is_long(cells: pd.Series[Any]) -> bool:
 
 
 def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], Any]:
-    """Give a column's head, its values, and how the grid writes them (None: in its own way)."""
+    """Return a column's head, its values, and how the grid writes them (None: in its own way)."""
     numbers = [cell for cell in cells if not isinstance(cell, str)]
     if len(numbers) < len(cells):
         texts = [None if cell is None else str(cell) for cell in cells]
@@ -89,7 +89,7 @@ def _column(head: TableColumn, cells: list[Cell]) -> tuple[str, pd.Series[Any], 
 
 
 def _bare_numbers(numbers: list[float | int | None]) -> tuple[pd.Series[Any], Any]:
-    """Give numbers without a unit: whole ones as they are, such as ranks, others with as many decimals as they need."""
+    """Return numbers without a unit: integers such as ranks unchanged, others with the decimals that they need."""
     if all(cell is None or (cell == cell // 1 and abs(cell) < _TOO_LONG) for cell in numbers):
         return pd.Series(numbers, dtype="Int64"), None
     decimals = column_scale(numbers, Unit.COUNT).decimals
@@ -118,5 +118,5 @@ def _csv(frame: pd.DataFrame, name: str, count_text: str) -> None:
 
 
 def distinct(heads: list[str]) -> list[str]:
-    """Tell columns of the same head apart, which a grid cannot show."""
+    """Distinguish columns of the same head, which a grid cannot show."""
     return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]

@@ -89,7 +89,7 @@ def _evidence(finding: Finding, number: int) -> None:
 
 
 def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, str]:
-    """Give the selection under which the timeline shows a finding: its time, its rank beside others, what it is of."""
+    """Return the timeline selection of a finding: its time, its rank next to others, and the rows to show."""
     query = {"run": str(view.run)} if view.run else {}
     begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
     step = finding.where.get("step", finding.evidence.get("at_step", MIDDLE))
@@ -111,7 +111,7 @@ def beside(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:
-    """Give the rank at which a finding is seen, and all that it names: one, or the members of its group."""
+    """Return the rank at which a finding is seen, and all that it names: one, or the members of its group."""
     asked = [finding.where.get("rank"), finding.evidence.get("at_rank")]
     members = str(finding.where.get("group") or "").partition("@")[2].split(",")
     asked += [int(member) for member in members if member.isdigit()]
@@ -128,19 +128,19 @@ def _rows_of(finding: Finding) -> str:
 
 
 def _unit_of(name: str) -> Unit | None:
-    """Give the unit that the ending of a name tells; None where it tells none."""
+    """Return the unit that the ending of a name tells; None where it tells none."""
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
 
 
 def _head(name: str) -> str:
-    """Give a name in words, without its unit."""
+    """Return a name in words, without its unit."""
     for ending in _UNITS:
         name = name.removesuffix(ending)
     return name.replace("_", " ")
 
 
 def figures_of(finding: Finding) -> list[dict[str, str | float]]:
-    """Give the evidence that is figures; those of one unit are on one scale."""
+    """Return the evidence that is figures; those of one unit are on one scale."""
     figures = {
         name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
     }
@@ -168,7 +168,7 @@ NOTABLE = 0.02
 
 
 def by_rank(document: Document, metric: str) -> dict[int, float]:
-    """Give a metric's values by rank alone."""
+    """Return a metric's values by rank alone."""
     return {
         int(value.dims["rank"]): float(value.value)
         for value in document.values
@@ -177,7 +177,7 @@ def by_rank(document: Document, metric: str) -> dict[int, float]:
 
 
 def strangeness(document: Document) -> dict[int, float]:
-    """Give for each rank what it costs, or how far its compute is from the median, as a share of the step."""
+    """Return for each rank what it costs, or how far its compute is from the median, as a share of the step."""
     compute = by_rank(document, "compute_time")
     cost = by_rank(document, "straggler_cost")
     steps = by_rank(document, "step_time") or by_rank(document, "window_time")

@@ -77,7 +77,7 @@ def aim(
     paths: Sequence[str],
     view: state.View,
 ) -> tuple[str, dict[str, str]] | None:
-    """Give the page and the address that were meant; None for what there is not."""
+    """Return the page and the address that were meant; None for what there is not."""
     kind, value = chosen.get("kind"), chosen.get("value")
     match kind, value:
         case "page", str(path) if path in paths:

@@ -66,7 +66,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
 
 
 def rows_of(document: Document, label: str) -> DataTable | None:
-    """Give the rows of the report's table of ops that are of one op, by its label: its name, or its name and shapes."""
+    """Return the rows of one op in the report's table, by its label: its name, or name and shapes."""
     for part in document.sections:
         for block in part.blocks:
             heads = [column.head for column in block.columns] if isinstance(block, DataTable) else []

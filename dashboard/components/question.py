@@ -63,7 +63,7 @@ SHAPE = {
 
 
 def learnt_from(index: int) -> tuple[Calibration | None, str]:
-    """Give what a run teaches the planner, or why it teaches nothing."""
+    """Return what a run teaches the planner, or why it teaches nothing."""
     try:
         return wait(data.ask_calibration(index)), ""
     except UspProfError as error:
@@ -117,7 +117,7 @@ def _model_name(learnt: Calibration | None) -> str:
 
 
 def _model(name: str, learnt: Calibration | None) -> ModelEntry:
-    """Give the model; of one that was not recorded ask for the length of a sequence, and for a shape of its own."""
+    """Return the model; of one that was not recorded ask for the length of a sequence, and for a shape of its own."""
     if learnt is not None and name == AS_RECORDED:
         return learnt.model
     sequence = _whole("Tokens of a sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
@@ -156,7 +156,7 @@ def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
 
 
 def _has_peak(device: str, dtype: str) -> bool:
-    """Say whether a source gives the device a peak for a type; each device has one for some."""
+    """Return whether a source gives the device a peak for a type; each device has one for some."""
     try:
         cluster_of_device(device, dtype)
     except UspProfError:

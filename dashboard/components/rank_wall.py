@@ -68,7 +68,7 @@ def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
 
 
 def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
-    """Say where each rank lies on the axes: "pp 1, tp 0"."""
+    """Return where each rank lies on the axes: "pp 1, tp 0"."""
     words = {}
     for rank in ranks:
         if rank in layout.coordinates:

@@ -120,7 +120,7 @@ def _members_key(rank: int, event: int) -> str:
 
 
 def chosen_member(picked: dict[str, int] | None, members: Sequence[Place]) -> Place | None:
-    """Give the member that was chosen in the table of the call that is picked."""
+    """Return the member that was chosen in the table of the call that is picked."""
     table = st.session_state.get(_members_key(int(picked["rank"]), int(picked["event"]))) if picked else None
     rows = table["selection"]["rows"] if table else []
     by_start = sorted(members, key=lambda member: member.start_ns)

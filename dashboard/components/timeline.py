@@ -33,7 +33,7 @@ _ROLES |= {kind: f"action:{kind}" for kind in "FBIW"}
 
 
 def category_colors(*, dark: bool) -> list[str]:
-    """Give the colour of each slice category, in the order of `CATEGORIES`."""
+    """Return the colour of each slice category, in the order of `CATEGORIES`."""
     theme, host = (DARK if dark else LIGHT), set(HOST_CATEGORIES.values())
     return [
         _HOST[dark][category] if category in host else theme.ink if category == "path" else _role(theme, category)
@@ -46,7 +46,7 @@ def _role(theme: Theme, category: str) -> str:
 
 
 def category_inks(*, dark: bool) -> list[str]:
-    """Give the text colour that reads well on each category's colour."""
+    """Return the text colour that reads well on each category's colour."""
     return [ink_on(color) for color in category_colors(dark=dark)]
 
 

@@ -244,7 +244,7 @@ def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
 
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:
-    """Give what to type to replay the change, and to see the rows that prove the finding."""
+    """Return what to type to replay the change, and to see the rows that prove the finding."""
     named = data.runs()[run]
     where = shlex.quote(named.path) + (f" --run {shlex.quote(named.run)}" if named.run else "")
     made = []

@@ -49,7 +49,7 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 
 
 def _learnt() -> tuple[Calibration | None, str]:
-    """Give what the run taught the planner; None without a run, or with the reason why it teaches nothing."""
+    """Return what the run taught the planner; None without a run, or with the reason why it teaches nothing."""
     return learnt_from(state.current().run) if data.run_count() else (None, "")
 
 
@@ -104,7 +104,7 @@ def _draw(first: str) -> None:
 
 
 def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
-    """Give whose commands are offered, the usual one first: ours for a run, else Megatron's."""
+    """Return whose commands are offered, the usual one first: ours for a run, else Megatron's."""
     trainers = tuple(TRAINERS)
     usual = trainers[0] if learnt is not None else "megatron"
     return (usual, *(each for each in trainers if each != usual))
@@ -122,7 +122,7 @@ def _trainer(learnt: Calibration | None) -> str:
 
 
 def _doubted(learnt: Calibration | None, question: Question) -> bool:
-    """Say in red where the recorded step itself is missed by so much that only an order means something."""
+    """Show a warning if the recorded step is predicted too badly to show more than the order."""
     if learnt is None or not _is_doubtful(learnt, question):
         return False
     st.error(plan_answer.doubt(learnt))
@@ -228,12 +228,12 @@ SWEEPS_VARIABLE = "USP_PROF_DASHBOARD_SWEEPS"
 
 
 def sweep_folders() -> tuple[Path, ...]:
-    """Give the folders of sweeps that were named at the start."""
+    """Return the folders of sweeps that were named at the start."""
     return tuple(Path(folder) for folder in json.loads(os.environ.get(SWEEPS_VARIABLE, "[]")))
 
 
 def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
-    """Give the cells of a sweep that have ended by now, and how many there will be."""
+    """Return the cells of a sweep that have ended by now, and how many there will be."""
     sweep = sweep_runner.read(folder)
     if sweep is None:
         raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
@@ -267,7 +267,7 @@ ALL_MODELS = "all models"
 
 
 def published_table() -> tuple[str, Path] | None:
-    """Give the form and the file of the published sweep that was named at the start; None where none was."""
+    """Return the form and the file of the published sweep that was named at the start; None where none was."""
     named = json.loads(os.environ.get(PUBLISHED_VARIABLE, "[]"))
     return (named[0], Path(named[1])) if named else None
 

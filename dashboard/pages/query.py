@@ -82,7 +82,7 @@ def draw() -> None:
 
 
 def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
-    """Say how many rows answer a question, and what stands in the first, by which most questions sort."""
+    """Return how many rows answer a question, and what stands in the first, by which most questions sort."""
     asked = "Your question" if question == OWN else question
     if not len(frame):
         return f"{asked}: no row answers it."
@@ -111,7 +111,7 @@ def _tables() -> None:
 
 
 def _wrong(text: str, error: UspProfError) -> None:
-    """Say what is wrong with a question, and beside it what could be asked for."""
+    """Report what is wrong with a question, and beside it what could be asked for."""
     left, right = st.columns([3, 2], gap="medium")
     left.error(state.plain(error.message))
     beside = "The tables and columns that there are stand beside this; what each means, below."
@@ -163,7 +163,7 @@ def ask(index: int, text: str) -> pd.DataFrame:
 
 
 def as_frame(found: pa.Table) -> pd.DataFrame:
-    """Give an answer as a grid and a chart take it: heads that differ, and sums as plain numbers."""
+    """Return an answer as a grid and a chart take it: heads that differ, and sums as plain numbers."""
     columns = [_plain(column) for column in found.columns]
     heads = distinct([str(name) for name in found.column_names])
     frame: pd.DataFrame = pa.table(columns, names=heads).to_pandas()

@@ -252,7 +252,7 @@ def _predicted(view: View, learnt: Calibration) -> None:
 
 
 def _no_memory(document: Document) -> str:
-    """Say why neither a measured nor a predicted peak can be shown."""
+    """Return why neither a measured nor a predicted peak can be shown."""
     if document.run.model:
         return ""
     why = "The traces hold no allocator events (profile_memory=True), and no model to predict memory for."

@@ -115,7 +115,7 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
 
 
 def as_table(findings: Sequence[Finding]) -> DataTable:
-    """Give one row for each finding."""
+    """Return one row for each finding."""
     columns = (
         TableColumn("finding"),
         TableColumn("what", prose=True),
@@ -136,7 +136,7 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
 
 
 def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Give the same raw, with the evidence and the settings as JSON."""
+    """Return the same raw, with the evidence and the settings as JSON."""
     return pd.DataFrame(
         [
             {

@@ -120,13 +120,13 @@ def _minimap(view: View, shown: Sequence[int]) -> None:
 
 
 def framed(found: Place) -> list[int]:
-    """Give the range that shows a slice with a little room."""
+    """Return the range that shows a slice with a little room."""
     margin = max(int(found.dur_ns) // 2, 2000)
     return [found.start_ns - margin, found.start_ns + int(found.dur_ns) + margin]
 
 
 def opened_at(linked: Mapping[str, float] | None, before: object) -> dict[str, int] | None:
-    """Give the row of the slice that a link names, to scroll to as it opens; a later pick moves nothing."""
+    """Return the row of the slice that a link names, to scroll to as it opens; a later pick moves nothing."""
     if linked is None or before is not None:
         return None
     return {"rank": int(linked["rank"]), "row": int(linked["index"])}
@@ -233,7 +233,7 @@ def _legend(axes: set[str], actions: set[str], kinds: tuple[str, ...]) -> None:
 
 
 def about(store: TimelineStore, view: View) -> list[int] | None:
-    """Give the range that a link names, by times or by a step, or that of the selected steps, with a little room."""
+    """Return the range that a link names, by times or by a step, or that of the selected steps, with a little room."""
     at = st.query_params.get("at", "")
     times = re.fullmatch(r"(\d{1,19})-(\d{1,19})", at)
     if times:

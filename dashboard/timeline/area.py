@@ -60,7 +60,7 @@ def block_sums(level: Level) -> NDArray[np.void]:
 
 
 def _first_blocks(level: Level) -> NDArray[np.int64]:
-    """Give the number of each row's first block, and after the last row how many there are."""
+    """Return the number of each row's first block, and after the last row how many there are."""
     return np.concatenate([[0], np.cumsum(np.diff(level.offsets) // BLOCK)])
 
 
@@ -79,7 +79,7 @@ class _Piece:
 
 
 def _pieces(line: RankTimeline, name_ids: NDArray[np.int64], row: int, start_ns: int, end_ns: int) -> Iterator[_Piece]:
-    """Give what of a row lies in a range that counts from the line's own first slice."""
+    """Yield the parts of a row in a range that starts at the line's first slice."""
     level = line.levels[0]
     first, last = level.touching(row, start_ns, end_ns)
     low = int(level.offsets[row])

@@ -43,7 +43,7 @@ class Counter:
 
 
 def counters_of(tables: TableSet, rank: int) -> Iterator[Counter]:
-    """Give the counters that a rank's trace tells."""
+    """Yield the counters that a rank's trace tells."""
     made = (_memory(tables, rank), _queue(tables, rank), _bandwidth(tables, rank))
     yield from (counter for counter in made if counter is not None)
 
@@ -91,7 +91,7 @@ def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
 
 
 def _running_sum(start: Ints, end: Ints, height: Floats) -> tuple[Ints, Floats]:
-    """Give the moments when a sum over spans changes, and the sum from each on: + at a start, - at an end."""
+    """Return the moments when a sum over spans changes, and the sum from each on: + at a start, - at an end."""
     moment = np.concatenate([start, end])
     change = np.concatenate([height, -height])
     time, place = np.unique(moment, return_inverse=True)
@@ -113,7 +113,7 @@ def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest
 
 
 def _means(time: Ints, value: Floats) -> tuple[Ints, Floats]:
-    """Give the mean of each of `MOST_SPANS` equal stretches: the difference of the running integral at its borders."""
+    """Return the mean of each of `MOST_SPANS` equal sections: the difference of the running integral at its borders."""
     integral = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(time))])
     border = np.linspace(time[0], time[-1], MOST_SPANS + 1)
     mean = np.diff(np.interp(border, time, integral)) / np.diff(border)

@@ -55,7 +55,7 @@ class Morph:
 def morph_of_rank(
     store: TimelineStore, rank: int, start_ns: int, end_ns: int, prediction: Prediction | None, closer_ns: float
 ) -> Morph:
-    """Give a rank's slices of a step; without a prediction both states are the recorded one."""
+    """Return a rank's slices of a step; without a prediction both states are the recorded one."""
     line = store.ranks[rank]
     level = line.levels[0]
     device_rows = [number for number, row in enumerate(line.rows) if row.kind == "device"]

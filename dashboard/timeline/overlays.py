@@ -69,7 +69,7 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
 
 
 def _alike(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
-    """Give spans that share their name and colour, and are of no event."""
+    """Return spans that share their name and colour, and are of no event."""
     count = len(start)
     return _Spans(kind, start, dur, np.full(count, -1), (name,) * count, (category,) * count)
 
@@ -135,7 +135,7 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
 
 
 def _heights(spans: _Spans) -> NDArray[np.uint8]:
-    """Give how high each span stands in its row, of 255; only a counter's are not as high as the row."""
+    """Return how high each span stands in its row, of 255; only a counter's are not as high as the row."""
     return np.full(len(spans.start_ns), 255, np.uint8) if spans.level is None else spans.level
 
 

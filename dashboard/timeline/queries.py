@@ -31,7 +31,7 @@ class Place:
     dur_ns: float
 
     def plain(self) -> dict[str, float]:
-        """Give the place as the canvas takes it."""
+        """Return the place as the canvas takes it."""
         return asdict(self)
 
 
@@ -101,7 +101,7 @@ def launched_by(tables: TableSet, rank: int, event: int) -> list[int]:
 
 
 def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
-    """Give the CPU op that a kernel was launched in, and the shapes of its inputs (empty where none were recorded)."""
+    """Return the CPU op that launched a kernel, and the shapes of its inputs (empty if not recorded)."""
     kernels = tables.columns("kernels", rank)
     rows = np.flatnonzero(kernels["event"] == event)
     if not len(rows) or kernels["op_event"][rows[0]] < 0:
@@ -161,14 +161,14 @@ class Matches:
         return len(self.start_ns)
 
     def at(self, number: int) -> Place:
-        """Give one of them."""
+        """Return one of them."""
         return Place(
             int(self.rank[number]), int(self.row[number]), int(self.start_ns[number]), float(self.dur_ns[number])
         )
 
 
 def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
-    """Give the numbers of the names that match what was typed; None while it is no regular expression.
+    """Return the numbers of the names that match what was typed; None while it is no regular expression.
 
     RE2 matches in time that grows with the text only: no pattern, however odd, holds the server up.
     """

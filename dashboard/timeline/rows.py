@@ -121,7 +121,7 @@ def _device(columns: Columns) -> _Half:
 
 
 def direction_of(names: list[str]) -> str:
-    """Say whether a lane of pipeline communication sends, receives, or does both."""
+    """Return whether a lane of pipeline communication sends, receives, or does both."""
     sends, receives = (any(word in name.lower() for name in names) for word in ("send", "recv"))
     is_two_way = sends == receives or any("sendrecv" in name.lower() for name in names)
     return "pp" if is_two_way else "pp send" if sends else "pp recv"
@@ -149,7 +149,7 @@ def _host(events: Columns) -> _Half:
 
 
 def depths(start: NDArray[np.int64], dur: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give each slice a row of its track so that no two of one row overlap; nested slices lie below their parent."""
+    """Assign each slice a row of its track so that rows never overlap; nested slices are below their parent."""
     if not len(start):
         return np.zeros(0, np.int64)
     end = start + np.maximum(dur, 1)
@@ -214,7 +214,7 @@ def _assemble(rank: int, halves: list[_Half]) -> Slices:
 
 
 def category_number(category: str) -> int:
-    """Give a category's number, that of `unknown` for one that is not known."""
+    """Return a category's number, that of `unknown` for one that is not known."""
     return CATEGORIES.index(category) if category in CATEGORIES else CATEGORIES.index("unknown")
 
 

@@ -100,19 +100,19 @@ class TimelineStore:
         self.names: tuple[str, ...] = tuple(numbered)
 
     def rows(self, rank: int) -> tuple[Row, ...]:
-        """Give a rank's rows."""
+        """Return a rank's rows."""
         over = self.over.get(rank)
         return self.ranks[rank].rows + (over.rows if over is not None else ())
 
     def line_of(self, rank: int, index: int) -> tuple[RankTimeline, NDArray[np.int64], int]:
-        """Give the timeline that holds a rank's row, the run-wide numbers of its names, and the row's number in it."""
+        """Return the timeline of a rank's row, the run-wide numbers of its names, and the row's index."""
         line = self.ranks[rank]
         if index >= len(line.rows):
             line, index = self.over[rank], index - len(line.rows)
         return line, self._name_ids[id(line)], index
 
     def view(self, rows: Sequence[tuple[int, int]], start_ns: int, end_ns: int, pixel_ns: float) -> View:
-        """Give the entries of rows (rank, index) that touch a range, no finer than the pixels."""
+        """Return the entries of rows (rank, index) that touch a range, no finer than the pixels."""
         counts, starts, rests, names, bucket = [], [], [], [], 0
         for rank, place in rows:
             line, name_ids, index = self.line_of(rank, place)
@@ -133,7 +133,7 @@ class TimelineStore:
         )
 
     def run_names(self, rank: int, names: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the run-wide numbers of a rank's own name numbers."""
+        """Return the run-wide numbers of a rank's own name numbers."""
         return self._name_ids[id(self.ranks[rank])][names]
 
     def named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
@@ -156,7 +156,7 @@ def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None]
 
 
 def job_steps(tables: TableSet) -> list[JobStep]:
-    """Give the job's steps, in common time."""
+    """Return the job's steps, in common time."""
     bounds: dict[int, list[int]] = {}
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)

@@ -52,7 +52,7 @@ class Level:
     rest: NDArray[np.void]
 
     def touching(self, row: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Give the first entry of a row that touches a range, and the one after the last."""
+        """Return the first entry of a row that touches a range, and the one after the last."""
         low, high = int(self.offsets[row]), int(self.offsets[row + 1])
         starts = self.start[low:high]
         first = low + int(np.searchsorted(starts, start_ns, side="right"))

@@ -52,7 +52,7 @@ def encode_wall(store: TimelineStore, width_px: int) -> bytes:
 def time_in_pixels(
     store: TimelineStore, ranks: Sequence[int], start_ns: int, end_ns: int, width_px: int
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Give the categories that occur, and how much of each pixel each fills, 0..1: ranks x categories x pixels."""
+    """Return the categories that occur, and how much of each pixel each fills, 0..1: ranks x categories x pixels."""
     pixel_ns = (end_ns - start_ns) / width_px
     found = [_entries(store, rank, pixel_ns) for rank in ranks]
     start, dur, busy, category = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -77,7 +77,7 @@ def time_in_pixels(
 
 
 def _entries(store: TimelineStore, rank: int, pixel_ns: float) -> tuple[NDArray[Any], ...]:
-    """Give start, duration, busy share and category of what counts on a rank, no finer than the pixels."""
+    """Return start, duration, busy share and category of what counts on a rank, no finer than the pixels."""
     parts = []
     # Device rows come first on a rank, exposed communication among the rows laid over it. Of device rows communication
     # does not count: what of it is exposed stands in the rows above.
@@ -108,7 +108,7 @@ def _without_overlap(used: NDArray[np.int64], filled: Floats) -> Floats:
 
 
 def shades(used: NDArray[np.int64], filled: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Give each pixel the number of its largest part plus one, 0 where it is idle, and how much of it is filled."""
+    """Return for each pixel the number of its largest part plus one (0: idle), and its filled share."""
     whole = np.minimum(filled.sum(axis=1), 1.0)
     largest = used[filled.argmax(axis=1)] if len(used) else np.zeros(whole.shape, np.int64)
     category = np.where(whole >= FAINT, largest + 1, 0)

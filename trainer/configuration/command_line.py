@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as everything here does: once, and with a hint."""
+    """Describes what is wrong as everything here does: once, and with a hint."""
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(message, hint=_legal(message))
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
-    """Say to argparse how an option's text becomes a value of its type."""
+    """Return the parser of an option's type for argparse."""
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}  # --profile and --no-profile
     reading: dict[str, Any] = {"type": kind}
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _typed(path: Path) -> Iterator[str]:
-    """Give a file's options as they would be typed, so that they are checked alike.
+    """Yield a file's options as they would be typed, so that they are checked alike.
 
     tp = 2                                    --tp=2
     profile = false                           --no-profile

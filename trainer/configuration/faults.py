@@ -54,7 +54,7 @@ class Fault:
         return self.settings[key]
 
     def acts(self, step: int, seed: int) -> bool:
-        """Say whether it acts in a step; all ranks agree."""
+        """Return whether it acts in a step; all ranks agree."""
         if self.settings.get("steps"):
             first, _, last = self["steps"].partition("-")
             if not int(first) <= step <= int(last or first):

@@ -46,7 +46,7 @@ class Layout:
         return self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Give the place of a rank on each axis; `dp` counts replicas and shards, `efsdp` is what `ep` leaves."""
+        """Return the place of a rank on each axis; `dp` counts replicas and shards, `efsdp` is what `ep` leaves."""
         index, efsdp = rank % self.expert_pool, self.expert_pool // self.ep
         place = {}
         for name, size in zip(reversed(ORDER), reversed(self.sizes), strict=True):
@@ -65,7 +65,7 @@ class Layout:
         return list(members.values())
 
     def axes(self) -> dict[str, int]:
-        """Give the mesh as the manifest names it: `dp` unless it is split, and `ep` where ranks are borrowed."""
+        """Return the mesh as the manifest names it: `dp` unless it is split, and `ep` where ranks are borrowed."""
         dp = {"dp": self.dp}
         if self.dp_replicate > 1:
             dp = {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}

@@ -124,7 +124,7 @@ def _first_dense(data: dict[str, Any], values: dict[str, Any], title: str) -> in
 
 
 def _window(data: dict[str, Any], family: str, usual: int, title: str) -> int:
-    """Give the sliding window, where any layer uses it; `usual` is that of a file which is silent."""
+    """Return the sliding window, where any layer uses it; `usual` is that of a file which is silent."""
     types = set(data.get("layer_types") or ())
     other = ", ".join(sorted(types - {"full_attention", "sliding_attention"}))
     refuse(other, f"{title}: this file asks for {other} (layer_types), which the trainer has not", HINT)
@@ -166,7 +166,7 @@ def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
 
 
 def _sharpening(rope: dict[str, Any], factor: float) -> float:
-    """Give what yarn multiplies cosines and sines by."""
+    """Return YaRN's factor for cosines and sines."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
 

@@ -120,28 +120,28 @@ class Options:
     timeout: int = option(300, "seconds that ranks wait for a lost rank")
 
     def changed(self) -> dict[str, Any]:
-        """Give what differs from the defaults, for the manifest."""
+        """Return the options that differ from the defaults, for the manifest."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {item.name: values[item.name] for item in fields(self) if values[item.name] != default(item)}
 
 
 def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
-    """Give an option's default."""
+    """Return an option's default."""
     return item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
 
 
 def flag_of(item: Field[Any]) -> str:
-    """Give an option as it is typed."""
+    """Return an option as it is typed."""
     return "--" + item.name.replace("_", "-")
 
 
 def flags_of(item: Field[Any]) -> list[str]:
-    """Give all that an option may be typed as: torchrun itself stumbles over --log on Python 3.11."""
+    """Return all that an option may be typed as: torchrun itself stumbles over --log on Python 3.11."""
     return ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
 
 
 def described(item: Field[Any]) -> str:
-    """Say what an option is for, and its default where that says anything."""
+    """Return the help text of an option, with its default if that is informative."""
     text, value = item.metadata["help"], default(item)
     if item.metadata["choices"]:
         # Zero is a choice as any other: ZeRO stage 0.

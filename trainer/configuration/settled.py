@@ -42,7 +42,7 @@ class Settled:
         return self.layout.pp * stages_per_rank(self.schedule, self.options)
 
     def held(self, rank: int) -> list[int]:
-        """Give the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
+        """Return the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
         if self.traits.is_v_shaped:
             return [rank, self.stages - 1 - rank]
         return list(range(rank, self.stages, self.layout.pp))
@@ -85,6 +85,6 @@ class Settled:
 
 
 def stages_per_rank(schedule: str, options: Options) -> int:
-    """Say how many stages a rank holds under a schedule."""
+    """Return how many stages a rank holds under a schedule."""
     fixed = Schedule(schedule or Schedule.ONE_F_ONE_B).traits.stages_per_rank
     return options.stages_per_rank if fixed is None else fixed

@@ -26,12 +26,12 @@ class _Transform(torch.autograd.Function):
 
 
 def transform(x: torch.Tensor, forward: TensorFunction, backward: TensorFunction) -> torch.Tensor:
-    """Give `forward` of a tensor; its gradient will be `backward` of the result's gradient."""
+    """Return `forward` of a tensor; its gradient will be `backward` of the result's gradient."""
     return _Transform.apply(x, forward, backward)
 
 
 def pass_on(x: torch.Tensor) -> torch.Tensor:
-    """Give a tensor as it is: as a view, since a function of autograd must not give its own input."""
+    """Return a tensor as it is: as a view, since a function of autograd must not give its own input."""
     return x.view_as(x)
 
 

@@ -44,7 +44,7 @@ def flash_attention_backward(
     lse: torch.Tensor,
     causal: bool,  # noqa: FBT001 - as the kernel has it
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Give the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
+    """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
 
     A GPU's kernel reads the log-sum-exp as if it lay together, whatever its strides say: a slice of it gives wrong
     gradients without an error.
@@ -61,6 +61,6 @@ def flash_attention_backward(
 
 
 def default_store() -> dist.Store | None:
-    """Give the key-value store through which the processes found each other; `None` where torch hides it."""
+    """Return the key-value store through which the processes found each other; `None` where torch hides it."""
     getter: Any = getattr(dist.distributed_c10d, "_get_default_store", None)
     return None if getter is None else getter()

@@ -91,7 +91,7 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed:
 def weight_gradient(
     parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], postponed: Postponed | None
 ) -> torch.Tensor | None:
-    """Give a weight's gradient to autograd, or leave it for W and give none."""
+    """Return a weight's gradient to autograd, or leave it for W and give none."""
     if postponed is None or postponed.jobs is None:
         return gradient()
     postponed.run(partial(_accumulate, parameter, gradient))

@@ -145,7 +145,7 @@ class Experts(nn.Module):
             self.dropped += (load - self.capacity).clamp(min=0).sum()
 
     def _in_runs(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
-        """Give each pair's result; nothing is dropped, and the host waits for the lengths of the runs."""
+        """Return each pair's result; nothing is dropped, and the host waits for the lengths of the runs."""
         route = Route.plan(chosen, load, self.group)
         arrived = dispatch(tokens, self.top_k, route, self.group)
         with expert_load(arrived.shape[0], route.experts):
@@ -154,7 +154,7 @@ class Experts(nn.Module):
         return combine(results, route, self.group)
 
     def _in_slots(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
-        """Give each pair's result, zeros beyond the capacity; the host waits for nothing."""
+        """Return each pair's result, zeros beyond the capacity; the host waits for nothing."""
         slots = Slots.plan(chosen, load, self.capacity, self.group)
         arrived = slots.dispatch(tokens, self.top_k)
         rows = arrived.shape[0] * arrived.shape[1]

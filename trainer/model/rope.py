@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:
-    """Give the angle of each pair from one position to the next, ``[head width / 2]``."""
+    """Return the angle of each pair from one position to the next, ``[head width / 2]``."""
     width, theta, scaling = shape.head_dim, shape.rope_theta, shape.rope_scaling
     pair = torch.arange(0, width, 2, dtype=dtype) / width
     plain = 1.0 / theta**pair

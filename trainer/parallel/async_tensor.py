@@ -59,7 +59,7 @@ class ChunkedProducts:
         return _MultiplyAndReduce.apply(x, weight, self)
 
     def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """Give each rank's chunk with the rank, my own first; meanwhile the next one is on its way."""
+        """Yield each rank's chunk with the rank, this rank's first, while the next one arrives."""
         neighbours, size = Neighbours(self.group, "tp"), self.group.size
         chunk = chunk.contiguous()
         for step in range(size - 1):
@@ -83,7 +83,7 @@ class ChunkedProducts:
         return total
 
     def input_gradient(self, gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Give what one chunk's gradients of all products make of the gradient of their input."""
+        """Return one chunk's contribution of all products to the gradient of their input."""
         parts = [self.product.input_gradient(grad, weight) for grad, weight in zip(gradients, weights, strict=True)]
         self.pause("dgrad", sum(weight.numel() for weight in weights))
         return sum(parts[1:], parts[0])

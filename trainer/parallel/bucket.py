@@ -87,7 +87,7 @@ class Bucket:
         """Whether the sum of this update was started."""
 
     def _place(self, chunk: nn.Module, names: list[str]) -> None:
-        """Give each weight its place in the flat buffer."""
+        """Assign each weight its place in the flat buffer."""
         start = 0
         for name in names:
             paper = chunk.get_parameter(name)
@@ -105,7 +105,7 @@ class Bucket:
         return copies * (2 if self.tied else 1)
 
     def _master(self) -> torch.Tensor:
-        """Give what the optimizer updates: the weights themselves, or their copy in a wider type or on the host."""
+        """Return the tensors that the optimizer updates: the weights, or their copy in a wider type or on the host."""
         if self.on_host:
             master = room_on_host(self.local, self.accurate)
         elif self.local.dtype != self.accurate:
@@ -129,7 +129,7 @@ class Bucket:
         fill(memory, self._boxes(run), self.notes)
 
     def _boxes(self, run: range) -> list[Box]:
-        """Give the boxes of weights in a run of the flat buffer."""
+        """Return the boxes of weights in a run of the flat buffer."""
         boxes = []
         for parameter, place in self.places.items():
             start, stop = max(place.start, run.start), min(place.stop, run.stop)

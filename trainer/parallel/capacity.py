@@ -30,7 +30,7 @@ EACH = Product(
 
 
 def capacity(factor: float, pairs: int, experts: int) -> int:
-    """Give the pairs that an expert takes from a rank: `factor` times an even share, rounded up."""
+    """Return the pairs that an expert takes from a rank: `factor` times an even share, rounded up."""
     return math.ceil(factor * pairs / experts)
 
 
@@ -46,7 +46,7 @@ class Slots:
 
     @classmethod
     def plan(cls, chosen: torch.Tensor, load: torch.Tensor, size: int, group: Group) -> Slots:
-        """Give each pair the next of its expert's `size` slots; `load` counts the pairs of each expert."""
+        """Assign each pair the next of its expert's `size` slots; `load` counts the pairs per expert."""
         expert, experts = chosen.flatten(), len(load)
         order = expert.argsort(stable=True)
         sorted_expert = expert[order]

@@ -60,7 +60,7 @@ def all_reduce_together(tensors: list[torch.Tensor], group: Group) -> None:
 
 
 def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Give the sum of the group's tensors; the tensor itself stays as it is."""
+    """Return the sum of the group's tensors; the tensor itself stays as it is."""
     total = x.clone(memory_format=torch.contiguous_format)
     all_reduce(total, group)
     return total

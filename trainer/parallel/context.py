@@ -21,7 +21,7 @@ from usp_prof.record import mark
 
 
 def runs(sequence: int, size: int, rank: int, layout: str) -> list[range]:
-    """Give the runs of positions that a rank holds: one, or one from each end."""
+    """Return the runs of positions that a rank holds: one, or one from each end."""
     chunks, own_chunks = size, [rank]
     if layout == "zigzag" and size > 1:
         chunks, own_chunks = 2 * size, [rank, 2 * size - 1 - rank]
@@ -30,7 +30,7 @@ def runs(sequence: int, size: int, rank: int, layout: str) -> list[range]:
 
 
 def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
-    """Give the positions of the tokens that a rank holds."""
+    """Return the positions of the tokens that a rank holds."""
     return torch.cat([torch.arange(run.start, run.stop) for run in runs(sequence, size, rank, layout)])
 
 
@@ -72,7 +72,7 @@ class ContextAttention:
         return self._heads_back(_attend(*(self._heads_out(x) for x in (q, k, v))))
 
     def _heads_out(self, x: torch.Tensor) -> torch.Tensor:
-        """Give away the other ranks' heads and get the whole sequence of mine."""
+        """Return away the other ranks' heads and get the whole sequence of mine."""
         batch, heads, local, width = x.shape
         with mark("cp", "ulysses_a2a"):
             rows = exchange(x.movedim(1, 0).contiguous(), self.group)

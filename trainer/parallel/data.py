@@ -31,10 +31,10 @@ class DataParallel(Protocol):
     """What the training step asks of data parallelism."""
 
     def slices(self) -> list[Slice]:
-        """Give the tensors to optimize on this rank."""
+        """Return the tensors to optimize on this rank."""
 
     def begin(self, chunk: int, *, last: bool) -> None:
-        """Tell that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
+        """Report that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
 
     def take(self, chunk: int, *, last: bool) -> None:
         """Take up the weight gradients of a split backward, which no hook has seen; after the `last`, sum them."""
@@ -75,7 +75,7 @@ class Buckets:
                 self.launch(full)
 
     def slices(self) -> list[Slice]:
-        """Give what this rank updates of each bucket."""
+        """Return this rank's part of each bucket."""
         return [bucket.part for bucket in self]
 
     def begin(self, chunk: int, *, last: bool) -> None:

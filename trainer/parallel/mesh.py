@@ -29,7 +29,7 @@ class Group:
     hold: Hold | None = None
 
     def leave(self) -> None:
-        """Say that a message is posted: a slow link, where one is injected, holds it back on its way."""
+        """Report that a message is posted: a slow link, where one is injected, holds it back on its way."""
         if self.hold is not None:
             with record.mark("fault", "slow_link"):
                 self.hold()

@@ -170,11 +170,11 @@ class Pipeline:
         self.data.take(action.stage, last=self._completes(action))
 
     def _completes(self, action: Action) -> bool:
-        """Say whether a stage's gradients of this update are complete after an action."""
+        """Return whether a stage's gradients of this update are complete after an action."""
         return self.last_round and self.last_of_stage[action.stage] == action
 
     def _hand_over(self, way: str, action: Action, to: int, tensor: torch.Tensor) -> None:
-        """Give a result to a stage of this rank, or keep it for the send that follows."""
+        """Return a result to a stage of this rank, or keep it for the send that follows."""
         if to in self.chunks:
             self.arrived[way, to, action.micro_batch] = tensor
         else:

@@ -40,12 +40,12 @@ class Box:
     """Where the run begins in the slice."""
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
-        """Give the box in a tensor laid out as the slice is: its weights, or one of their moments."""
+        """Return the box in a tensor laid out as the slice is: its weights, or one of their moments."""
         return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
 
 
 def boxes_of_run(name: str, placement: Placement, part: Sizes, run: range, start: int) -> list[Box]:
-    """Give the boxes of a run of a part's memory, which begins at `start` of a slice."""
+    """Return the boxes of a run of a part's memory, which begins at `start` of a slice."""
     boxes = []
     for corner, sizes in _cut(part, run.start, run.stop):
         offsets = tuple(first + inner for first, inner in zip(placement.offsets, corner, strict=True))

@@ -53,7 +53,7 @@ class Ring:
         return _RingAttention.apply(q, k, v, self)
 
     def source(self, step: int) -> int:
-        """Say whose block is here at a step."""
+        """Return whose block is here at a step."""
         return (self.group.rank - step) % self.group.size
 
     def stand(self, step: int, what: str, times: float) -> None:
@@ -62,7 +62,7 @@ class Ring:
             self.pace.wait(what, times * self.pace.attention * self.shares[self.source(step)])
 
     def rounds(self, block: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, list[Tile]]]:
-        """Give each step with a rank's block and its tiles, mine first; meanwhile the next block is on its way."""
+        """Yield each step with a rank's block and its tiles, this rank's first, while the next block arrives."""
         for step in range(self.group.size):
             passage = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
             yield step, block, self.tiles[self.source(step)]
@@ -85,7 +85,7 @@ def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
 
 
 def expand(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Give each of so many heads of queries its own keys or values."""
+    """Repeat keys or values for each head of queries."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
@@ -175,7 +175,7 @@ def attend_backward(
     *,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Give the gradients of a tile's queries, keys and values; `out` and `lse` are of all tiles together.
+    """Return the gradients of a tile's queries, keys and values; `out` and `lse` are of all tiles together.
 
     Each tile is computed on its own: its shares of the whole softmax are exp(scores - lse).
     """
@@ -198,7 +198,7 @@ def plain_backward(
     lse: torch.Tensor,
     causal: bool,  # noqa: FBT001 - as the kernels have it
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Give the three gradients with scores in memory."""
+    """Return the three gradients with scores in memory."""
     q, k, v = tile
     shares = (_scores(q, k, causal=causal) - lse.unsqueeze(-1)).exp()
     d_values = shares.to(grad.dtype).mT @ grad

@@ -111,7 +111,7 @@ class Unit(Bucket):
         self.release()
 
     def _allocate_gradient(self) -> None:
-        """Give the flat gradient its memory, zeros, unless it has it."""
+        """Return the flat gradient its memory, zeros, unless it has it."""
         if not self.grad.numel():
             self.grad = torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
 
@@ -217,7 +217,7 @@ def make_units(chunk: Stage, prefix: str, mesh: Mesh, device: torch.device, *, o
 
 
 def allocate(x: torch.Tensor) -> None:
-    """Give a tensor's storage its memory; views of it, such as parameters, have it too."""
+    """Return a tensor's storage its memory; views of it, such as parameters, have it too."""
     x.untyped_storage().resize_(x.nbytes)
 
 
@@ -227,7 +227,7 @@ def free(x: torch.Tensor) -> None:
 
 
 def _kind(paper: nn.Parameter, mesh: Mesh) -> str:
-    """Give a weight's kind; on one tensor-parallel rank, weights in common of all of them are as any other."""
+    """Return a weight's kind; on one tensor-parallel rank, weights in common of all of them are as any other."""
     kind = note_of(paper).kind
     return "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
 

@@ -58,7 +58,7 @@ class BlockEdges:
         return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Give a block the whole sequence: ``[S, B, H]`` from ``[S/n, B, H]``, or as it is."""
+        """Return a block the whole sequence: ``[S, B, H]`` from ``[S/n, B, H]``, or as it is."""
         if self.sequence_parallel:
             return gather(x, self.group)
         return sum_backward(x, self.group)
@@ -70,7 +70,7 @@ class BlockEdges:
         return sum_forward(partial_sums, self.group)
 
     def held(self, positions: torch.Tensor) -> torch.Tensor:
-        """Give the positions that this rank holds between the blocks: S/n of S, or all."""
+        """Return the positions that this rank holds between the blocks: S/n of S, or all."""
         if self.sequence_parallel:
             return positions.chunk(self.group.size)[self.group.rank]
         return positions
@@ -137,7 +137,7 @@ class VocabEmbedding(nn.Module):
 
 
 def _own_rows(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give each token's row among this rank's, and whether it is one of them; where not, the row is any that exists."""
+    """Return each token's row among this rank's, and whether it has one; otherwise the row is arbitrary."""
     row = tokens - group.rank * rows
     is_own = (row >= 0) & (row < rows)
     return row.clamp(0, rows - 1), is_own

@@ -99,7 +99,7 @@ class Note:
 
 
 def note_of(parameter: nn.Parameter) -> Note:
-    """Give what was noted on a parameter."""
+    """Return the note on a parameter."""
     note: Note = parameter.note  # type: ignore[attr-defined]
     return note
 
@@ -157,7 +157,7 @@ def fill(memory: torch.Tensor, boxes: list[Box], notes: dict[str, Note]) -> None
 
 
 def create(owner: nn.Module, name: str, memory: torch.Tensor) -> nn.Parameter:
-    """Give a parameter on paper its memory; the parameter of this name is another object from now on."""
+    """Return a parameter on paper its memory; the parameter of this name is another object from now on."""
     path, _, leaf = name.rpartition(".")
     module = owner.get_submodule(path)
     parameter = nn.Parameter(memory)

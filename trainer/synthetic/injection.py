@@ -22,7 +22,7 @@ Lengths = tuple[int, ...]
 
 
 def struck(fault: Fault, settled: Settled) -> list[int]:
-    """Give the ranks that it strikes, all of them where it names none."""
+    """Return the ranks that it strikes, all of them where it names none."""
     world, named = settled.layout.world, fault.settings.get("rank", -1)
     strikes: Callable[[int, dict[str, int]], bool] = {
         "slow-host": lambda rank, _: rank * fault["hosts"] // world == fault["host"],
@@ -52,11 +52,11 @@ class Faults:
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
     def of_kind(self, kind: str) -> list[Fault]:
-        """Give the faults of a kind that strike this rank."""
+        """Return the faults of a kind that strike this rank."""
         return [fault for fault in self.mine if fault.kind == kind]
 
     def truth(self) -> list[dict[str, Any]]:
-        """Say what was injected, for the manifest."""
+        """Return the injected faults, for the manifest."""
         return [
             {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
         ]
@@ -84,14 +84,14 @@ class Faults:
                 _sleep("late_input", fault["ms"])
 
     def crowd(self, experts: int, device: torch.device) -> torch.Tensor | float:
-        """Give what the router adds to its preferences."""
+        """Return the bias of the router."""
         crowd = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
             crowd[fault["expert"]] += fault["bias"]
         return torch.tensor(crowd, device=device) if any(crowd) else 0.0
 
     def packing(self, step: int) -> list[Lengths]:
-        """Give the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
+        """Return the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
 
         Where the fault strikes, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
         so it then costs more in one than in another. Elsewhere all micro-batches are packed alike, for the same mean.

@@ -80,7 +80,7 @@ class Answers:
         return Reply("\n".join(run_lines(facts)), notes=_notes(opened.health))
 
     def summary(self, path: str, question: str = "", rows: int = 10, run: str = "") -> Reply:
-        """Say where the step goes: key figures of the run, or with `question` the answer to one.
+        """Return where the step goes: key figures of the run, or with `question` the answer to one.
 
         Questions: breakdown, overlap, communication, pipeline, stragglers, kernels, mfu, host, memory, critical_path.
         """
@@ -206,7 +206,7 @@ class Answers:
         return Reply(planned.explain(), (table_of_frame(source, planned.df, rows),))
 
     def _model(self, name: str) -> str:
-        """Give a model's name as it is, a path only when it lies in the folders."""
+        """Return a model's name as it is, a path only when it lies in the folders."""
         path = Path(name)
         is_path = bool(name) and (path.suffix == ".json" or len(path.parts) > 1 or is_there(path))
         return str(self._folders.place(name)) if is_path else name
@@ -252,7 +252,7 @@ def _finding_row(number: int, finding: Finding) -> tuple[object, ...]:
 
 
 def _metrics(answer: Answer) -> Table:
-    """Give the figures over everything, each with its unit and its definition."""
+    """Return the figures over everything, each with its unit and its definition."""
     whole = [value for value in answer.metric_values if not value.dims]
     rows = tuple((value.metric.id, value.value, str(value.metric.unit), value.metric.doc) for value in whole)
     return Table("metrics over all ranks and settled steps", ("metric", "value", "unit", "meaning"), rows)

@@ -42,7 +42,7 @@ class Folders:
         self.roots = tuple(Path(text).resolve() for text in given)
 
     def place(self, text: str) -> Path:
-        """Give the real path of a file or folder below the folders; a relative one is looked up in each of them."""
+        """Return the real path of a file or folder below the folders; a relative one is looked up in each of them."""
         if _URL.match(text):
             raise self._refused(text, "is a URL")
         try:
@@ -86,7 +86,7 @@ class Folders:
 
 
 def _links_below(top: Path) -> Iterator[Path]:
-    """Give every link below a folder, before anything behind it is entered; a folder seen before is not entered."""
+    """Yield every link below a folder before following it; folders are not entered twice."""
     seen = set()
     for folder, inner, names in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)

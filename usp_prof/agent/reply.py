@@ -69,7 +69,7 @@ def _spelled(cell: Any) -> Any:  # noqa: ANN401 - a cell of any table
 
 
 def bounded(rows: int) -> int:
-    """Give how many rows a reply may hold."""
+    """Return how many rows a reply may hold."""
     return max(1, min(rows, MOST_ROWS))
 
 

@@ -28,7 +28,7 @@ class Fields:
         self._asked: set[str] = set()
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - a configuration's value
-        """Give the first of these fields that is set, else the family's default; a field set to null has no default."""
+        """Return the first of these fields that is set, or the family's default; null fields have no default."""
         self._asked.update(names)
         for name in names:
             if self._values.get(name) is not None:
@@ -38,7 +38,7 @@ class Fields:
         return next((self._defaults[name] for name in names if name in self._defaults), None)
 
     def size(self, *names: str, default: int = 0) -> int:
-        """Give a whole number."""
+        """Return a whole number."""
         value = self.get(*names)
         if value is None:
             return default
@@ -49,23 +49,23 @@ class Fields:
         return int(value)
 
     def needed(self, *names: str) -> int:
-        """Give a whole number that nothing can be counted without."""
+        """Return a whole number that nothing can be counted without."""
         value = self.size(*names)
         if not value:
             raise ArchitectureError(f"the configuration gives no {names[0]}")
         return value
 
     def flag(self, *names: str) -> bool:
-        """Tell whether a field is set to something true."""
+        """Return whether a field is set to something true."""
         return bool(self.get(*names))
 
     def listed(self, name: str) -> list[Any]:
-        """Give a list; empty where there is none."""
+        """Return a list; empty where there is none."""
         value = self.get(name)
         return list(value) if isinstance(value, (list, tuple)) else []
 
     def has(self, *names: str) -> bool:
-        """Tell whether one of the fields is in the file itself (a family's default does not count)."""
+        """Return whether one of the fields is in the file itself (a family's default does not count)."""
         return any(self._values.get(name) is not None for name in names)
 
     def not_understood(self) -> list[str]:
@@ -116,7 +116,7 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE_ONLY, "E": MIXTURE_ONLY}
 
 
 def layer_words(f: Fields, family: Family) -> list[str]:
-    """Give for each layer the word for what mixes its tokens."""
+    """Return for each layer the word for what mixes its tokens."""
     pattern = f.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
@@ -185,7 +185,7 @@ def _by_chunks(f: Fields, count: int) -> list[str] | None:
 
 
 def _by_window(f: Fields, family: Family, count: int) -> list[str]:
-    """Give all layers the window, all but each n-th, or those from some layer on; none where there is no window."""
+    """Return all layers the window, all but each n-th, or those from some layer on; none where there is no window."""
     used = f.get("use_sliding_window")
     first = f.size("max_window_layers")
     pattern = f.get("sliding_window_pattern", "_sliding_window_pattern")
@@ -200,7 +200,7 @@ def _by_window(f: Fields, family: Family, count: int) -> list[str]:
 
 
 def mixture_layers(f: Fields, count: int) -> list[bool]:
-    """Tell for each layer whether it is a mixture of experts."""
+    """Return for each layer whether it is a mixture of experts."""
     experts = expert_count(f)
     types = f.listed("mlp_layer_types")
     first = f.size("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def layers_of(f: Fields, family: Family) -> tuple[list[LayerEntry], list[int]]:
-    """Give the kinds of layers, and for each layer, first to last, the place of its kind."""
+    """Return the kinds of layers, and for each layer, first to last, the place of its kind."""
     single = f.has("layers_block_type", "hybrid_override_pattern")
     words = layer_words(f, family)
     is_mixture = mixture_layers(f, len(words))
@@ -258,7 +258,7 @@ class _Builder:
 
 
 def _adjusted(f: Fields, width: int) -> int:
-    """Give LFM2's width: two thirds, scaled, rounded up to a multiple."""
+    """Return LFM2's width: two thirds, scaled, rounded up to a multiple."""
     scale = f.get("block_ffn_dim_multiplier")
     multiple = f.size("block_multiple_of", default=256)
     width = int(2 * width / 3)

@@ -43,7 +43,7 @@ _OF_A_GATE = ("silu", "swish", "swiglu", "geglu", "reglu", "glu")
 
 
 def is_configuration(data: Mapping[str, Any]) -> bool:
-    """Tell whether this is a Hugging Face configuration (and not our own fields, or another library's)."""
+    """Return whether this is a Hugging Face configuration (and not our own fields, or another library's)."""
     if any(isinstance(data.get(part), dict) for part in _TEXT_PARTS):
         return True
     return bool(data.get("model_type")) and any(name in data for name in _LAYER_COUNTS)
@@ -87,7 +87,7 @@ def _unknown(model_type: str, fields: list[str]) -> str:
 
 
 def _text_part(data: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Give the language model's own fields; what else the model has is left out, and said so."""
+    """Return the language model's own fields; what else the model has is left out, and said so."""
     text, model_type = dict(data), str(data.get("model_type", ""))
     left_out = [part for part in _OTHER_PARTS if data.get(part)]
     for part in _TEXT_PARTS:

@@ -1,7 +1,7 @@
-"""Charts: plain columns (`inputs`) and a theme to one Bokeh figure, or to the JSON that browsers draw.
+"""Charts: plain columns (`inputs`) and a theme become a Bokeh figure, or the JSON that browsers draw.
 
-A new chart is a function `(data, theme)` in the file of its kind, a class in `inputs`, a line in `CHARTS` and its case
-in tests/charts. This package itself loads no Bokeh: a chart's file is imported when the chart is drawn.
+To add a chart, write a function `(data, theme)` in the file of its kind, a class in `inputs`, a line in `CHARTS` and a
+case in tests/charts. This package loads no Bokeh: a chart's file is imported when the chart is drawn.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ CHARTS: dict[type, str] = {
     inputs.MemoryLines: "points.memory_lines",
     inputs.LaunchLines: "points.launch_lines",
 }
-"""The file and function that draw each kind of input; a test walks this folder against it."""
+"""File and function for each kind of input; a test compares it with this folder."""
 
 
 def draw(data: ChartInput, theme: Theme) -> Any:  # noqa: ANN401 - a Bokeh model, and Bokeh is loaded only here
-    """Draw a chart's input with the chart made for it."""
+    """Draw a chart's input."""
     module, function = CHARTS[type(data)].split(".")
     return getattr(import_module(f"usp_prof.charts.{module}"), function)(data, theme)
 
 
-# Charts for browsers: Bokeh's JSON, with names that do not depend on what was drawn before.
+# Charts for browsers: Bokeh's JSON, with names that do not depend on earlier charts.
 
 _MODEL_ID = re.compile(r"p\d+\Z")
 _ID_KEYS = ("id", "root_id")
 
 
 def as_json(data: ChartInput, theme: Theme, prefix: str = "p") -> dict[str, Any]:
-    """Draw a chart and give what BokehJS embeds; its models are named by the prefix and a number from 0."""
+    """Draw a chart and return what BokehJS embeds; models are named by the prefix and a number from 0."""
     from bokeh.embed import json_item  # noqa: PLC0415 - loaded by those who draw only
 
     item: dict[str, Any] = renumbered(json_item(draw(data, theme)), {}, prefix)
@@ -58,12 +58,12 @@ def as_json(data: ChartInput, theme: Theme, prefix: str = "p") -> dict[str, Any]
 
 
 def height_of(item: dict[str, Any]) -> int:
-    """Say how high a chart is; 0 where that is left to the page."""
+    """Return the height of a chart; 0 if the page determines it."""
     return int(item["doc"]["roots"][0]["attributes"].get("height") or 0)
 
 
 def renumbered(item: Any, known: dict[str, str], prefix: str) -> Any:  # noqa: ANN401 - JSON
-    """Give a chart's models numbers from 0, so that the same chart gives the same bytes whatever was drawn before."""
+    """Renumber a chart's models from 0, so that the same chart always has the same bytes."""
     if isinstance(item, (list, tuple)):
         return [renumbered(entry, known, prefix) for entry in item]
     if not isinstance(item, dict):

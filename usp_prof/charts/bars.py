@@ -1,4 +1,4 @@
-"""Bars: parts of a step or of memory stacked, communication by axis, amounts by rank, changes as a waterfall."""
+"""Bars: stacked parts of a step or of memory, communication by axis, amounts by rank, changes as a waterfall."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_HEIGHT = 900
 
 
 class _Stack:
-    """Parts of each row, drawn one after the other from the left."""
+    """Parts of each row, drawn from left to right."""
 
     def __init__(self, plot: Figure, labels: tuple[str, ...], theme: Theme) -> None:
         self._plot, self._labels, self._theme = plot, list(labels), theme
@@ -32,7 +32,7 @@ class _Stack:
         """Where each row's next part begins."""
 
     def add(self, part: str, values: Floats, details: dict[str, object], fill: str, **look: object) -> None:
-        """Draw the next part of each row, unless it is empty; `details` are the columns that the pointer shows."""
+        """Draw the next part of each row, unless it is empty; `details` are the columns of the tooltip."""
         if not values.any():
             return
         columns = {"row": self._labels, "left": self.left, "right": self.left + values, "part": [part] * len(values)}
@@ -44,7 +44,7 @@ class _Stack:
 
 
 def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
-    """Draw the parts of each row's step, one after the other; idle time is hatched by its cause."""
+    """Draw the parts of each row's step; idle time is hatched by cause."""
     rows = len(data.labels)
     height = int(min(_MAX_HEIGHT, 90 + rows * _STEP_ROW_HEIGHT))
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="pan,xbox_zoom,reset")
@@ -71,7 +71,7 @@ _MEMORY_ROW_HEIGHT = 26
 
 
 def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
-    """Draw what fills the memory of each pipeline rank, and the room there is."""
+    """Draw the memory of each pipeline rank by part, and the limit."""
     rows = len(data.labels)
     plot = base(
         theme, int(min(900, 120 + rows * _MEMORY_ROW_HEIGHT)), y_range=FactorRange(*reversed(data.labels)),
@@ -92,7 +92,7 @@ def memory_parts(data: MemoryParts, theme: Theme) -> Figure:
 
 _HIDDEN_ALPHA = 0.35
 _ROOM_FOR_SHARE, _ROOM_FOR_TIME = 1.3, 1.12
-"""Room to the right of the longest bar, for the text beside it."""
+"""Space to the right of the longest bar, for the text next to it."""
 
 
 def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
@@ -148,11 +148,11 @@ def axis_communication(data: AxisCommunication, theme: Theme) -> Figure:
 _MOST_HEIGHT = 620
 _REACH = 0.45
 _NAMED = 40
-"""Beyond so many bars names would lie on one another: the pointer tells them."""
+"""With more bars, names would overlap; the tooltip shows them."""
 
 
 def rank_bars(data: RankBars, theme: Theme) -> Figure:
-    """Draw the bars top down, each with a mark at the mean of its group."""
+    """Draw the bars from top to bottom, each with a mark at the mean of its group."""
     values = np.asarray(data.values, float)
     even = np.asarray(data.even or (0.0,) * len(values), float)
     source = ColumnDataSource(
@@ -172,7 +172,7 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
     bars = plot.hbar("label", left=0, right="value", height=0.7, source=source, fill_color="color", line_color=None)
     picked_by_click(plot, bars, theme)
     marks = ((theme.background, 5), (theme.ink, 2)) if data.even else ()
-    for color, width in marks:  # with a rim, to be seen on bars of any colour
+    for color, width in marks:  # with a border, to be visible on bars of any color
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
@@ -188,14 +188,14 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
 
 
 def waterfall(data: Waterfall, theme: Theme) -> Figure:
-    """Draw a bar for each end and each change; what takes longer is warm, what is saved is cool.
+    """Draw a bar for each end and each change; increases are warm, savings are cool.
 
-    Of the steps 10, +3, -1 the bars reach from 0 to 10, 10 to 13, 12 to 13 and 0 to 12.
+    For the steps 10, +3, -1, the bars cover 0 to 10, 10 to 13, 12 to 13 and 0 to 12.
     """
     delta = np.asarray(data.delta_ns, float)
     reached = data.first_ns + np.concatenate([[0.0], np.cumsum(delta)])
     last = float(reached[-1])
-    # One entry for each bar, the two ends included.
+    # One entry per bar, including the two ends.
     low = np.concatenate([[0.0], np.minimum(reached[:-1], reached[1:]), [0.0]])
     high = np.concatenate([[data.first_ns], np.maximum(reached[:-1], reached[1:]), [last]])
     change = np.concatenate([[data.first_ns], delta, [last]])
@@ -224,7 +224,7 @@ def waterfall(data: Waterfall, theme: Theme) -> Figure:
 def _write_at_bars(
     plot: Figure, source: ColumnDataSource, x: str, y: str, theme: Theme, color: str, **options: float
 ) -> None:
-    """Write the source's `text` to the right of the places x, y."""
+    """Draw the source's `text` to the right of the places x, y."""
     plot.add_layout(
         LabelSet(
             x=x, y=y, text="text", source=source, text_baseline="middle", text_color=color,
@@ -239,5 +239,5 @@ def _text(ns: float, *, signed: bool) -> str:
 
 
 def _distinct(labels: list[str]) -> list[str]:
-    """Tell bars of the same name apart, which an axis of names cannot."""
+    """Make names of bars unique, as a categorical axis requires."""
     return [label + " " * labels[:place].count(label) for place, label in enumerate(labels)]

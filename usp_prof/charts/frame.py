@@ -1,4 +1,4 @@
-"""Frame that all figures share: ground, axes, grid and tools, in the colours of a theme."""
+"""Frame of all figures: background, axes, grid and tools, in the colors of a theme."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 WIDTH = 1080
 PICKED = "picked"
-"""The name of a column source whose marks a click picks; its column `label` says which mark is which."""
+"""Name of a column source whose marks can be clicked; its column `label` identifies a mark."""
 _MOST_A_ROW = 9
-"""Parts of a legend that stand beside each other; more are set in rows of equal length."""
+"""Entries per legend row; longer legends use rows of equal length."""
 _NEAR = 4
-"""A bound so many times beyond what is drawn is left out, so that what is drawn can be seen."""
+"""A limit above this multiple of the drawn values is left out, so that they stay visible."""
 
 _TIME_TICKS = """
 const range = Math.abs(ticks.length > 1 ? ticks[1] - ticks[0] : tick || 1);
@@ -49,7 +49,7 @@ return Number((tick / factor).toPrecision(3)) + ' ' + prefix + unit;
 
 
 def base(theme: Theme, height: int, **options: Any) -> Figure:  # noqa: ANN401 - Bokeh's own options
-    """Make an empty figure in the theme: no toolbar logo, quiet grid, scrolls only where asked for."""
+    """Build an empty figure in the theme: no toolbar logo, a light grid, scrolling only on request."""
     settings: dict[str, Any] = {
         "width": WIDTH,
         "height": height,
@@ -66,7 +66,7 @@ def base(theme: Theme, height: int, **options: Any) -> Figure:  # noqa: ANN401 -
 
 
 def dress(plot: Figure, theme: Theme) -> None:
-    """Put a figure into the theme's colours."""
+    """Apply the theme's colors to a figure."""
     plot.background_fill_color = theme.background
     plot.border_fill_color = theme.background
     plot.outline_line_color = None
@@ -74,7 +74,7 @@ def dress(plot: Figure, theme: Theme) -> None:
         axis.axis_line_color = theme.grid
         axis.major_tick_line_color = theme.grid
         axis.minor_tick_line_color = None
-        axis.major_tick_in = 0  # it would lie over what begins at the axis
+        axis.major_tick_in = 0  # it would cover marks at the axis
         axis.major_label_text_color = theme.muted
         axis.axis_label_text_color = theme.muted
         axis.axis_label_text_font_style = "normal"
@@ -87,7 +87,7 @@ def dress(plot: Figure, theme: Theme) -> None:
 
 
 def legend(plot: Figure, theme: Theme) -> None:
-    """Dress the legend and move it above the plot; a click hides a part."""
+    """Style the legend and move it above the plot; a click hides a part."""
     for box in plot.legend:
         box.orientation = "horizontal"
         box.background_fill_color = None
@@ -105,7 +105,7 @@ def legend(plot: Figure, theme: Theme) -> None:
 
 
 def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None = None) -> None:
-    """Show these fields of the mark under the pointer."""
+    """Show these fields in the tooltip of a mark."""
     tool = HoverTool(tooltips=tips, point_policy="follow_mouse", attachment="horizontal")
     if renderers is not None:
         tool.renderers = renderers
@@ -113,7 +113,7 @@ def hover(plot: Figure, tips: list[tuple[str, str]], renderers: list[Any] | None
 
 
 def picked_by_click(plot: Figure, marks: Any, theme: Theme) -> None:  # noqa: ANN401 - a renderer of any glyph
-    """Let a click pick a mark, which gets a rim; a page that shows the figure reads which one it is."""
+    """Highlight a clicked mark; a page that shows the figure reads which one it is."""
     marks.data_source.name = PICKED
     marks.nonselection_glyph = None
     marks.selection_glyph = marks.glyph.clone(line_color=theme.ink, line_width=2.5)
@@ -121,27 +121,27 @@ def picked_by_click(plot: Figure, marks: Any, theme: Theme) -> None:  # noqa: AN
 
 
 def time_ticks() -> CustomJSTickFormatter:
-    """Write nanoseconds on an axis in the unit that its visible range asks for."""
+    """Format nanoseconds on an axis in the unit of its visible range."""
     return CustomJSTickFormatter(code=_TIME_TICKS)
 
 
 def duration_ticks() -> CustomJSTickFormatter:
-    """Write nanoseconds on a logarithmic axis, each tick in its own unit."""
+    """Format nanoseconds on a logarithmic axis, each tick in its own unit."""
     return CustomJSTickFormatter(code=_DURATION_TICKS)
 
 
 def size_ticks() -> CustomJSTickFormatter:
-    """Write bytes on an axis."""
+    """Format bytes on an axis."""
     return CustomJSTickFormatter(code=_SIZE_TICKS)
 
 
 def size_ticker() -> AdaptiveTicker:
-    """Place ticks where bytes are round."""
+    """Place ticks at round numbers of bytes."""
     return AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=8)
 
 
 def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
-    """Lay out an axis of bytes from nothing to `most`, with a line at `room` where that is near enough to be seen."""
+    """Build an axis of bytes from 0 to `most`, with a line at `room` if it is near enough."""
     near = room <= _NEAR * most
     plot.x_range.start, plot.x_range.end = 0, 1.05 * max(room if near else 0.0, most)
     plot.xaxis.formatter = size_ticks()
@@ -151,11 +151,11 @@ def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
 
 
 def size_unit(most: float) -> tuple[int, str]:
-    """Give the unit of bytes in which sizes up to `most` are told, and what it holds."""
+    """Return the unit of bytes for sizes up to `most`, and its size."""
     units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
     return next((unit for unit in units if most >= unit[0]), (1, "B"))
 
 
 def rate_ticks(unit: str) -> CustomJSTickFormatter:
-    """Write a rate on an axis, with SI prefixes."""
+    """Format a rate on an axis, with SI prefixes."""
     return CustomJSTickFormatter(code=_RATE_TICKS, args={"unit": unit})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of each row's whole; `role` picks its colour (compute, comm:tp, memcpy, idle:bubble, ...)."""
+    """One part of each row; `role` selects its color (compute, comm:tp, memcpy, idle:bubble, ...)."""
 
     label: str
     role: str
@@ -21,7 +21,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BreakdownRows:
-    """Where the step goes, a row each (ranks, steps, runs), top row first."""
+    """Where the step goes, one row per rank, step or run, top row first."""
 
     labels: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -29,7 +29,7 @@ class BreakdownRows:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """One value for each rank and step, set against the median over ranks of its step; NaN where unknown."""
+    """One value per rank and step, compared with the median of its step over ranks; NaN if unknown."""
 
     what: str
     ranks: tuple[int, ...]
@@ -54,7 +54,7 @@ ACTION_NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "we
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """Pipeline actions as they ran; times count from the schedule's first action."""
+    """Pipeline actions as they ran; times count from the first action."""
 
     rows: tuple[str, ...]
     """Row names, first stage on top."""
@@ -65,14 +65,14 @@ class PipelineSchedule:
     stage: Ints
     micro_batch: Ints
     until_ns: int = 0
-    """Where the drawing ends at the earliest: charts to be compared share one scale."""
+    """Minimum end of the drawing: charts to be compared share one scale."""
     label_characters: int = 0
-    """What the rows' labels are given room for at least: charts to be compared share one margin."""
+    """Minimum width of row labels: charts to be compared share one margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandwidthPoints:
-    """Bus bandwidth of calls over their size; `peak` (bytes/s) is the link's where it is known, else NaN."""
+    """Bus bandwidth of calls over their size; `peak` (bytes/s) is that of the link, or NaN."""
 
     bytes: Floats
     busbw: Floats
@@ -84,13 +84,13 @@ class BandwidthPoints:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoints:
-    """Ops by arithmetic intensity (FLOP/byte) and achieved rate (FLOP/s); the roof is the device's."""
+    """Ops by arithmetic intensity (FLOP/byte) and achieved rate (FLOP/s), with the device's roofline."""
 
     label: tuple[str, ...]
     intensity: Floats
     rate: Floats
     share: Floats
-    """Each op's share of device time, 0..1."""
+    """Share of device time of each op, 0..1."""
     peak_flops: float
     peak_bandwidth: float
     device: str
@@ -100,7 +100,7 @@ class RooflinePoints:
 class TimelineSlices:
     """What every rank did when: slices on rows, times from the first one on aligned clocks.
 
-    Slices come at several levels of detail, coarse ones first; a viewer shows the finest whose visible part is small
+    Slices have several levels of detail, coarse ones first; a viewer shows the finest one whose visible part is small
     enough. `level_start` has one more entry than there are levels.
     """
 
@@ -116,16 +116,16 @@ class TimelineSlices:
     names: tuple[str, ...]
     level_start: tuple[int, ...]
     until_ns: int = 0
-    """Where the drawing ends at the earliest: charts to be compared share one scale."""
+    """Minimum end of the drawing: charts to be compared share one scale."""
     frame_ns: tuple[int, int] | None = None
-    """A range to frame over all rows."""
+    """A time range to frame over all rows."""
     label_characters: int = 0
-    """What the rows' labels are given room for at least: charts to be compared share one margin."""
+    """Minimum width of row labels: charts to be compared share one margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """How one length becomes another: from the first, over what each change takes or adds, to the last."""
+    """How one duration becomes another: the first, each change, and the last."""
 
     first: str
     first_ns: float
@@ -136,17 +136,17 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True)
 class PeerMatrix:
-    """Bytes that went from rank to rank; 0 where nothing did."""
+    """Bytes from rank to rank; 0 without traffic."""
 
     ranks: tuple[int, ...]
     bytes: Floats
     """Sources by targets."""
     transfers: Ints
-    """Number of transfers, -1 where it is not known."""
+    """Number of transfers, -1 if unknown."""
 
 
 class Ground(StrEnum):
-    """What colours are set against."""
+    """Reference of a color scale."""
 
     MEDIAN = "median"
     NOTHING = "nothing"
@@ -154,22 +154,22 @@ class Ground(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """A value of each rank at its place on the mesh, set against the median or against nothing; NaN where unknown."""
+    """One value per rank at its place in the mesh, compared with the median or with zero; NaN if unknown."""
 
     what: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     rank: Ints
-    """Rows by columns; -1 where there is no rank."""
+    """Rows by columns; -1 without a rank."""
     values_ns: Floats
     ground: Ground = Ground.MEDIAN
 
 
 @dataclass(frozen=True, slots=True)
 class RankBars:
-    """One amount for each rank, expert, ..., and what an even share of its group would be; times in nanoseconds.
+    """One amount per rank, expert, ..., and the equal share of its group; times in nanoseconds.
 
-    `even` is empty where an even share means nothing, as for ops. `apart` are the labels of bars that stand out.
+    `even` is empty if an equal share has no meaning, as for ops. `apart` lists the labels of outliers.
     """
 
     what: str
@@ -183,10 +183,9 @@ class RankBars:
 
 @dataclass(frozen=True, slots=True)
 class PlanPoints:
-    """Plans that fit: what each gives and needs; `room_bytes` is what a plan may fill, infinite when not known.
+    """Plans that fit: speed and memory of each; `room_bytes` is the memory limit, infinite if unknown.
 
-    `recorded` is the place of the configuration that ran, as it is predicted; -1 where it is not among them. `named` is
-    the place of the plan whose label is written beside it.
+    `recorded` is the index of the recorded configuration, or -1. `named` is the index of the plan with a label.
     """
 
     label: tuple[str, ...]
@@ -201,7 +200,7 @@ class PlanPoints:
 
 @dataclass(frozen=True, slots=True)
 class PlanGrid:
-    """One figure for each pair of degrees, NaN where nothing fits; `texts` and `labels` row by row."""
+    """One figure per pair of degrees, NaN if nothing fits; `texts` and `labels` row by row."""
 
     what: str
     across: str
@@ -215,7 +214,7 @@ class PlanGrid:
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes of each row, part by part, and how much may be filled (infinite when not known)."""
+    """Bytes of each row by part, and the memory limit (infinite if unknown)."""
 
     labels: tuple[str, ...]
     parts: tuple[tuple[str, tuple[float, ...]], ...]
@@ -234,7 +233,7 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLines:
-    """Memory over time, a line a rank, and levels to hold them against, such as the device's capacity."""
+    """Memory over time, one line per rank, and reference levels such as the device's capacity."""
 
     lines: tuple[MemoryLine, ...]
     levels: tuple[tuple[str, float], ...] = ()
@@ -243,7 +242,7 @@ class MemoryLines:
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """How far the host of one rank ran ahead: for each launch its time, from the first, and the lead of its work."""
+    """Launches of one rank: time of each from the first, and the time until its work started."""
 
     label: str
     time_ns: Ints
@@ -252,7 +251,7 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True)
 class LaunchLines:
-    """The lead of launches over time, a line a rank."""
+    """Time from launch to start of work, one line per rank."""
 
     lines: tuple[LaunchLine, ...]
 

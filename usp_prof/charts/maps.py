@@ -1,4 +1,4 @@
-"""Maps: ranks over steps, ranks at their places on the mesh, bytes from rank to rank."""
+"""Maps: ranks over steps, ranks at their place in the mesh, bytes from rank to rank."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 _FLOOR = 0.02
-"""Deviations of less than 2% keep the full scale, so that noise does not look like a fault."""
+"""Smallest full scale of deviations (2%), so that noise does not look like a fault."""
 
 _COARSE = 0.1
 _MOST_ROWS = 64
-"""More ranks than this share rows."""
+"""With more ranks, several share a row."""
 
 
 def heat_map(data: HeatMap, theme: Theme) -> Figure:
-    """Draw the map: ground colour at the median, warm where a rank takes longer, cool where it takes less."""
+    """Draw the map: neutral at the median, warm for slower ranks, cool for faster ones."""
     data, deviation, shown_rank = folded(data)
     known = np.isfinite(deviation)
     limit = max(_FLOOR, float(np.quantile(np.abs(deviation[known]), 0.99)) if known.any() else _FLOOR)
@@ -67,16 +67,16 @@ def heat_map(data: HeatMap, theme: Theme) -> Figure:
 
 
 def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints]:
-    """Give the map, its deviations and whose each is; of more ranks than fit, neighbours share a row.
+    """Return the map, its deviations and their ranks; with too many ranks, adjacent ones share a row.
 
-    A shared row shows at each step the rank that is farthest from the median, so that no outlier is lost.
+    A shared row shows the rank farthest from the median in each step, so that no outlier is lost.
     """
     deviation = deviations(data.values_ns)
     ranks = np.asarray(data.ranks)
     count = -(-len(ranks) // most)
     if count <= 1:
         return data, deviation, np.broadcast_to(ranks[:, None], deviation.shape)
-    heads = np.arange(0, len(ranks), count)  # the first rank of each row
+    heads = np.arange(0, len(ranks), count)  # first rank of each row
     # The rank that each row shows at each step.
     pick = np.empty((len(heads), deviation.shape[1]), np.int64)
     for row, head in enumerate(heads.tolist()):
@@ -87,7 +87,7 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints
 
 
 def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
-    """Set the scale of a map's colours beside it; without a `form` in percents, whole ones where it is wide."""
+    """Add the color scale of a map; without a `form` in percent."""
     form = form or ("+0%" if float(mapper.high or 0) >= _COARSE else "+0.0%")
     bar = ColorBar(
         color_mapper=mapper,
@@ -107,7 +107,7 @@ def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str,
 
 
 def deviations(values_ns: Floats) -> Floats:
-    """Give each value's deviation from the median over ranks of its step, as a fraction; NaN where unknown."""
+    """Return each value's deviation from the median of its step over ranks, as a fraction; NaN if unknown."""
     known = np.isfinite(values_ns).any(axis=0)
     median = np.full(values_ns.shape[1], np.nan)
     median[known] = np.nanmedian(values_ns[:, known], axis=0)
@@ -116,7 +116,7 @@ def deviations(values_ns: Floats) -> Floats:
 
 
 def label_ranks(axis: object, names: tuple[int, ...], title: str, most: int) -> None:
-    """Write ranks or steps along an axis, at most so many of them, under a title."""
+    """Label an axis with ranks or steps, up to this number of labels, under a title."""
     every = max(1, -(-len(names) // most))
     ticks = list(range(0, len(names), every))
     axis[0].ticker = ticks  # type: ignore[index] # Bokeh's list of axes
@@ -125,29 +125,29 @@ def label_ranks(axis: object, names: tuple[int, ...], title: str, most: int) -> 
 
 
 _SHADES = 32
-"""Shades on either side of the ground colour."""
+"""Shades on either side of the neutral color."""
 
 
 def diverging(theme: Theme) -> list[str]:
-    """Mix from the fast colour over the ground to the slow one; the middle is the ground, so that nothing glares."""
+    """Mix colors from fast through the background to slow."""
     cool = [mix(theme.panel, theme.fast, i / _SHADES) for i in range(_SHADES, 0, -1)]
     warm = [mix(theme.panel, theme.slow, i / _SHADES) for i in range(1, _SHADES + 1)]
     return [*cool, theme.panel, *warm]
 
 
 _LETTERS = 140
-"""Letters that fit beneath the grid on a laptop."""
+"""Characters that fit below the grid on a laptop."""
 _NUMBERED = 40
-"""Beyond so many columns numbers do not fit into their cells."""
+"""With more columns, numbers do not fit in their cells."""
 
 
 _ROWS_NAMED = 40
 
 
 def rank_grid(data: RankGrid, theme: Theme) -> Figure:
-    """Draw the grid. Against the median: ground colour there, warm where a rank takes longer, cool where less.
+    """Draw the grid. Compared with the median: neutral there, warm for slower ranks, cool for faster ones.
 
-    Against nothing: ground colour at zero, warmer with the amount.
+    Compared with zero: neutral at zero, warmer with the amount.
     """
     row, column = np.nonzero(data.rank >= 0)
     known = data.values_ns[row, column]
@@ -195,40 +195,40 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
 
 
 def _from_median(values: Floats) -> Floats:
-    """Give each value's deviation from the median of all, as a fraction; NaN where it is not known."""
+    """Return each value's deviation from the median of all, as a fraction; NaN if unknown."""
     median = float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
     return values / median - 1 if median > 0 else np.full(len(values), np.nan)
 
 
 def _warmer(amounts: Floats, theme: Theme) -> LinearColorMapper:
-    """Colour amounts from the ground, at zero, to the warm end, at the largest."""
+    """Color amounts from neutral, at zero, to warm, at the largest."""
     palette = diverging(theme)
     high = float(np.nanmax(amounts, initial=0.0)) or 1.0
     return LinearColorMapper(palette=palette[len(palette) // 2 :], low=0.0, high=high, nan_color=theme.panel)
 
 
 def _either_side(deviation: Floats, theme: Theme) -> LinearColorMapper:
-    """Colour deviations to both sides of the ground, as far as the largest reaches."""
+    """Color deviations on both sides of neutral, up to the largest."""
     reach = max(_FLOOR, float(np.abs(deviation[np.isfinite(deviation)]).max(initial=0.0)))
     return LinearColorMapper(palette=diverging(theme), low=-reach, high=reach, nan_color=theme.panel)
 
 
 def _inks(values: Floats, mapper: LinearColorMapper, theme: Theme) -> list[str]:
-    """Give the text colour that reads well on each value's colour."""
-    # Place of each value in the palette; below 0 where it is not known.
+    """Return the text color that is readable on each value's color."""
+    # Index of each value in the palette; below 0 if unknown.
     share = (values - mapper.low) / (mapper.high - mapper.low)
     place = np.nan_to_num(share, nan=-1.0) * (len(mapper.palette) - 1)
     return [ink_on(theme.panel if at < 0 else mapper.palette[int(at)]) for at in place]
 
 
 def _name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
-    """Write names along an axis, every so many where more would lie on one another."""
+    """Label an axis with names, skipping some if they would overlap."""
     axis.ticker = list(range(0, len(names), max(1, -(-len(names) // most))))
     axis.major_label_overrides = dict(enumerate(names))
 
 
 def _beside(names: Sequence[str]) -> int:
-    """Say how many of the names fit beside each other."""
+    """Return how many of the names fit next to each other."""
     return max(4, _LETTERS // (max((len(name) for name in names), default=0) + 2))
 
 
@@ -236,7 +236,7 @@ _SHADES = 64
 
 
 def peer_matrix(data: PeerMatrix, theme: Theme) -> Figure:
-    """Draw the map, sources downward and targets to the right; nothing sent is the ground."""
+    """Draw the map, sources vertically and targets horizontally; pairs without traffic are background."""
     source, target = np.nonzero(data.bytes > 0)
     most = float(data.bytes.max(initial=1.0)) or 1.0
     palette = [mix(theme.panel, theme.accent, 0.15 + 0.85 * i / (_SHADES - 1)) for i in range(_SHADES)]

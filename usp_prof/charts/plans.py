@@ -1,4 +1,4 @@
-"""Plans: memory over speed of all that fit, and a figure over two degrees."""
+"""Plans: memory over speed of all plans that fit, and a figure over two degrees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan_points(data: PlanPoints, theme: Theme) -> Figure:
-    """Draw a mark for each plan, join those of the front, and name one of them."""
+    """Draw a mark per plan, connect those of the Pareto front, and label one of them."""
     plot = base(theme, 380)
     unit, unit_name = size_unit(float(data.memory_bytes.max(initial=0)))
     marks = _marks(plot, data, theme, unit)
@@ -44,7 +44,7 @@ def plan_points(data: PlanPoints, theme: Theme) -> Figure:
 
 
 def _marks(plot: Figure, data: PlanPoints, theme: Theme, unit: float) -> list[GlyphRenderer]:
-    """Draw plans that fit, those of the front, and the one that ran; `unit` is the bytes of the sizes in tips."""
+    """Draw plans that fit, the front, and the recorded plan; `unit` is the bytes per unit of sizes in tooltips."""
     ran = np.arange(len(data.label)) == data.recorded
     looks = (
         (~data.front & ~ran, theme.color("measured"), 6, "circle", "fits"),
@@ -81,7 +81,7 @@ def _join_front(plot: Figure, data: PlanPoints, theme: Theme) -> None:
 
 
 def _name_one(plot: Figure, data: PlanPoints, theme: Theme) -> None:
-    """Write the named plan's label above its mark, towards the middle of the plot, and ring the mark."""
+    """Draw the label of one plan above its mark, towards the middle of the plot, and a ring around the mark."""
     memory, speed = data.memory_bytes[data.named], data.tokens_per_second[data.named]
     is_right = memory > data.memory_bytes.max() / 2
     plot.text(
@@ -97,7 +97,7 @@ _SHADES = 48
 
 
 def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
-    """Draw the map: the stronger a cell's colour, the larger its value; empty where nothing fits."""
+    """Draw the map: stronger colors for larger values; empty if nothing fits."""
     known = np.isfinite(data.values)
     low, high = (float(data.values[known].min()), float(data.values[known].max())) if known.any() else (0.0, 1.0)
     shades = [mix(theme.panel, theme.color("measured"), 0.08 + 0.8 * i / (_SHADES - 1)) for i in range(_SHADES)]

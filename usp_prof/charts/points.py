@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 _NEAR = 64
-"""Sizes whose ratio is smaller are marked at each power of two."""
+"""Below this ratio of sizes, every power of two has a tick."""
 _FEW_DECADES = 300
-"""Rates whose ratio is smaller are marked at 2 and 5 of each power of ten as well."""
+"""Below this ratio of rates, ticks are also at 2 and 5 of each power of ten."""
 _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "star", "hex", "x")
 
 
 def bandwidth(data: BandwidthPoints, theme: Theme) -> Figure:
-    """Draw both scales logarithmic; colour is the axis, shape the collective."""
+    """Draw both scales logarithmically; color is the axis, shape the collective."""
     plot = base(theme, 380, x_axis_type="log", y_axis_type="log")
     axes = np.asarray(data.axis, dtype=object)
     ops = np.asarray(data.op, dtype=object)
@@ -64,7 +64,7 @@ def bandwidth(data: BandwidthPoints, theme: Theme) -> Figure:
                     size=7,
                     fill_color=theme.color(f"comm:{axis}"),
                     fill_alpha=0.65,
-                    line_color=theme.muted,  # yellow alone would be lost on white
+                    line_color=theme.muted,  # yellow would be invisible on white
                     line_width=0.5,
                     legend_label=f"{axis} {op}",
                 )
@@ -82,13 +82,13 @@ def bandwidth(data: BandwidthPoints, theme: Theme) -> Figure:
 
 
 def _ticks(sizes: np.ndarray) -> list[float]:
-    """Give powers of 4, or of 2 where the sizes are near each other."""
+    """Return powers of 4, or of 2 if the sizes are close."""
     near = len(sizes) > 0 and float(sizes.max()) < _NEAR * float(sizes.min())
     return [float((2 if near else 4) ** power) for power in range(44 if near else 22)]
 
 
 def _rates(values: Sequence[float]) -> list[float]:
-    """Give powers of 10, with 2 and 5 of each where the rates are near each other."""
+    """Return powers of 10, with 2 and 5 of each if the rates are close."""
     known = [value for value in values if np.isfinite(value)]
     near = len(known) > 0 and max(known) < _FEW_DECADES * min(known)
     return [float(first * 10**power) for power in range(18) for first in ((1, 2, 5) if near else (1,))]
@@ -116,7 +116,7 @@ def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
 
 
 def roofline(data: RooflinePoints, theme: Theme) -> Figure:
-    """Draw the roof and a mark for each op, larger with its share of device time."""
+    """Draw the roofline and a mark per op, larger with its share of device time."""
     plot = base(theme, 400, x_axis_type="log", y_axis_type="log")
     drawable = (data.intensity > 0) & (data.rate > 0)
     intensity, rate, share = data.intensity[drawable], data.rate[drawable], data.share[drawable]
@@ -164,21 +164,21 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
 
 
 _NAMED = 3
-"""Ops of a roofline whose names are written beneath their marks."""
+"""Ops of a roofline with a label."""
 _LARGE = 0.01
-"""An op of a smaller share of device time is not worth a name."""
+"""Ops with a smaller share of device time get no label."""
 _SPAN = (950, 300)
-"""About how wide and high a roofline is, in pixels."""
+"""Approximate width and height of a roofline, in pixels."""
 _APART = (220, 24)
-"""Names that are nearer to each other than this would cover each other, in pixels."""
+"""Labels closer than this would overlap, in pixels."""
 _LETTERS = 26
-"""Longer names are cut from the front: what an op does stands at their end."""
+"""Longer labels are cut at the start, because the end of an op's name says most."""
 
 
 def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners: Floats) -> None:
-    """Write beneath the marks of the largest ops what they are, where no other name stands; an op is named once.
+    """Label the largest ops below their marks if there is space; each op is labeled once.
 
-    `corners` are the lowest and highest intensity, and the lowest and highest rate, that the axes hold.
+    `corners` are the lowest and highest intensity and rate of the axes.
     """
     share, labels = source.data["share"], source.data["label"]
     decades = np.maximum(np.log10(corners[1::2] / corners[::2]), 1.0)
@@ -203,7 +203,7 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
 
 
 def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.ndarray) -> tuple[float, float]:
-    """Draw the bandwidth's slope and the compute's level; gives the intensities from which to which."""
+    """Draw the bandwidth slope and the compute limit; return their range of intensities."""
     ridge = data.peak_flops / data.peak_bandwidth
     low = min(ridge / 100, float(intensity.min(initial=ridge)) / 2)
     high = max(ridge * 20, float(intensity.max(initial=ridge)) * 2)
@@ -218,7 +218,7 @@ def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.n
         Label(
             x=high,
             y=data.peak_flops,
-            text_align="right",  # at the roof's right end: from the ridge on, a long name would leave the chart
+            text_align="right",  # at the right end: from the ridge on, a long name would leave the chart
             text=f"{data.device}: {data.peak_flops / 1e12:,.4g} TFLOP/s, {data.peak_bandwidth / 1e9:,.4g} GB/s",
             text_color=color,
             text_font=theme.font,
@@ -229,13 +229,13 @@ def _draw_roof(plot: Figure, data: RooflinePoints, theme: Theme, intensity: np.n
     return low, high
 
 
-# Lines over time, one a rank: memory, and how far the host runs ahead of its device.
+# Lines over time, one per rank: memory, and the lead of the host over its device.
 
 _ROLES = ("compute", "comm:dp", "comm:cp", "comm:pp")
 
 
 def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
-    """Draw each rank's allocated bytes as a step line, reserved ones dashed, and the levels to hold them against."""
+    """Draw each rank's allocated bytes as a step line, reserved bytes dashed, and reference levels."""
     plot = base(theme, 320, tools="pan,xwheel_zoom,box_zoom,reset")
     lines = []
     for place, line in enumerate(data.lines):
@@ -260,7 +260,7 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
     plot.y_range.start = 0
     plot.y_range.end = _highest(data)
     for name, size in data.levels:
-        # A level far above the lines would press them flat: it is named at the upper edge.
+        # A level far above the lines would flatten them; it is named at the upper edge.
         is_above = size > plot.y_range.end
         if not is_above:
             plot.hspan(y=[size], line_color=theme.color("reference"), line_dash="2 3", line_width=1.5)
@@ -281,25 +281,25 @@ def memory_lines(data: MemoryLines, theme: Theme) -> Figure:
 
 
 _PRESSED = 5.0
-"""A level of more times the highest line would leave too little of the lines to see."""
+"""A level above this multiple of the highest line would flatten the lines."""
 
 
 def _highest(data: MemoryLines) -> float:
-    """Give the upper end of the axis: above all lines, and all levels that are not too far above them."""
+    """Return the upper end of the axis: above all lines, and all levels that are not too far above them."""
     drawn = [float(max(line.reserved_bytes.max(initial=0), line.allocated_bytes.max(initial=0))) for line in data.lines]
     most = max(drawn, default=0.0) or 1.0
     return 1.1 * max([most, *(size for _, size in data.levels if size <= _PRESSED * most)])
 
 
 _LEAST_NS = 1000
-"""Leads below are drawn here: clocks of host and device tell no less, and nothing has no logarithm."""
+"""Shorter times are drawn here: clocks of host and device are not more accurate, and zero has no logarithm."""
 
 
 def launch_lines(data: LaunchLines, theme: Theme) -> Figure:
-    """Draw a dot for each launch: its time, and how long after it the device work began; a colour a rank.
+    """Draw a dot per launch: its time, and the time until its work started; one color per rank.
 
-    A lead of some milliseconds means that the host runs ahead. Where it falls to the launch latency (some
-    microseconds), the device waits for its host.
+    Some milliseconds mean that the host runs ahead. At the launch latency (some microseconds), the device waits for its
+    host.
     """
     plot = base(theme, 300, tools="pan,xwheel_zoom,box_zoom,reset", y_axis_type="log")
     dots = []

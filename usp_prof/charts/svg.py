@@ -1,8 +1,8 @@
-"""SVG drawings of chart inputs: what a page or a notebook shows without any JavaScript, and without Bokeh.
+"""SVG drawings of chart inputs, for pages and notebooks without JavaScript and Bokeh.
 
-Three shapes cover what is drawn: boxes on named rows along a time axis (bars, schedules, timelines), points on two
-logarithmic axes (bandwidth, roofline), and lines over time (memory). Everything that is drawn has its text in a
-`<title>`, which browsers show under the pointer.
+There are three kinds of drawing: boxes on named rows along a time axis (bars, schedules, timelines), points on two
+logarithmic axes (bandwidth, roofline), and lines over time (memory). Every mark has a `<title>`, which browsers show as
+a tooltip.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 def recolored(svg: str, theme: Theme) -> str:
-    """Give a drawing that was made for a light ground the grounds, inks and greys of a theme; hues stay."""
+    """Replace the backgrounds, text colors and grays of a light drawing by those of a theme; hues stay."""
     colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
     colors |= {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
-    svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is an ink, too
+    svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is also a text color
     return re.sub("|".join(colors), lambda color: colors[color[0]], svg)
 
 
-# Drawings, one for each kind of input.
+# Drawings, one per kind of input.
 
 
 @singledispatch
 def as_svg(data: ChartInput, theme: Theme = LIGHT) -> str:
-    """Draw a chart's input as an SVG element; an empty text for the few inputs that only Bokeh draws."""
+    """Draw a chart's input as an SVG element; empty for the few inputs that only Bokeh draws."""
     del data, theme
     return ""
 
@@ -52,7 +52,7 @@ def as_svg(data: ChartInput, theme: Theme = LIGHT) -> str:
 _ROW, _TOP, _BOTTOM, _RIGHT = 18, 30, 26, 20
 _MOST_ROWS, _LABEL = 64, 40
 _LEAST_PIXELS = 0.3
-"""Boxes narrower than this are widened to it, so that none vanishes."""
+"""Minimum width of a box, so that none disappears."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _schedule(data: inputs.PipelineSchedule, theme: Theme = LIGHT) -> str:
 
 @as_svg.register(inputs.TimelineSlices)
 def _timeline(data: inputs.TimelineSlices, theme: Theme = LIGHT) -> str:
-    coarse = range(data.level_start[0], data.level_start[1])  # one picture cannot be zoomed: the coarsest level
+    coarse = range(data.level_start[0], data.level_start[1])  # a picture cannot be zoomed: use the coarsest level
     boxes = tuple(
         _Box(
             int(data.row[place]), float(data.start_ns[place]), float(data.end_ns[place]), data.roles[data.role[place]],
@@ -244,7 +244,7 @@ def _points(
     left, height = 70.0, 220.0
     x0, x1 = _decades(across[known])
     y0, y1 = _decades(up[known])
-    x_scale, y_scale = (WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels of a decade
+    x_scale, y_scale = (WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels per decade
     parts = [legend_row(legend, left, theme)]
     for power in range(x0, x1 + 1):
         x = left + (power - x0) * x_scale
@@ -266,7 +266,7 @@ def _points(
 
 
 def _decades(values: np.ndarray) -> tuple[int, int]:
-    """Give the powers of ten that an axis begins and ends with: those around the values, at least one decade."""
+    """Return the powers of ten around the values, at least one decade apart."""
     first = floor(log10(values.min()))
     return first, max(ceil(log10(values.max())), first + 1)
 
@@ -298,11 +298,11 @@ def _memory(data: inputs.MemoryLines, theme: Theme = LIGHT) -> str:
 
 
 _MOST_POINTS = 2000
-"""Points of a line."""
+"""Points per line."""
 
 
 def _thinned(time: np.ndarray, size: np.ndarray) -> list[tuple[int, int]]:
-    """Keep `_MOST_POINTS` points at most, of each stretch the highest: peaks are what one looks for."""
+    """Keep at most `_MOST_POINTS` points, the highest of each section, so that peaks stay."""
     if len(time) <= _MOST_POINTS:
         return list(zip(time.tolist(), size.tolist(), strict=True))
     cuts = np.linspace(0, len(time), _MOST_POINTS + 1).astype(int).tolist()

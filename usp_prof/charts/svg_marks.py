@@ -1,4 +1,4 @@
-"""SVG marks: the frame, legend, texts, lines and round numbers that all drawings are made of."""
+"""SVG marks: frame, legend, texts, lines and round numbers used by all drawings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 WIDTH = 960
 CHARACTER = 6.2
-"""Pixels of a character at 11 px, near enough to place texts."""
+"""Approximate pixels per character at 11 px, for placing texts."""
 BROAD_CHARACTER = 7.8
-"""The same of a short broad word, such as memcpy, in the broadest of the fonts."""
+"""Pixels per character of a short wide word, such as memcpy, in the widest font."""
 
 
 def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
-    """Put parts into one drawing of the full width."""
+    """Combine parts into one drawing of the full width."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'style="max-width:100%;height:auto;background:{theme.background}" font-family="{escape(theme.font)}" '
@@ -28,13 +28,13 @@ def framed(parts: Sequence[str], height: float, theme: Theme) -> str:
 
 
 def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) -> str:
-    """Draw labels with the colour of their role, as many as fit on a line."""
+    """Draw labels with the color of their role, as many as fit on a line."""
     parts: list[str] = []
     x = left
     for label, role in entries:
         width = 24 + BROAD_CHARACTER * len(label)
         if x + width > WIDTH and parts:
-            break  # the marks' own texts tell the rest
+            break  # tooltips of the marks show the rest
         parts.append(f'<rect x="{x:.0f}" y="9" width="10" height="10" fill="{theme.color(role)}"/>')
         parts.append(text_at(x + 14, 18, label, theme.ink, "start"))
         x += width
@@ -42,7 +42,7 @@ def legend_row(entries: Iterable[tuple[str, str]], left: float, theme: Theme) ->
 
 
 def text_at(x: float, y: float, text: str, color: str, anchor: str) -> str:
-    """Draw a text that begins, ends or has its middle at a point."""
+    """Draw a text that starts, ends or is centered at a point."""
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{color}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
@@ -52,7 +52,7 @@ def line(x0: float, y0: float, x1: float, y1: float, color: str) -> str:
 
 
 def ticks(end: float) -> list[float]:
-    """Give about six round numbers from 0 to the end: of 47 these are 0, 10, 20, 30 and 40."""
+    """Return about six round numbers from 0 to the end: for 47 these are 0, 10, 20, 30 and 40."""
     rough = end / 6
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -60,7 +60,7 @@ def ticks(end: float) -> list[float]:
 
 
 def time_text(ns: float) -> str:
-    """Write a time in its unit, with three digits."""
+    """Format a time in its unit, with three digits."""
     for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "\u03bcs")):
         if ns >= factor:
             return f"{ns / factor:.3g} {unit}"
@@ -68,7 +68,7 @@ def time_text(ns: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number with a prefix, with three digits."""
+    """Format a number with a prefix, with three digits."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}"

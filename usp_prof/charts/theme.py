@@ -1,7 +1,7 @@
-"""Themes: colours for light and dark grounds; hues are Okabe and Ito's.
+"""Themes: colors for light and dark backgrounds; hues by Okabe and Ito.
 
-A role says what a mark means: `compute`, `comm:<axis>`, `memcpy`, `idle:<cause>`, `action:<kind>`. One meaning has one
-colour on every chart, and both themes share the hues; only grounds, inks and greys differ.
+A role is the meaning of a mark: `compute`, `comm:<axis>`, `memcpy`, `idle:<cause>`, `action:<kind>`. Each meaning has
+the same color in every chart. Both themes share the hues; only backgrounds, text colors and grays differ.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PATTERNS: dict[str, str] = {
     "idle:bubble": "-",
     "unrecorded": "x",
 }
-"""Hatches tell the greys of idle time apart."""
+"""Hatches that distinguish the grays of idle time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Everything about looks that a chart may ask for."""
+    """Colors and fonts of charts."""
 
     name: str
     background: str
@@ -60,7 +60,7 @@ class Theme:
     font: str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
     def color(self, role: str) -> str:
-        """Give a role's colour; a role without one of its own takes its family's (`comm:x` that of `comm`)."""
+        """Return a role's color; roles without their own use that of their family (`comm:x` that of `comm`)."""
         family = role.partition(":")[0]
         for known in (role, family):
             if known in HUES:
@@ -114,11 +114,11 @@ DARK = Theme(
 
 _DARKEST, _LIGHTEST = "#111111", "#FFFFFF"
 _EVEN = 0.179
-"""The luminance on which black and white read equally well."""
+"""Luminance at which black and white are equally readable."""
 
 
 def ink_on(color: str) -> str:
-    """Give black or white, whichever reads better on a colour."""
+    """Return black or white, whichever is more readable on a color."""
     parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -126,7 +126,7 @@ def ink_on(color: str) -> str:
 
 
 def mix(first: str, second: str, share: float) -> str:
-    """Mix two colours; `share` of the second."""
+    """Mix two colors; `share` is that of the second."""
     pairs = zip(_channels(first), _channels(second), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
 

@@ -1,7 +1,7 @@
 """Timelines: what every rank did when, and the actions of a pipeline.
 
-A timeline shows more detail the closer one looks. The levels of detail travel with the page; a few lines of JavaScript
-pick the finest level of which the visible part is small enough to draw at once.
+A timeline shows more detail when zoomed in. The levels of detail are part of the page, and a few lines of JavaScript
+select the finest one whose visible part is small enough to draw.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 VISIBLE = 4000
-"""Slices drawn at once: a redraw of so many stays within one animation frame on a canvas."""
+"""Slices drawn at once: this number can be redrawn within one animation frame."""
 
 _ROW_HEIGHT = 15
 
@@ -54,7 +54,7 @@ shown.data = out;
 
 
 def timeline(data: TimelineSlices, theme: Theme) -> Figure:
-    """Draw the timeline; wheel zooms, drag pans, a box zooms in."""
+    """Draw the timeline; the wheel zooms, drag pans, a box zooms in."""
     colors = [theme.color(role) for role in data.roles]
     begin = data.level_start[0]
     coarse = slice(begin, data.level_start[1])
@@ -95,7 +95,7 @@ def timeline(data: TimelineSlices, theme: Theme) -> Figure:
 
 
 def _refine_on_zoom(plot: Figure, shown: ColumnDataSource, data: TimelineSlices, colors: list[str]) -> None:
-    """Let the range in view choose the level of detail that is shown."""
+    """Select the level of detail by the visible range."""
     everything = ColumnDataSource(
         {
             "left": data.start_ns.astype(float),
@@ -125,7 +125,7 @@ def _refine_on_zoom(plot: Figure, shown: ColumnDataSource, data: TimelineSlices,
 
 
 def _name_roles(plot: Figure, data: TimelineSlices, colors: list[str]) -> None:
-    """Write the legend. Colours of slices are data, so it has marks of its own, of which none is drawn."""
+    """Draw the legend. Colors of slices are data, so the legend has its own invisible marks."""
     for role, color in zip(data.roles, colors, strict=True):
         plot.hbar([data.rows[0]], left=[np.nan], right=[np.nan], color=color, legend_label=role.removeprefix("comm:"))
 
@@ -146,7 +146,7 @@ def _shown(data: TimelineSlices, colors: list[str], rows: slice) -> dict[str, ob
 
 
 def _longest(data: TimelineSlices) -> list[float]:
-    """Give each level's longest slice: how far left of the window one may start that reaches into it."""
+    """Return each level's longest slice: how far left of the window a visible slice can start."""
     duration: Ints = data.end_ns - data.start_ns
     bounds = zip(data.level_start, data.level_start[1:], strict=False)
     return [float(duration[lo:hi].max(initial=0)) for lo, hi in bounds]
@@ -154,7 +154,7 @@ def _longest(data: TimelineSlices) -> list[float]:
 
 _LABEL_PIXELS = 16
 _CHARACTER_PIXELS, _AXIS_PIXELS = 8, 16
-"""What a character of a row's label takes at most, and what lies between label and plot."""
+"""Maximum width of a label's character, and the gap between label and plot."""
 
 # Bokeh does not clip text to its box, so numbers are shown only where the box is wide enough at this zoom.
 _SHOW_LABELS = """
@@ -166,7 +166,7 @@ source.change.emit();
 
 
 def schedule(data: PipelineSchedule, theme: Theme) -> Figure:
-    """Draw the schedule, a row a stage (or rank), a colour a kind."""
+    """Draw the schedule, one row per stage (or rank), one color per kind."""
     rows = len(data.rows)
     end = float(max(data.until_ns, data.end_ns.max(initial=1)))
     plot = base(
@@ -192,7 +192,7 @@ def schedule(data: PipelineSchedule, theme: Theme) -> Figure:
 
 
 def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, chosen: np.ndarray) -> None:
-    """Draw the boxes of one kind of action, and their micro-batches where a box is wide enough at this zoom."""
+    """Draw the boxes of one kind of action, and their micro-batches if the box is wide enough."""
     name, fill = ACTION_NAMES.get(kind, kind), theme.color(f"action:{kind}")
     source = _boxes(data, chosen, float(plot.x_range.end))
     boxes = plot.quad(
@@ -213,7 +213,7 @@ def _draw_kind(plot: Figure, data: PipelineSchedule, theme: Theme, kind: str, ch
 
 
 def _boxes(data: PipelineSchedule, chosen: np.ndarray, until_ns: float) -> ColumnDataSource:
-    """Give the boxes of the chosen actions; `shown` is empty where the label does not fit while all is in view."""
+    """Return the boxes of the selected actions; `shown` is empty if the label does not fit at full range."""
     start, end = data.start_ns[chosen], data.end_ns[chosen]
     row, micro_batch = data.row[chosen], data.micro_batch[chosen]
     labels = [str(number) if number >= 0 else "" for number in micro_batch]

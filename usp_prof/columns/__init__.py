@@ -1,1 +1,1 @@
-"""The column store and the algebra on it: arrays with codes, intervals, order, lanes, statistics."""
+"""Column store and operations on it: arrays with codes, intervals, order, lanes, statistics."""

@@ -1,4 +1,4 @@
-"""Types of arrays: one entry a row (an event, a node, a call), whole numbers unless their name says otherwise."""
+"""Array types: one entry per row (event, node, call); integers unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-"""Times, sizes, codes and rows; -1 is no code and no row."""
+"""Times, sizes, codes and rows; -1 means no code or no row."""
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -1,7 +1,7 @@
-"""Conversion between NumPy and Arrow columns, without a copy where possible and without pandas.
+"""Conversion between NumPy and Arrow columns, without copies if possible and without pandas.
 
-`pa.array` and `to_numpy` first load pandas, to see whether what they are given is pandas': a fifth of what it costs to
-read a large trace, in each process that reads.
+`pa.array` and `to_numpy` import pandas to check for pandas objects. That costs a fifth of the time for reading a large
+trace, in each process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 def numbers_of(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
-    """Give a column of numbers to NumPy, without a copy where it can be."""
+    """Return an Arrow column of numbers as a NumPy array, without a copy if possible."""
     is_chunked = isinstance(column, pa.ChunkedArray)
     kind = str(column.type)
     if not len(column) and kind in _NUMBERS:
@@ -49,13 +49,13 @@ def _numbers(array: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
 
 
 def _flags(array: pa.Array) -> NDArray[Any]:
-    """Read flags, of which Arrow keeps eight in a byte."""
+    """Return flags, of which Arrow stores eight per byte, as a NumPy array."""
     packed = np.frombuffer(array.buffers()[1], np.uint8)
     return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
 
 
 def array_of(values: NDArray[Any]) -> pa.Array:
-    """Give numbers or flags to Arrow, in the type that they have."""
+    """Return numbers or flags as an Arrow array of the same type."""
     if values.dtype == np.bool_:
         packed = np.packbits(values, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
@@ -64,19 +64,19 @@ def array_of(values: NDArray[Any]) -> pa.Array:
 
 
 def index_of(rows: NDArray[Any]) -> pa.Array:
-    """Give row numbers, or whole numbers of any width, to Arrow as 64 bits."""
+    """Return row numbers or integers of any width as an Arrow array of 64-bit integers."""
     return array_of(rows.astype(np.int64, copy=False))
 
 
 def codes_of(codes: NDArray[Any]) -> pa.Array:
-    """Give the codes of a dictionary to Arrow."""
+    """Return the codes of a dictionary as an Arrow array."""
     return array_of(codes.astype(np.int32, copy=False))
 
 
 def texts_of(values: Sequence[str | None]) -> pa.Array:
-    """Give texts to Arrow; `None` is null."""
+    """Return texts as an Arrow array; `None` is null."""
     encoded = [value.encode() if value else b"" for value in values]
-    # Arrow keeps all texts in one piece: text i goes from byte ends[i] to ends[i + 1].
+    # Arrow stores all texts in one buffer: text i is the bytes ends[i] to ends[i + 1].
     ends = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=ends[1:])
     is_text = np.array([value is not None for value in values], bool)
@@ -85,39 +85,39 @@ def texts_of(values: Sequence[str | None]) -> pa.Array:
 
 
 def coded(codes: NDArray[Any], texts: Sequence[str]) -> pa.DictionaryArray:
-    """Give texts to Arrow by their codes."""
+    """Return texts as an Arrow dictionary array, by their codes."""
     return pa.DictionaryArray.from_arrays(codes_of(codes), texts_of(texts))
 
 
-# Parts of a table that is too large to be held beside what it is made of, made one at a time.
+# Tables that are too large to be in memory together with their inputs, built one part at a time.
 
 
 AT_ONCE = 1 << 17
-"""Rows that are held at once: a shorter table need not be made in parts."""
+"""Rows in memory at once; a shorter table need not be built in parts."""
 
 
 class Parted:
-    """A table that is made of rows `begin` to `end` at a time, as often as it is asked for."""
+    """A table that is built in parts of rows `begin` to `end`, each time it is requested."""
 
     def __init__(self, schema: pa.Schema, num_rows: int, make: Callable[[int, int], pa.Table]) -> None:
-        """Take what makes a part: `make(begin, end)`, by `schema`."""
+        """Store the function that builds a part: `make(begin, end)`, with `schema`."""
         self.schema = schema
         self.num_rows = num_rows
         self._make = make
 
     def parts(self, rows: int) -> Iterator[pa.Table]:
-        """Give parts of so many rows; one without any where there are none."""
+        """Yield parts of this number of rows; one empty part without rows."""
         for begin in range(0, max(self.num_rows, 1), rows):
             yield self._make(begin, min(begin + rows, self.num_rows))
 
     def if_long(self) -> Parted | pa.Table:
-        """Give the parts of a long table, a short one in memory."""
+        """Return the parts of a long table, or a short table in memory."""
         return self if self.num_rows > AT_ONCE else self.whole()
 
     def whole(self) -> pa.Table:
-        """Give the table, in memory."""
+        """Return the table in memory."""
         return self._make(0, self.num_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Give one column."""
+        """Return one column."""
         return self.whole().column(name)

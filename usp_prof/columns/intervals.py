@@ -1,7 +1,7 @@
-"""Sets of half-open time intervals on int64 nanoseconds: union, intersection, difference, cover.
+"""Sets of half-open time intervals on int64 nanoseconds: union, intersection, difference, coverage.
 
-`Intervals` is in normal form: sorted, disjoint, not touching, none of them empty. Every operation is a sweep over
-sorted arrays; nothing loops over intervals, and all lengths are exact integers.
+`Intervals` is in normal form: sorted, disjoint, not touching, not empty. Every operation is a sweep over sorted arrays.
+Nothing loops over intervals, and all lengths are exact integers.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _ONE, _OTHER = 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """A set of points in time as sorted, disjoint, non-touching half-open intervals. Make it with `union`."""
+    """A set of times as sorted, disjoint, non-touching half-open intervals. Build it with `union`."""
 
     start: Ints
     end: Ints
 
     def __len__(self) -> int:
-        """Count the intervals."""
+        """Return the number of intervals."""
         return len(self.start)
 
     def __eq__(self, other: object) -> bool:
-        """Say whether two sets hold the same points."""
+        """Return whether two sets have the same points."""
         if not isinstance(other, Intervals):
             return NotImplemented
         return np.array_equal(self.start, other.start) and np.array_equal(self.end, other.end)
@@ -45,39 +45,39 @@ class Intervals:
 
     @property
     def length(self) -> int:
-        """Measure the whole set."""
+        """Return the total length."""
         return int((self.end - self.start).sum())
 
     def __or__(self, other: Intervals) -> Intervals:
-        """Give the points of either."""
+        """Return the union."""
         return union(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
 
     def __and__(self, other: Intervals) -> Intervals:
-        """Give the points of both."""
+        """Return the intersection."""
         if not len(self) or not len(other):
             return EMPTY
         points, within = self._beside(other)
         return _kept(points, within[:-1] == _ONE + _OTHER)
 
     def __sub__(self, other: Intervals) -> Intervals:
-        """Give the points of this set that are not in the other."""
+        """Return the points of this set that are not in the other."""
         if not len(self) or not len(other):
             return self
         points, within = self._beside(other)
         return _kept(points, within[:-1] == _ONE)
 
     def holds(self, points: ArrayLike) -> Flags:
-        """Say for each point whether it lies inside."""
+        """Return for each point whether it is inside."""
         begun = np.searchsorted(self.start, points, side="right")
         return np.asarray(begun > np.searchsorted(self.end, points, side="right"))
 
     def before(self, points: ArrayLike) -> Ints:
-        """Measure for each point how much of the set lies before it."""
+        """Return for each point the length of the set before it."""
         where = np.asarray(points, np.int64)
         return self._before(where, self._sums) if len(self) else np.zeros(where.shape, np.int64)
 
     def within(self, start: ArrayLike, end: ArrayLike) -> Ints:
-        """Measure how much of the set lies inside each of the given windows."""
+        """Return the length of the set inside each window."""
         first, last = np.asarray(start, np.int64), np.asarray(end, np.int64)
         if not len(self):
             return np.zeros(np.broadcast_shapes(first.shape, last.shape), np.int64)
@@ -85,41 +85,42 @@ class Intervals:
         return np.asarray(self._before(last, sums) - self._before(first, sums))
 
     def clip(self, start: int, end: int) -> Intervals:
-        """Give the part inside one window."""
+        """Return the part inside one window."""
         low, high = np.maximum(self.start, start), np.minimum(self.end, end)
         kept = high > low
         return Intervals(low[kept], high[kept])
 
     def gaps(self, start: int, end: int) -> Intervals:
-        """Give the part of one window that is not in the set."""
+        """Return the part of one window that is not in the set."""
         return union([start], [end]) - self
 
     @property
     def _sums(self) -> Ints:
-        """Measure what lies before each interval, and the whole."""
+        """Return the length before each interval, and the total."""
         sums = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.end - self.start, out=sums[1:])
         return sums
 
     def _before(self, where: Ints, sums: Ints) -> Ints:
-        # All intervals that have begun by then count, less what of the last of them lies behind the point.
+        # Count all intervals that started by then, minus the part of the last one after the point.
         index = np.searchsorted(self.start, where, side="right")
         over = np.where(index > 0, np.maximum(self.end[index - 1] - where, 0), 0)
         return np.asarray(sums[index] - over)
 
     def _beside(self, other: Intervals) -> tuple[Ints, NDArray[np.int8]]:
-        """Give all borders, and in which of the sets what lies behind each of them is."""
+        """Return all borders, and which of the two sets contain the points after each border."""
         borders = np.concatenate([self.start, self.end, other.start, other.end])
-        # +1 where this set begins, -1 where it ends; 2 likewise for the other: the running sum says who holds a point.
+        # +1 and -1 at start and end of this set, +2 and -2 for the other: the running sum tells which sets contain a
+        # point.
         steps = np.repeat(np.array([_ONE, -_ONE, _OTHER, -_OTHER], np.int8), np.repeat([len(self), len(other)], 2))
         order = np.argsort(borders, kind="stable")
         points, within = borders[order], np.cumsum(steps[order], dtype=np.int8)
-        last = last_of_run(points)  # of several borders at a point
+        last = last_of_run(points)  # with several borders at one point
         return points[last], within[last]
 
 
 def union(start: ArrayLike, end: ArrayLike) -> Intervals:
-    """Bring any intervals into normal form; empty and negative ones hold no points."""
+    """Bring any intervals into normal form; empty and negative ones have no points."""
     low, high = np.asarray(start, np.int64), np.asarray(end, np.int64)
     if (high <= low).any():
         kept = high > low
@@ -136,20 +137,21 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
 
 
 def time_of(ranges: Columns, rows: Flags) -> Intervals:
-    """Give the time in which any of some rows of a table ran."""
+    """Return the times in which any of the selected rows of a table ran."""
     start = ranges["start_ns"][rows]
     return union(start, start + ranges["dur_ns"][rows])
 
 
 def union_by(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Bring the intervals of each group (numbered from 0) into normal form at once: group, start, end, in order."""
+    """Bring the intervals of each group (numbered from 0) into normal form: group, start and end, sorted."""
     kept = np.flatnonzero(end > start)
     rows = kept[np.lexsort((start[kept], group[kept]))]
     group, low = group[rows], start[rows]
     if not len(rows):
         return group, low, low
-    # How far a group has reached is a running maximum. One over all groups serves, as each group's numbers lie above
-    # those of all groups before it: an end counts as its place among the distinct ends, plus their number per group.
+    # The latest end in a group is a running maximum. One maximum over all groups is enough, because each group's
+    # numbers are larger than those of earlier groups: an end is its rank among the distinct ends, plus an offset per
+    # group.
     ends, place = numbered(end[rows])
     base_of_group = group * len(ends)
     reach = ends[np.maximum.accumulate(base_of_group + place) - base_of_group]
@@ -159,14 +161,14 @@ def union_by(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def union_of(sets: list[Intervals]) -> Intervals:
-    """Give the points of any of several sets."""
+    """Return the union of several sets."""
     if not sets:
         return EMPTY
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
 def _kept(points: Ints, kept: Flags) -> Intervals:
-    """Join neighbouring elementary intervals that are kept."""
+    """Merge adjacent elementary intervals that are selected."""
     padded = np.concatenate([[False], kept, [False]])
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     return Intervals(points[edges[::2]], points[edges[1::2]])
@@ -177,7 +179,7 @@ _NOTHING.flags.writeable = False
 EMPTY = Intervals(_NOTHING, _NOTHING)
 
 
-# Labels: one owner for each moment, by priority or by who ends last, and how much of a window each owns.
+# Labels: one owner per time, by priority or by latest end, and the time of each owner per window.
 
 
 NOBODY = -1
@@ -185,14 +187,14 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Disjoint, sorted segments, each with a label (an index of the caller's); gaps belong to nobody (-1)."""
+    """Disjoint, sorted segments, each with a label (an index of the caller's); gaps have the label -1."""
 
     start: Ints
     end: Ints
     label: Ints
 
     def at(self, points: ArrayLike) -> Ints:
-        """Give the label at each point; -1 where nobody owns it."""
+        """Return the label at each point; -1 in gaps."""
         where = np.asarray(points, np.int64)
         if not len(self.start):
             return np.full(where.shape, NOBODY, np.int64)
@@ -201,12 +203,12 @@ class Labels:
         return np.where(owned, self.label[index], NOBODY)
 
     def of(self, label: int) -> Intervals:
-        """Give the time that one label owns."""
+        """Return the times of one label."""
         is_owned = self.label == label
         return union(self.start[is_owned], self.end[is_owned])
 
     def cut(self, window_start: ArrayLike, window_end: ArrayLike, labels: int) -> Ints:
-        """Measure per window (rows) and label 0..labels-1 (columns) the time owned."""
+        """Return the time per window (rows) and label 0..labels-1 (columns)."""
         sums = [self.of(label).within(window_start, window_end) for label in range(labels)]
         return np.stack(sums, axis=-1) if sums else np.zeros((len(np.asarray(window_start)), 0), np.int64)
 
@@ -215,14 +217,14 @@ UNOWNED = Labels(_NOTHING, _NOTHING, _NOTHING)
 
 
 def by_priority(sets: Sequence[Intervals]) -> Labels:
-    """Give each moment to the first set that holds it; labels are positions in `sets`."""
+    """Label each time with the first set that contains it; labels are positions in `sets`."""
     if not sets:
         return UNOWNED
     points = distinct(np.concatenate([edge for s in sets for edge in (s.start, s.end)]))
     if not len(points):
         return UNOWNED
-    # By elementary interval, from one point to the next: the set that owns it. The last set goes first, so that the
-    # first set overwrites all others.
+    # Owner of each elementary interval, from one point to the next. The last set is written first, so that the first
+    # set overwrites all others.
     label = np.full(len(points) - 1, NOBODY, np.int64)
     for index in range(len(sets) - 1, -1, -1):
         borders = np.zeros(len(points), np.int8)
@@ -233,10 +235,10 @@ def by_priority(sets: Sequence[Intervals]) -> Labels:
 
 
 def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
-    """Give each moment to the label of the interval, among those running, that ends last (ties: the lower label).
+    """Label each time with the running interval that ends last (ties: the lower label).
 
-    At any moment the running interval that ends last has the largest end of all that began before, so a running
-    maximum over intervals sorted by start finds it.
+    At any time, the running interval that ends last has the largest end of all that started before. A running maximum
+    over intervals sorted by start therefore finds it.
     """
     low, high, tag = np.asarray(start, np.int64), np.asarray(end, np.int64), np.asarray(label, np.int64)
     kept = high > low
@@ -246,16 +248,16 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     order = np.lexsort((tag, -high, low))
     low, high, tag = low[order], high[order], tag[order]
     owner = _running_best(high, tag)
-    # The owner changes where an interval begins, and where one that was an owner ends.
+    # The owner changes if an interval starts, or if the owner ends.
     points = distinct(np.concatenate([low, high[distinct(owner)]]))
     begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
     return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
 
 
 def _running_best(high: Ints, tag: Ints) -> Ints:
-    """Give for each position the index of the best so far: largest end, then lowest tag."""
+    """Return for each position the index of the best so far: largest end, then lowest tag."""
     ends = distinct(high)
-    # One number that is larger for a larger end and, of equal ends, for a lower tag.
+    # One number that grows with the end and, for equal ends, with a lower tag.
     score = np.searchsorted(ends, high) * (int(tag.max() - tag.min()) + 1) + (tag.max() - tag)
     best = np.maximum.accumulate(score)
     new = np.concatenate([[True], best[1:] > best[:-1]])
@@ -263,7 +265,7 @@ def _running_best(high: Ints, tag: Ints) -> Ints:
 
 
 def _joined(points: Ints, label: Ints) -> Labels:
-    """Drop what nobody owns and join neighbours of one owner; `label[i]` owns points i to i + 1."""
+    """Drop segments without an owner and merge adjacent ones of one owner; `label[i]` owns points i to i + 1."""
     first = np.flatnonzero(first_of_run(label))
     starts, tags = points[:-1][first], label[first]
     ends = np.concatenate([starts[1:], points[-1:]]) if len(first) else starts

@@ -1,4 +1,4 @@
-"""Lanes: the fewest rows that hold overlapping ranges side by side, and the row of each range."""
+"""Lanes: the smallest number of rows that show overlapping ranges, and the row of each range."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 _PASSES = 32
-"""Lanes that are filled in whole passes over what is left; further ones are filled range by range."""
+"""Number of lanes that are filled in vectorized passes; further lanes are filled one range at a time."""
 
 
 def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
-    """Give each range a lane within its track so that ranges of one lane never overlap.
+    """Assign each range a lane within its track, so that ranges of one lane never overlap.
 
-    Lane 0 takes the first range and always the next one that begins when it is free; what is left goes to lane 1 by
-    the same rule, and so on. Ranges that touch do not overlap.
+    Lane 0 takes the first range and always the next one that starts when it is free. The rest goes to lane 1 by the
+    same rule, and so on. Ranges that touch do not overlap.
     """
     lanes = np.zeros(len(start), np.int64)
     left = np.lexsort((end, start, track))
@@ -40,9 +40,10 @@ def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
 
 
 def _first_free(tracks: list[int], starts: list[int], ends: list[int]) -> Ints:
-    """Give each range the lowest lane that is free, one by one; all sorted by track and start.
+    """Assign each range the lowest free lane, one at a time; all sorted by track and start.
 
-    O(n log n) however many overlap: `busy` holds (end, lane) of what runs, `free` the lanes whose last range has ended.
+    O(n log n) for any number of overlaps: `busy` has (end, lane) of running ranges, `free` the lanes whose last range
+    has ended.
     """
     lanes = np.zeros(len(starts), np.int64)
     busy: list[tuple[int, int]] = []
@@ -62,22 +63,22 @@ def _first_free(tracks: list[int], starts: list[int], ends: list[int]) -> Ints:
 
 
 def _greedy(track: Ints, start: Ints, end: Ints) -> Flags:
-    """Mark the ranges that lane 0 takes; all sorted by track and start."""
+    """Mark the ranges of lane 0; all sorted by track and start."""
     count = len(start)
-    # One time axis for all tracks: each track's times lie `span` behind those of the track before.
+    # One time axis for all tracks: the times of each track are offset by `span` from the previous track.
     place = np.cumsum(first_of_run(track)) - 1
     first = start.min()
     span = np.int64(max(end.max(), start.max()) - first + 2)
     low = place * span + (start - first)
     high = place * span + (np.maximum(end, start) - first)
-    # A range that begins when all before it are over is always taken: chains of ranges begin there.
+    # A range that starts after all earlier ones have ended is always taken: chains of ranges start there.
     latest = np.maximum.accumulate(high)
     chains: Flags = np.r_[True, low[1:] >= latest[:-1]]
     if chains.all():
         return chains
-    # The next range of a lane is the first that begins at or after this one's end and is not this one.
+    # The next range of a lane is the first other one that starts at or after this one's end.
     following = np.maximum(np.searchsorted(low, high, side="left"), np.arange(count) + 1)
-    following = np.r_[following, count]  # the last entry stands for the end, which follows itself
+    following = np.r_[following, count]  # the last entry is the end, which follows itself
     marked = np.r_[chains, False]
     # Pointer doubling: in each pass `following` leads 1, 2, 4, ... ranges ahead, so log2(n) passes mark every chain.
     step = 1
@@ -89,58 +90,58 @@ def _greedy(track: Ints, start: Ints, end: Ints) -> Flags:
     return np.asarray(marked[:-1], dtype=bool)
 
 
-# Nesting: which range encloses which on its track, and which is the innermost at a moment.
+# Nesting: the enclosing range on each track, and the innermost range at a time.
 
 
 _PART = 1 << 16
-"""Rows that are looked up at once: what is made on the way stays small and near."""
+"""Rows per lookup, so that temporary arrays stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nesting:
-    """How ranges lie in each other, by row; in half the room that other integers take."""
+    """Nesting of ranges, by row; 32-bit integers save half the memory."""
 
     depth: NDArray[np.int32]
-    """How many ranges enclose it."""
+    """Number of ranges that enclose it."""
     parent: NDArray[np.int32]
-    """The row of the range that directly encloses it, -1 at the top."""
+    """Row of the range that directly encloses it, -1 at the top."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tracks:
-    """Ranges of several tracks (threads), sorted by track and start, with their depth and parent.
+    """Ranges of several tracks (threads), sorted by track and start, with depth and parent.
 
-    An empty range lies in the range that begins where it lies, not in the one that ends there. All lookups are
-    binary searches over one key made of track and time, so that a trace with hundreds of threads costs no loop.
+    An empty range belongs to the range that starts at its time, not to one that ends there. All lookups are binary
+    searches over one key made of track and time, so hundreds of threads need no loop.
     """
 
     order: Ints
-    """The row as given of each sorted position."""
+    """Original row of each sorted position."""
     nesting: Nesting
     _starts: Ints
     """Keys of the starts, by sorted position; a key is `track * span + 2 * time`, so that ends fit in between."""
     _ends: Ints
-    """Keys of the ends, sorted by themselves."""
+    """Keys of the ends, sorted."""
     _by_depth: Ints
-    """`depth * (count + 1) + position` of every range, sorted: the positions of one depth lie together."""
+    """`depth * (count + 1) + position` of every range, sorted: positions of one depth are contiguous."""
     _tracks: Ints
-    """The distinct tracks; a track's place here is its number in the keys."""
+    """Distinct tracks; the index of a track is its number in the keys."""
     _span: int
     _first: int
-    """The earliest start; keys count from it."""
+    """Earliest start; keys count from it."""
 
     @property
     def depth(self) -> NDArray[np.int32]:
-        """By given row: how many ranges enclose it."""
+        """Number of enclosing ranges, by original row."""
         return self.nesting.depth
 
     @property
     def parent(self) -> NDArray[np.int32]:
-        """By given row: the row of the range that directly encloses it, -1 at the top."""
+        """Row of the range that directly encloses it, by original row; -1 at the top."""
         return self.nesting.parent
 
     def innermost(self, track: Ints, at: Ints) -> Ints:
-        """Give for each moment on a track the row of the innermost range around it; -1 where there is none."""
+        """Return for each time on a track the row of the innermost range around it, or -1."""
         rows = np.full(len(at), -1, np.int64)
         if len(self.order):
             for begin in range(0, len(at), _PART):
@@ -156,10 +157,10 @@ class Tracks:
             rows[known] = self._innermost(track[known], at[known]) if known.any() else rows[known]
             return rows
         key = place * self._span + 2 * (at - self._first)
-        # Ranges that have begun less ranges that have ended are those that are open, one in the other.
+        # Started ranges minus ended ranges are the open ones, nested in each other.
         before = np.searchsorted(self._starts, key, side="right")
         level = before - np.searchsorted(self._ends, key, side="right")
-        # With `level` ranges open, the innermost of them is the last one that began at the depth below.
+        # With `level` open ranges, the innermost is the last one that started at depth `level` - 1.
         wanted = (level - 1) * (len(self.order) + 1) + before
         begin_of_depth = wanted - before
         listed = np.searchsorted(self._by_depth, wanted, side="left") - 1
@@ -170,22 +171,21 @@ class Tracks:
 
 
 def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks:
-    """Nest ranges; `track` may hold any integers, durations are not negative.
+    """Nest ranges; `track` may contain any integers, durations are not negative.
 
-    Of ranges with the same start and end, the one with the smallest keys `outer_first` encloses the others.
-
-    A range's depth is the number of ranges that have begun before it on its track and not ended yet; its parent is the
-    last of them that lies one level higher.
+    Of ranges with equal start and end, the one with the smallest keys `outer_first` encloses the others. The depth of a
+    range is the number of ranges on its track that started before it and have not ended. Its parent is the last of them
+    one level higher.
     """
     count = len(start)
     tracks, place = numbered(track)
     first = int(start.min()) if count else 0
     span = 2 * (int((start + duration).max()) - first + 2) if count else 1
-    if span * max(len(tracks), 1) >= 2**62:  # times that wide are damage; nothing useful nests in them
+    if span * max(len(tracks), 1) >= 2**62:  # such a span is damage; nothing useful nests in it
         duration = np.minimum(duration, 0)
         start = np.clip(start, first, first + 2**40)
         span = 2**42
-    # Times count double, so that an empty range ends half a step after it begins: inside whatever begins there.
+    # Times are doubled, so that an empty range ends half a unit after it starts, inside a range that starts there.
     low = place * span + 2 * (start - first)
     high = low + np.maximum(2 * duration, 1)
     order = sorted_rows(low, -high, *outer_first)
@@ -195,7 +195,7 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     listed = _by_depth(depth)
     by_depth = depth[listed] * (count + 1) + listed
     above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
-    # What lies just above in that list is the parent, if it is one level up and not the last of another level.
+    # The previous entry in that list is the parent, if it is one level higher and not the last of another level.
     parent = np.where((above >= 0) & (depth[listed[above]] == depth[listed] - 1), order[listed[above]], -1)
     nesting = Nesting(np.empty(count, np.int32), np.empty(count, np.int32))
     nesting.depth[order], nesting.parent[order[listed]] = depth, parent
@@ -203,6 +203,6 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
 
 
 def _by_depth(depth: Ints) -> Ints:
-    """Sort positions by depth; narrow numbers are sorted in one pass."""
+    """Sort positions by depth; narrow integers are sorted in one pass."""
     narrow = depth.astype(np.uint16) if int(depth.max(initial=0)) < 1 << 16 else depth
     return np.argsort(narrow, kind="stable")

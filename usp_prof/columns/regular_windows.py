@@ -1,7 +1,7 @@
-"""Regular windows: short runs of symbols that recur at regular distances, and the places where they may begin repeats.
+"""Regular windows: short runs of symbols at regular distances, and the places where repeats may start.
 
-A window of 1, 2, 4, ... symbols that occurs once in each repeat cuts the sequence into segments as long as a repeat.
-`repetition.py` judges whether these are repeats.
+A window of 1, 2, 4, ... symbols that occurs once per repeat divides the sequence into segments of the length of a
+repeat. `repetition.py` decides whether these are repeats.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
 
 
 REGULAR = 1.1
-"""Longest over shortest distance between windows that may begin repeats."""
+"""Largest ratio of the longest to the shortest distance between windows that may start repeats."""
 COVERED = 0.75
-"""Share of the sequence that has to lie inside the repeats."""
+"""Least share of the sequence inside the repeats."""
 SHORTEST = 5
-"""Symbols that a repeat has at least."""
+"""Least number of symbols of a repeat."""
 FILLED = 0.03
-"""Share of a period by which a sequence may be longer or shorter than a whole number of periods, to be one."""
+"""Share of a period by which a sequence may differ from a whole number of periods."""
 TRIED = 24
-"""Cuts that are tried of each sort."""
+"""Number of cuts tried of each kind."""
 
 _LONGEST_WINDOW = 64
-"""Symbols of the longest windows."""
+"""Symbols of the longest window."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """Places where repeats may begin."""
+    """Places where repeats may start."""
 
     places: Ints
     ratio: float
-    """The longest over the shortest distance between them."""
+    """Longest divided by shortest distance between them."""
     begin: float
-    """How readily a repeat begins there: the mean over the places, 0 to 1."""
+    """Likelihood of a start at these places: the mean over the places, 0 to 1."""
 
     @property
     def period(self) -> float:
-        """The usual distance."""
+        """Median distance."""
         return float(np.median(np.diff(self.places)))
 
 
 def cuts_of(codes: Ints, begin: Floats) -> list[Cut]:
-    """List places before and behind windows at regular distances: the most regular, and the best beginnings.
+    """Return places before and after windows at regular distances: the most regular ones, and the likeliest starts.
 
-    Example: in  a b c a b d a b c  the window  a b  begins at 0, 3 and 6, always 3 apart. It may begin repeats at these
-    places, or end them: then repeats begin behind it, at 2, 5 and 8.
+    Example: in  a b c a b d a b c  the window  a b  starts at 0, 3 and 6, always 3 apart. Repeats may start there, or
+    end there and start after it, at 2, 5 and 8.
     """
     cuts = []
     for keys in _windows(codes):
@@ -69,34 +69,34 @@ def cuts_of(codes: Ints, begin: Floats) -> list[Cut]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Windows:
-    """Windows of one length: group by group those that are equal, and in order within each."""
+    """Windows of one length: equal windows grouped, in order within each group."""
 
     place: Ints
-    """Where each begins in the sequence."""
+    """Start of each window in the sequence."""
     first: Ints
-    """By group: the row of `place` at which it begins."""
+    """Row of `place` at which each group starts."""
     count: Ints
     regular: Ints
-    """Groups whose windows lie at regular distances all over the sequence."""
+    """Groups whose windows are at regular distances over the whole sequence."""
     ratio: Floats
-    """By regular group: the longest over the shortest distance."""
+    """Longest divided by shortest distance, by regular group."""
 
 
 def _equal_windows(keys: NDArray[np.uint64], length: int) -> _Windows:
-    """Group the windows that begin at each place by their keys, and find the regular groups."""
+    """Group the windows that start at each place by their keys, and find the regular groups."""
     place = np.argsort(keys, kind="stable")
     key = keys[place]
     first = np.flatnonzero(first_of_run(key))
     count = np.diff(np.r_[first, len(key)])
     last = first + count - 1
-    # Distance from each window to the next of its group; the last has none, and counts for neither extreme.
+    # Distance from each window to the next of its group; the last has none and is ignored in both extremes.
     gaps = np.r_[np.diff(place), 0]
     gaps[last] = 0
     longest = np.maximum.reduceat(gaps, first)
     gaps[last] = length
     shortest = np.minimum.reduceat(gaps, first)
     is_regular = (count >= 2) & (shortest >= SHORTEST) & (longest <= REGULAR * shortest)
-    # Nothing as long as a repeat lies behind the last window, and not too much before the first.
+    # Less than one repeat follows the last window, and not too much precedes the first.
     is_regular &= length - place[last] <= REGULAR * longest
     is_regular &= place[first] <= (1 - COVERED) * length + longest
     regular = np.flatnonzero(is_regular)
@@ -104,7 +104,7 @@ def _equal_windows(keys: NDArray[np.uint64], length: int) -> _Windows:
 
 
 def _cuts_at(windows: _Windows, behind: int, begin: Floats) -> list[Cut]:
-    """Cut so far behind the windows: those of the most regular groups, and of those at which repeats begin best."""
+    """Return cuts at this offset from the most regular windows, and from those with the likeliest starts."""
     place = windows.place + behind
     is_inside = (place > 0) & (place < len(begin))
     readiness = np.where(is_inside, begin[np.minimum(place, len(begin) - 1)], 0.0)
@@ -121,21 +121,21 @@ def _cuts_at(windows: _Windows, behind: int, begin: Floats) -> list[Cut]:
 
 
 def from_starts(cuts: Sequence[Cut], length: int) -> list[Cut]:
-    """Move cuts to the sequence's start, those by whose period the sequence is a whole number of periods."""
+    """Shift cuts to the start of the sequence, if it is a whole number of their periods."""
     moved = []
     for cut in cuts:
         count = round(length / cut.period)
         if count < 2 or abs(length - count * cut.period) > FILLED * cut.period:
             continue
         places = cut.places - cut.places[0]
-        if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period lies before the first place
+        if cut.places[0] > (1 - FILLED) * cut.period:  # a whole period precedes the first place
             places = np.r_[0, places + cut.places[0]]
         moved.append(Cut(places[:count], cut.ratio, cut.begin))
     return moved
 
 
 def _best_of_each(count: Ints, ratio: Floats, readiness: Floats) -> list[int]:
-    """Choose for each count (the smallest of them) the most regular window, and those that begin best."""
+    """Return for each count (the smallest ones) the most regular window, and those with the likeliest starts."""
     chosen: list[int] = []
     for number in np.unique(count)[:TRIED].tolist():
         groups = np.flatnonzero(count == number)
@@ -145,7 +145,7 @@ def _best_of_each(count: Ints, ratio: Floats, readiness: Floats) -> list[int]:
 
 
 def _windows(codes: Ints) -> Iterator[NDArray[np.uint64]]:
-    """Give keys of the windows of 1, 2, 4, ... symbols that begin at each place."""
+    """Return keys of the windows of 1, 2, 4, ... symbols that start at each place."""
     with np.errstate(over="ignore"):
         keys = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         length = 1

@@ -1,9 +1,9 @@
-"""Repeats of a sequence: where each begins and ends. Finds the steps that nobody marked.
+"""Repeats of a sequence: where each starts and ends. Finds steps without marks.
 
-A repeat is sought by what occurs once in each: short windows of symbols whose places lie at regular distances. Such
-windows cut the sequence into segments; these are repeats when all hold the same symbols in (almost) the same numbers,
-nothing else lies behind them, and what is needed in each (a backward, an optimizer) is in each. Layers inside one step
-repeat too, but what stands around them does not, so they cover too little. In doubt nothing repeats.
+Short windows of symbols at regular distances divide the sequence into segments. The segments are repeats if all have
+(almost) the same symbols in the same numbers, nothing else follows them, and each has what is required (a backward, an
+optimizer). Layers inside one step repeat too, but their surroundings do not, so they cover too little. In doubt there
+are no repeats.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 ALIKE = 0.95
-"""Share of symbols that a segment has in common with the usual one to count as a whole repeat."""
+"""Least share of symbols that a complete repeat has in common with the median one."""
 STEADY = 0.8
-"""Share of the kinds of symbols that have to occur equally often in each repeat."""
+"""Least share of the kinds of symbols that occur equally often in each repeat."""
 
 _ABOUT = 0.1
-"""Difference of steadiness that a few symbols more or less can make."""
+"""Difference of steadiness that a few more or fewer symbols can cause."""
 _CELLS = 20_000_000
-"""Segments times kinds of symbols beyond which a cut is not looked at: the table of counts would take 160 MB."""
+"""Most segments times kinds of symbols of a cut: the table of counts would take 160 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repetition:
-    """Whole repeats, in order: each from `start` to before `end` (places in the sequence)."""
+    """Complete repeats, in order: each from `start` to before `end` (places in the sequence)."""
 
     start: Ints
     end: Ints
 
     def __len__(self) -> int:
-        """Count the repeats."""
+        """Return the number of repeats."""
         return len(self.start)
 
 
@@ -53,20 +53,20 @@ class _Judged:
     steady: float = 0.0
     """Share of the kinds of symbols that occur equally often in each repeat."""
     repeats: Repetition | None = None
-    """`None` where the segments are no repeats."""
+    """`None` if the segments are not repeats."""
 
     def __len__(self) -> int:
-        """Count the repeats."""
+        """Return the number of repeats."""
         return len(self.repeats) if self.repeats is not None else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rules:
-    """What makes a segment a repeat."""
+    """Conditions that make a segment a repeat."""
 
     needed: Sequence[Flags]
     recurring: Ints
-    """Codes of which every repeat holds at least one."""
+    """Codes of which every repeat has at least one."""
     least: int
 
 
@@ -78,16 +78,15 @@ def find_repetition(
     recurring: Ints | None = None,
     least: int = 2,
 ) -> Repetition | None:
-    """Find what repeats; `None` when nothing clearly does.
+    """Find the repeats of a sequence; `None` if nothing clearly repeats.
 
-    `begin` says how readily a repeat may begin at each place (0 to 1); each of `needed` marks symbols of which every
-    repeat has to hold some, and of each symbol of `recurring` every repeat has to hold one too. There are `least`
-    repeats or more.
+    `begin` is the likelihood of a start at each place (0 to 1). Each of `needed` marks symbols of which every repeat
+    must have some, and every repeat must have each symbol of `recurring`. There must be at least `least` repeats.
 
-    1. List the cuts: places at regular distances that may begin repeats.
-    2. The steadiest cut of the shortest period says how long a repeat is.
-    3. Of all cuts of this period choose the one at which a repeat begins most readily.
-    4. Where the sequence is a whole number of periods, a cut at its very start may hold one repeat more, or steadier.
+    1. List the cuts: places at regular distances that may start repeats.
+    2. The steadiest cut of the shortest period determines the length of a repeat.
+    3. Of all cuts of this period, choose the one with the likeliest starts.
+    4. If the sequence is a whole number of periods, a cut at its start may have one repeat more, or be steadier.
     """
     if len(codes) < 2 * SHORTEST:
         return None
@@ -102,7 +101,7 @@ def find_repetition(
     same_period = sorted(same_period, key=lambda cut: (-cut.begin, int(cut.places[0])))[:TRIED]
     judged = [_judged(codes, cut, rules) for cut in same_period]
     candidates = [*(candidate for candidate in judged if candidate.repeats is not None), best]
-    # Ragged ends may make one repeat more or less, by where a repeat begins; more than that is a worse cut.
+    # Partial ends may add or remove one repeat, depending on where repeats start; a larger difference is a worse cut.
     most = max(map(len, candidates))
     readiest = next(candidate for candidate in candidates if len(candidate) + 1 >= most)
     from_start = [_judged(codes, cut, rules) for cut in from_starts([*same_period, best.cut], len(codes))]
@@ -112,9 +111,10 @@ def find_repetition(
 
 
 def _steadiest(codes: Ints, cuts: Sequence[Cut], rules: _Rules) -> _Judged | None:
-    """Give the cut of the shortest period among those that repeat about as steadily as any; `None` where none repeats.
+    """Return the cut of the shortest period among those that are about as steady as the best; `None` without repeats.
 
-    Of cuts with equally many places only the most regular is tried, as it is and moved to the sequence's start.
+    Of cuts with equal numbers of places, only the most regular one is tried, as it is and shifted to the sequence's
+    start.
     """
     most_regular: dict[int, Cut] = {}
     for cut in sorted(cuts, key=lambda cut: (cut.ratio, int(cut.places[0]))):
@@ -130,7 +130,7 @@ def _steadiest(codes: Ints, cuts: Sequence[Cut], rules: _Rules) -> _Judged | Non
 
 
 def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, least: int = 2) -> Repetition | None:
-    """Say whether what lies between given places repeats, and which of it is whole; `None` when it does not clearly."""
+    """Return the complete repeats between the given places; `None` if they do not clearly repeat."""
     distinct = np.unique(places[(places >= 0) & (places < len(codes))])
     if len(distinct) < 2 or len(distinct) < len(places):
         return None
@@ -139,15 +139,15 @@ def repetition_at(codes: Ints, places: Ints, needed: Sequence[Flags] = (), *, le
 
 
 def _judged(codes: Ints, cut: Cut, rules: _Rules) -> _Judged:
-    """Give the cut with its repeats, if the segments between its places are repeats of one another.
+    """Return the cut with its repeats, if the segments between its places are repeats of one another.
 
-    1. Count the symbols of each segment. The usual counts are the median over the segments between two places.
-    2. A segment is a whole repeat where it has nearly all of the usual symbols and little else, and what is needed.
-    3. All segments between two places have to be whole; what lies before and behind them may be cut short, but may not
-       be something else.
-    4. The repeats have to cover most of the sequence, and most kinds of symbols occur equally often in each.
+    1. Count the symbols of each segment. The typical counts are the medians over the segments between two places.
+    2. A segment is a complete repeat if it has nearly all of the typical symbols, little else, and what is required.
+    3. All segments between two places must be complete. The parts before and after may be cut short, but may not be
+       something else.
+    4. The repeats must cover most of the sequence, and most kinds of symbols must occur equally often in each.
 
-        b c | a b c | a b c | a     cut at each a: two whole repeats, and one at either end that is cut short
+        b c | a b c | a b c | a     cut at each a: two complete repeats, and a partial one at either end
     """
     kinds = int(codes.max()) + 1
     if (len(cut.places) + 1) * kinds > _CELLS:
@@ -166,26 +166,26 @@ def _judged(codes: Ints, cut: Cut, rules: _Rules) -> _Judged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """What a cut divides the sequence into: before its first place, between two of them, and behind the last one."""
+    """Parts of the sequence: before the first place of a cut, between places, and after the last one."""
 
     bounds: Ints
-    """Where each segment begins, and the end of the last one."""
+    """Start of each segment, and the end of the last one."""
     of_symbol: Ints
-    """By symbol of the sequence: its segment."""
+    """Segment of each symbol of the sequence."""
     counts: Ints
-    """By segment (rows) and kind of symbol (columns)."""
+    """Counts by segment (rows) and kind of symbol (columns)."""
     size: Ints
-    """By segment: its symbols."""
+    """Number of symbols of each segment."""
     inner: slice
-    """The segments between two places."""
+    """Segments between two places."""
     usual: Floats
-    """By kind of symbol: the usual count, the median over the inner segments."""
+    """Typical count of each kind of symbol: the median over the inner segments."""
     common: Floats
-    """By segment: symbols that it has in common with the usual one."""
+    """Symbols that each segment has in common with the typical one."""
 
 
 def _segments(codes: Ints, cut: Cut, kinds: int) -> _Segments:
-    """Count the symbols of each segment; what is a period or more behind the last place is a segment of its own."""
+    """Count the symbols of each segment; a period or more after the last place is a segment of its own."""
     behind = int(cut.places[-1] + cut.period)
     bounds = np.r_[0, cut.places, [behind] if behind < len(codes) else [], len(codes)].astype(np.int64)
     segments = len(bounds) - 1
@@ -197,7 +197,7 @@ def _segments(codes: Ints, cut: Cut, kinds: int) -> _Segments:
 
 
 def _whole(segments: _Segments, rules: _Rules) -> Flags:
-    """Mark the segments that are whole repeats."""
+    """Mark the segments that are complete repeats."""
     whole = segments.common >= ALIKE * np.maximum(segments.size, segments.usual.sum())
     whole &= (segments.counts[:, rules.recurring] > 0).all(axis=1)
     for needed in rules.needed:
@@ -207,9 +207,9 @@ def _whole(segments: _Segments, rules: _Rules) -> Flags:
 
 
 def _ends_are_alike(segments: _Segments, rules: _Rules) -> bool:
-    """Say whether what lies before and behind the repeats are the same symbols as in them.
+    """Return whether the parts before and after the repeats have the same symbols as the repeats.
 
-    Where the repeats hold what is needed, anything may lie before them. Where nothing is needed, that may be the
+    If the repeats have what is required, anything may precede them. If nothing is required, the part before may be the
     model's first layers, and the repeats the others.
     """
     is_alike = segments.common >= ALIKE * segments.size
@@ -218,14 +218,14 @@ def _ends_are_alike(segments: _Segments, rules: _Rules) -> bool:
 
 
 def _covered(segments: _Segments, whole: Flags) -> float:
-    """Give the share of the sequence in repeats, also those cut short at an end: at the begin up to one repeat."""
+    """Return the share of the sequence in repeats, including partial ones at the ends (at the start at most one)."""
     size = segments.size
     cut_short = size[-1] * (not whole[-1]) + min(size[0], size[1]) * (not whole[0])
     return float((size[whole].sum() + cut_short) / size.sum())
 
 
 def _steadiness(counts: Ints, repeats: Ints) -> float:
-    """Give the share of the kinds of symbols (over all repeats) that occur as often as in the median repeat."""
+    """Return the share of the kinds of symbols that occur as often as in the median repeat."""
     middle = np.median(counts[repeats], axis=0)
     is_kind = counts[1:].any(axis=0)
     return float(((counts[repeats] == middle) & (middle > 0))[:, is_kind].mean())

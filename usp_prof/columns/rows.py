@@ -1,6 +1,6 @@
-"""Rows without loops: values by code, rows by key or time, groups of equal keys, and places within a group.
+"""Operations on rows without loops: values by code, rows by key or time, groups of equal keys, places in a group.
 
-A *code* is a number that stands for a value in a list (of texts, of groups): `values[code]`; -1 stands for none.
+A *code* is the index of a value in a list (of texts, of groups): `values[code]`; -1 means none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing: str | float) -> NDArray[Any]:
-    """Give each row the value of its code; -1, and the code behind the last value, give `missing`.
+    """Return for each row the value of its code; -1 and the code after the last value return `missing`.
 
-    Texts come as objects.
+    Texts are returned as objects.
 
         lookup([5, 7], [1, 0, -1], missing=0) == [7, 5, 0]
     """
@@ -32,7 +32,7 @@ def lookup(values: Iterable[Any] | NDArray[Any], codes: NDArray[Any], *, missing
 
 
 def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
-    """Give for each wanted key the row of `keys` that has it first; -1 where none has. Negative keys mean none.
+    """Return for each wanted key the first row of `keys` that has it, or -1. Negative keys mean none.
 
     rows_of([7, 3, 7], [7, 5, -1]) == [0, -1, -1]
     """
@@ -44,18 +44,18 @@ def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
         place = np.searchsorted(keys[order], wanted)
         row = order[np.minimum(place, len(keys) - 1)]
         return np.where((keys[row] == wanted) & (wanted >= 0), row, -1)
-    # Keys that lie close together, as event numbers do, index a list; its last entry stands for every other key.
+    # Keys in a small range, such as event numbers, index a table; its last entry represents every other key.
     row_of_key = np.full(high - low + 2, -1, np.int64)
-    # From the last to the first, so that the first row of a key is what stays.
+    # From last to first, so that the first row of a key remains.
     row_of_key[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
     known = (wanted >= max(low, 0)) & (wanted <= high)
     return row_of_key.take(np.where(known, wanted - low, high - low + 1))
 
 
 def last_by(moments: Ints, rows: Ints, by: Ints) -> Ints:
-    """Give for each time in `by` the one of `rows` whose moment is the last at or before it; -1 where none is.
+    """Return for each time in `by` the one of `rows` whose time is the last at or before it, or -1.
 
-    `moments` has an entry for every row, in any order. So this is the work that had ended last when another began:
+    `moments` has an entry for every row, in any order. For example, the work that ended last when other work started:
 
         last_by(end, rows_of_device, by=start[waiting])
     """
@@ -65,7 +65,7 @@ def last_by(moments: Ints, rows: Ints, by: Ints) -> Ints:
 
 
 def range_at(begin: Ints, end: Ints, moments: Ints) -> Ints:
-    """Give for each moment the range that began last, if the moment lies in it; -1 elsewhere. Sorted by begin.
+    """Return for each time the range that started last, if the time is inside it; otherwise -1. Sorted by start.
 
     range_at([0, 10], [5, 20], [3, 7, 10]) == [0, -1, 1]
     """
@@ -75,7 +75,7 @@ def range_at(begin: Ints, end: Ints, moments: Ints) -> Ints:
 
 
 def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tuple[Ints, list[str]]:
-    """Put text columns below each other, in codes that mean the same text in all of them; -1 stays -1.
+    """Concatenate text columns, with codes that mean the same text in all of them; -1 stays -1.
 
     stacked_codes([([0, 1], ["a", "b"]), ([0], ["b"])]) == ([0, 1, 1], ["a", "b"])
     """
@@ -88,11 +88,11 @@ def stacked_codes(columns: Iterable[tuple[NDArray[Any], Sequence[str]]]) -> tupl
 
 
 def by_appearance(codes: Ints, texts: Sequence[str]) -> tuple[Ints, list[str]]:
-    """Give the texts that occur new codes, in the order in which they first do; the others are dropped.
+    """Renumber the texts that occur, in order of first appearance; unused texts are dropped.
 
     by_appearance([2, 0, 2], ["a", "b", "c"]) == ([0, 1, 0], ["c", "a"])
     """
-    # By old code: the first row that has it, len(codes) where none does; then the new code.
+    # First row of each old code, or len(codes) if unused; then its new code.
     first_row = np.full(len(texts), len(codes), np.int64)
     first_row[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     used = np.argsort(first_row, kind="stable")[: np.count_nonzero(first_row < len(codes))]
@@ -102,7 +102,7 @@ def by_appearance(codes: Ints, texts: Sequence[str]) -> tuple[Ints, list[str]]:
 
 
 def group_codes(*keys: NDArray[Any]) -> Ints:
-    """Give the distinct combinations of several integer columns numbers from 0, in sorted order of the columns.
+    """Assign numbers from 0 to the distinct combinations of several integer columns, in sorted order of the columns.
 
     group_codes([1, 0, 1], [5, 5, 4]) == [2, 0, 1]
     """
@@ -116,7 +116,7 @@ def group_codes(*keys: NDArray[Any]) -> Ints:
 
 
 def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], Ints]:
-    """Give the distinct combinations of several integer columns, in sorted order, and the place of each row's one.
+    """Return the distinct combinations of several integer columns, sorted, and the index of each row's combination.
 
     combinations([1, 0, 1], [5, 5, 4]) == ([[0, 5], [1, 4], [1, 5]], [2, 0, 1])
     """
@@ -125,24 +125,24 @@ def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], Ints]:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Give the distinct values in order; `np.unique` hashes them first, which takes several times as long."""
+    """Return the sorted distinct values; `np.unique` hashes them first, which takes several times as long."""
     ordered = np.sort(values)
     return np.asarray(ordered[first_of_run(ordered)]) if len(ordered) else ordered
 
 
 def first_rows(codes: NDArray[Any]) -> Ints:
-    """Give for each distinct value, in order, the row that has it first."""
+    """Return for each distinct value, sorted, the first row that has it."""
     values, place = numbered(codes)
     first = np.empty(len(values), np.int64)
-    # From the last row to the first, so that the first row of a value is what stays.
+    # From last to first, so that the first row of a value remains.
     first[place[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
 
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-    """Give the distinct values in order, and the place of each value among them, like `np.unique`.
+    """Return the sorted distinct values, and the index of each value among them, like `np.unique`.
 
-    Where the values lie close together, as codes do, they are ticked off in a list instead of being sorted.
+    Values in a small range, such as codes, are marked in a table instead of sorted.
     """
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     if high - low > max(4 * len(values), 1 << 10):
@@ -150,7 +150,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         return known, place.astype(np.int64, copy=False)
     offset = values.astype(np.int64, copy=False)
     offset = offset - low if low else offset
-    # By value from the lowest to the highest: whether it occurs.
+    # Whether each value from the lowest to the highest occurs.
     occurs = np.zeros(high - low + 1, bool)
     occurs[offset] = True
     known = (np.flatnonzero(occurs) + low).astype(values.dtype)
@@ -160,7 +160,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
 
 
 def first_of_run(*keys: NDArray[Any]) -> Flags:
-    """Mark the rows that begin a run of equal rows: some key is not as in the row before.
+    """Mark the rows that start a run of equal rows: some key differs from the previous row.
 
     first_of_run([7, 7, 5], [1, 1, 1]) == [True, False, True]
     """
@@ -172,7 +172,7 @@ def first_of_run(*keys: NDArray[Any]) -> Flags:
 
 
 def last_of_run(*keys: NDArray[Any]) -> Flags:
-    """Mark the rows that end a run of equal rows: some key is not as in the row behind.
+    """Mark the rows that end a run of equal rows: some key differs from the next row.
 
     last_of_run([7, 7, 5]) == [False, True, True]
     """
@@ -182,7 +182,7 @@ def last_of_run(*keys: NDArray[Any]) -> Flags:
 
 
 def latest_of_each(codes: NDArray[Any], times: NDArray[Any], count: int) -> Ints:
-    """Give for each code 0..count-1, all of which occur, the row of its largest time (of equal ones: the last).
+    """Return for each code 0..count-1, all of which occur, the row of its largest time (of equal ones: the last).
 
     latest_of_each([0, 1, 0], [5, 9, 7], 2) == [2, 1]
     """
@@ -192,7 +192,7 @@ def latest_of_each(codes: NDArray[Any], times: NDArray[Any], count: int) -> Ints
 
 
 def sorted_by(keys: NDArray[Any], rows: Ints) -> Ints:
-    """Give these rows sorted by their keys (ties: as given); `keys` has an entry for every row.
+    """Return these rows sorted by their keys (ties: as given); `keys` has an entry for every row.
 
     sorted_by([9, 3, 5], [0, 2]) == [2, 0]
     """
@@ -200,9 +200,9 @@ def sorted_by(keys: NDArray[Any], rows: Ints) -> Ints:
 
 
 def sorted_rows(first: NDArray[Any], *then: NDArray[Any]) -> Ints:
-    """Return the rows sorted by one key and, where it is equal, by the others in turn (ties of all: as given).
+    """Return the rows sorted by one key and, for equal keys, by the others in turn (ties of all: as given).
 
-    For a first key that is nearly in order already and rarely equal, as times in traces are.
+    Use it for a first key that is nearly sorted and rarely equal, such as times in traces.
     """
     order = np.argsort(first, kind="stable")
     ordered = first[order]
@@ -216,9 +216,9 @@ def sorted_rows(first: NDArray[Any], *then: NDArray[Any]) -> Ints:
 
 
 def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> Ints:
-    """Give the rows sorted by code and, within each, by time (ties of both: as given).
+    """Return the rows sorted by code and, within each, by time (ties of both: as given).
 
-    For times that come in few sorted runs; codes that are not many are sorted in one pass.
+    Use it for times in a few sorted runs; small numbers of codes are sorted in one pass.
     """
     by_time = np.argsort(times, kind="stable")
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
@@ -229,7 +229,7 @@ def sorted_within(codes: NDArray[Any], times: NDArray[Any]) -> Ints:
 
 
 def occurrence(codes: Ints, order: NDArray[Any] | None = None) -> Ints:
-    """Count, within each code and by `order` (ties, and without one: as given), how many rows come before each row.
+    """Return for each row the number of earlier rows with its code, by `order` (ties, and without it: as given).
 
     occurrence([7, 8, 7, 7]) == [0, 0, 1, 2]
     """
@@ -237,7 +237,7 @@ def occurrence(codes: Ints, order: NDArray[Any] | None = None) -> Ints:
         return np.zeros(0, np.int64)
     place = np.arange(len(codes))
     rows = np.lexsort((place, place if order is None else order, codes))
-    # In sorted order: where the code of each row begins.
+    # Start of each row's code, in sorted order.
     begin_of_code = np.maximum.accumulate(np.where(first_of_run(codes[rows]), place, 0))
     number = np.empty(len(codes), np.int64)
     number[rows] = place - begin_of_code
@@ -245,14 +245,14 @@ def occurrence(codes: Ints, order: NDArray[Any] | None = None) -> Ints:
 
 
 def occurrence_from_end(codes: Ints, order: NDArray[Any]) -> Ints:
-    """Count, within each code and by `order`, how many rows come after each row."""
+    """Return for each row the number of later rows with its code, by `order`."""
     if not len(codes):
         return np.zeros(0, np.int64)
     return np.bincount(codes)[codes] - 1 - occurrence(codes, order)
 
 
 def per_code(codes: Ints, values: NDArray[Any], reduce: np.ufunc, count: int) -> NDArray[Any]:
-    """Reduce (np.maximum, np.minimum, np.add) the values of each code 0..count-1; every code must occur."""
+    """Reduce the values of each code 0..count-1 (np.maximum, np.minimum, np.add); every code must occur."""
     if (codes[1:] < codes[:-1]).any():
         rows = np.argsort(codes, kind="stable")
         codes, values = codes[rows], values[rows]
@@ -261,7 +261,7 @@ def per_code(codes: Ints, values: NDArray[Any], reduce: np.ufunc, count: int) ->
 
 
 def rows_by_code(codes: Ints) -> dict[int, Ints]:
-    """Give for each code its rows, in order: one sort for all codes instead of one look at all rows for each."""
+    """Return for each code its rows, in order: one sort for all codes instead of one scan per code."""
     if not len(codes):
         return {}
     order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else np.arange(len(codes))
@@ -271,16 +271,16 @@ def rows_by_code(codes: Ints) -> dict[int, Ints]:
 
 
 def lowest_reached(one: Ints, other: Ints, label: Ints) -> Ints:
-    """Give each thing the lowest label that pairs of things lead to: things with one label are connected.
+    """Return for each thing the lowest label that pairs of things lead to: things with one label are connected.
 
-    Both of a pair take the lower label, until nothing changes: pairs 0-2, 2-3 of five give 0, 1, 0, 0, 4.
+    Both of a pair take the lower label until nothing changes: pairs 0-2, 2-3 of five return 0, 1, 0, 0, 4.
     """
     while True:
         lower = label.copy()
         low = np.minimum(label[one], label[other])
         np.minimum.at(lower, label[one], low)
         np.minimum.at(lower, label[other], low)
-        while (lower[lower] != lower).any():  # a label that has got a lower one itself hands it on
+        while (lower[lower] != lower).any():  # a label that got a lower one passes it on
             lower = lower[lower]
         if (lower == label).all():
             return label

@@ -15,13 +15,13 @@ _SIGMA_OF_MAD = 1.4826  # a normal distribution's standard deviation over its me
 
 
 def mad(values: ArrayLike) -> float:
-    """Give the median absolute deviation from the median, as written (not scaled to a standard deviation)."""
+    """Return the median absolute deviation from the median, not scaled to a standard deviation."""
     sample = np.asarray(values, float)
     return float(np.median(np.abs(sample - np.median(sample)))) if len(sample) else float("nan")
 
 
 def robust_sigma(values: ArrayLike) -> float:
-    """Estimate the standard deviation so that up to half of the sample may be outliers."""
+    """Estimate the standard deviation of a sample, up to half of which may be outliers."""
     return _SIGMA_OF_MAD * mad(values)
 
 
@@ -29,10 +29,9 @@ _SIGMAS, _FLOOR_FRACTION = 5.0, 0.05
 
 
 def outliers(values: ArrayLike) -> Flags:
-    """Say which values stand out: more than five sigmas and more than 5% of the median away from it.
+    """Return which values are more than five sigmas and more than 5% away from the median.
 
-    The floor keeps a sample that hardly varies from calling every small ripple odd. Fewer than three values have no
-    typical one, so none stands out.
+    The floor of 5% ignores small ripples in steady samples. Samples of fewer than three values have no outliers.
     """
     sample = np.asarray(values, float)
     if len(sample) < 3:

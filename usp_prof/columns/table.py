@@ -1,7 +1,7 @@
-"""Columns: a table's columns as NumPy arrays, each read when it is first asked for, and views that stand for tables.
+"""Columns of a table as NumPy arrays, each read on first access, and views of tables.
 
-A view gives its columns one by one, so that a table can be narrowed (`Chosen`) or changed (`Replaced`) without being
-read as a whole. `stacked` joins columns of several ranks.
+A view returns its columns one at a time, so that a table can be filtered (`Chosen`) or changed (`Replaced`) without
+reading all of it. `stacked` concatenates columns of several ranks.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 
 class View(Protocol):
-    """A table of which nothing is there yet but what was asked for; `pa.Table` passes for one, with `table_of`."""
+    """A table whose columns are loaded on request; `pa.Table` is accepted too, with `table_of`."""
 
     @property
     def num_rows(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """Say the columns' names and types."""
+        """Return names and types of the columns."""
         ...
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Give one column."""
+        """Return one column."""
         ...
 
     def whole(self) -> pa.Table:
-        """Give all columns."""
+        """Return all columns."""
         ...
 
 
 def table_of(view: View) -> pa.Table:
-    """Give all columns of a view as a table."""
+    """Return all columns of a view as a table."""
     return view if isinstance(view, pa.Table) else view.whole()
 
 
 class Chosen:
-    """Some rows of a table."""
+    """Selected rows of a table."""
 
     def __init__(self, view: View, rows: NDArray[Any]) -> None:
         self._view = view
@@ -60,16 +60,16 @@ class Chosen:
         self.schema: pa.Schema = view.schema
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Give one column of these rows."""
+        """Return one column of these rows."""
         return self._view.column(name).take(index_of(self.rows))
 
     def whole(self) -> pa.Table:
-        """Give all columns of these rows."""
+        """Return all columns of these rows."""
         return table_of(self._view).take(index_of(self.rows))
 
 
 class Replaced:
-    """A table with some of its columns made anew, when they are asked for."""
+    """A table with some columns computed on request."""
 
     def __init__(self, view: View, columns: Mapping[str, Callable[[], pa.Array]]) -> None:
         self._view = view
@@ -79,7 +79,7 @@ class Replaced:
         self.schema: pa.Schema = view.schema
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Give one column, the new one where there is one."""
+        """Return one column, the computed one if there is one."""
         if name not in self._columns:
             return self._view.column(name)
         if name not in self._made:
@@ -87,7 +87,7 @@ class Replaced:
         return self._made[name]
 
     def whole(self) -> pa.Table:
-        """Give all columns."""
+        """Return all columns."""
         table = table_of(self._view)
         for name in self._columns:
             place = table.column_names.index(name)
@@ -99,7 +99,7 @@ _ALL = np.zeros(0, np.int64)
 
 
 class Columns:
-    """The columns of one table of one rank. Integers are int64, flags bool, texts dictionary-coded until asked for."""
+    """Columns of one table of one rank: int64 integers, bool flags, texts dictionary-coded until used."""
 
     __slots__ = ("_arrays", "_codes", "_parent", "_rows", "_view")
 
@@ -111,41 +111,41 @@ class Columns:
         self._rows: NDArray[Any] = _ALL
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return self._view.num_rows
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Give one column; texts come as an array of str objects."""
+        """Return one column; texts are an array of str objects."""
         if name not in self._arrays:
             self._arrays[name] = self._array(name)
         return self._arrays[name]
 
     def codes(self, name: str) -> tuple[Ints, list[str]]:
-        """Give a text column as codes and the distinct texts, to group and classify without touching every row."""
+        """Return a text column as codes and distinct texts, to group and classify without touching every row."""
         codes, values = self.narrow_codes(name)
         return codes.astype(np.int64), list(values)
 
     def narrow_codes(self, name: str) -> tuple[NDArray[Any], list[str]]:
-        """Give the same with codes as narrow as they are kept, of which no copy is made."""
+        """Return codes in their stored width, without a copy, and distinct texts."""
         if name not in self._codes:
             self._codes[name] = self._code(name)
         return self._codes[name]
 
     def matches(self, name: str, *wanted: str) -> Flags:
-        """Say for each row whether a text column is one of the wanted texts."""
+        """Return for each row whether a text column is one of the wanted texts."""
         return self.satisfies(name, lambda text: text in wanted)
 
     def satisfies(self, name: str, accepts: Callable[[str], object]) -> Flags:
-        """Say for each row whether its text is accepted, as by a pattern's `search`; each distinct text once."""
+        """Return for each row whether its text is accepted by a function such as a pattern's `search`."""
         return self.by_text(name, lambda text: bool(accepts(text)), missing=False)
 
     def by_text(self, name: str, meaning: Callable[[str], Any], *, missing: str | float) -> NDArray[Any]:
-        """Give each row what its text means, asked once for each distinct text; `missing` tells the type if none is."""
+        """Return for each row the value of a function of its text; `missing` determines the type without texts."""
         codes, texts = self.narrow_codes(name)
         return lookup([meaning(text) for text in texts], codes, missing=missing)
 
     def take(self, rows: NDArray[Any]) -> Columns:
-        """Keep the rows of a mask or of an index array."""
+        """Return the rows of a mask or an index array."""
         index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         taken = Columns(Chosen(self._view, index))
         taken._parent, taken._rows = self, index
@@ -153,7 +153,7 @@ class Columns:
 
     @property
     def arrow(self) -> pa.Table:
-        """The table itself."""
+        """Arrow table."""
         return table_of(self._view)
 
     def _array(self, name: str) -> NDArray[Any]:
@@ -162,9 +162,9 @@ class Columns:
             codes, values = self.narrow_codes(name)
             return np.asarray(lookup(values, codes, missing=""))
         if self._parent is not None and not len(self):
-            return np.zeros(0, kind.to_pandas_dtype())  # nothing is read for no rows
+            return np.zeros(0, kind.to_pandas_dtype())  # no rows, no reading
         if self._parent is not None:
-            return self._parent[name].take(self._rows)  # read and converted once for all choices from one table
+            return self._parent[name].take(self._rows)  # read and converted once for all selections from one table
         return numbers_of(self._view.column(name))
 
     def _code(self, name: str) -> tuple[NDArray[Any], list[str]]:
@@ -189,14 +189,13 @@ _NONE_KNOWN: Mapping[str, Sequence[str]] = {}
 def stacked(
     tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int, known: Mapping[str, Sequence[str]] = _NONE_KNOWN
 ) -> pa.Table:
-    """Put some columns of several tables below each other; `rows` is how many they have together.
+    """Concatenate columns of several tables; `rows` is their total number of rows.
 
-    The tables are taken one by one, and nothing of one is held when the next is asked for: of a thousand ranks no more
-    is in memory than these columns and one rank's table. Texts come coded; those of a column that are `known` come
-    first.
+    Tables are read one at a time and released before the next one, so only these columns and one table are in memory.
+    Texts are coded; those in `known` come first.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    # By text column the code of each text, in the order in which they come up first.
+    # Code of each text by column, in order of first appearance.
     code_of: dict[str, dict[str, int]] = {
         field.name: {text: code for code, text in enumerate(known.get(field.name, ()))}
         for field in fields

@@ -40,7 +40,7 @@ class Placed:
 
 
 def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: Ints) -> Placed:
-    """Give each event its process and thread; lanes of one thread stand below each other."""
+    """Assign each event its process and thread; lanes of one thread are adjacent."""
     processes, process_code = _codes(events, "process")
     _, thread_code = _codes(events, "thread")
     track = group_codes(process_code, thread_code)
@@ -113,7 +113,7 @@ def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str
 
 
 def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
-    """Give lanes on which ranges nest but never cross; lane 0 is the thread itself."""
+    """Return lanes on which ranges nest but never cross; lane 0 is the thread itself."""
     lanes = np.zeros(len(track), np.int64)
     left, lane = np.arange(len(track)), 0  # rows without a lane yet, and the lane that is filled
     while len(left):

@@ -41,7 +41,7 @@ _MISSING = "HolisticTraceAnalysis is not installed"
 
 
 def to_hta(tables: TableSet, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401
-    """Give HTA's `TraceAnalysis` over the ranks (all without `ranks`), without reading a file."""
+    """Return HTA's `TraceAnalysis` over the ranks (all without `ranks`), without reading a file."""
     if find_spec("hta") is None:
         raise UsageError(_MISSING, hint="pip install 'usp-prof[hta]' (installs traceinsight, its name since 0.6)")
     from hta.common.trace import Trace  # noqa: PLC0415 - an optional extra
@@ -92,7 +92,7 @@ def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str,
 
 
 def _numbers(events: Columns, name: str) -> Ints:
-    """Give process or thread as the whole numbers that HTA's queries need; names that are none count down from -2."""
+    """Return process or thread as the whole numbers that HTA's queries need; names that are none count down from -2."""
     codes, values = events.codes(name)
     plain = [
         int(text) if text.lstrip("-").isdigit() and len(text) < 19 else -2 - place for place, text in enumerate(values)
@@ -101,7 +101,7 @@ def _numbers(events: Columns, name: str) -> Ints:
 
 
 def _partners(tables: TableSet, rank: int, event: Ints) -> Ints:
-    """Give each kernel its launch and each launch its first kernel; 0 for kernels whose launch is not in the trace."""
+    """Return the launch of each kernel and the first kernel of each launch; 0 without a launch in the trace."""
     kernels = tables.columns("kernels", rank)
     partner = np.full(int(event.max(initial=-1)) + 2, -1, np.int64)
     launch, work = kernels["launch_event"], kernels["event"]
@@ -112,7 +112,7 @@ def _partners(tables: TableSet, rank: int, event: Ints) -> Ints:
 
 
 def _iterations(tables: TableSet, rank: int, event: Ints, start: Ints, *, device: Flags) -> Ints:
-    """Give the step as HTA counts it: host events by their mark, device work by the mark that launched it."""
+    """Return the step as HTA counts it: host events by their mark, device work by the mark that launched it."""
     steps = tables.columns("steps", rank)
     if not len(steps) or steps["source"][0] == "window":
         return np.full(len(event), -1, np.int64)

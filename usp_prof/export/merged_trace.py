@@ -142,7 +142,7 @@ def _rank_texts(
 
 
 def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
-    """Give pairs of rows (launch, work) where both are written."""
+    """Return pairs of rows (launch, work) where both are written."""
     kernels = tables.columns("kernels", rank)
     launch, work = kernels["launch_event"], kernels["event"]
     at = np.stack([np.searchsorted(rows, launch), np.searchsorted(rows, work)], axis=1)
@@ -155,7 +155,7 @@ def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
 def _spans(
     tables: TableSet, clocks: clock.Clock, rank: int, selection: Selection, zero: int, window: tuple[int, int] | None
 ) -> Ints | None:
-    """Give the aligned spans to keep as rows of (begin, end); `None` keeps all."""
+    """Return the aligned spans to keep as rows of (begin, end); `None` keeps all."""
     spans = None
     if selection.first_step is not None or selection.last_step is not None:
         steps = tables.columns("steps", rank)
@@ -177,7 +177,7 @@ def _overlaps(start: Ints, end: Ints, spans: Ints) -> Flags:
 
 
 def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
-    """Give the moment that a window counts from: the first event of these ranks, on the common clock."""
+    """Return the moment that a window counts from: the first event of these ranks, on the common clock."""
     clocks = clock.of(tables)
     return min((_first(tables, clocks, rank) for rank in ranks), default=0)
 

@@ -71,7 +71,7 @@ def causes_of(findings: Sequence[Finding]) -> Causes:
 
 
 def with_causes(findings: Sequence[Finding]) -> list[Finding]:
-    """Say of each finding which earlier one it is part of, by its place in the list."""
+    """Return for each finding which earlier one it is part of, by its place in the list."""
     explained_so_far: list[Finding] = []
     for place, finding in enumerate(findings):
         before = findings[place - 1].cumulative_gain_fraction if place else 0.0
@@ -91,7 +91,7 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def same_place(one: PlainMap, other: PlainMap) -> bool:
-    """Say whether findings in two places can be of the same cause: nothing that places them is different."""
+    """Return whether findings in two places can be of the same cause: nothing that places them is different."""
     ranks, others = _ranks(one), _ranks(other)
     if ranks and others and not ranks & others:
         return False
@@ -105,7 +105,7 @@ def _shares_place(one: Finding, other: Finding) -> bool:
 
 
 def _ranks(where: PlainMap) -> set[int]:
-    """Give the ranks that a place names: one, several, or the members of its group; empty where it is of all."""
+    """Return the ranks that a place names: one, several, or the members of its group; empty where it is of all."""
     rank, group = where.get("rank"), where.get("group")
     if isinstance(rank, int):
         return {rank}

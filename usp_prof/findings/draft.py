@@ -72,7 +72,7 @@ GROUP = "usp_prof.rules"
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """Give all rules: ours in the order of their list, then those of others by name."""
+    """Return all rules: ours in the order of their list, then those of others by name."""
     return (*(_ours(name) for name in NAMES), *(point.load() for point in others()))
 
 
@@ -88,7 +88,7 @@ def others() -> list[EntryPoint]:
 
 
 def rule(code: str) -> Rule:
-    """Give one rule by its code."""
+    """Return one rule by its code."""
     known = {known_rule.CODE: known_rule for known_rule in all_rules()}
     if code not in known:
         raise unknown_name("finding", code, known)
@@ -118,7 +118,7 @@ DAMAGES: tuple[str, ...] = (
 
 
 def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
-    """Say in a sentence which of these inputs is damaged or missing, and by what; nothing where all are there."""
+    """Return a sentence on the first damaged or missing input, or an empty text."""
     for needed in wanted:
         if fault := _CHECKS[needed](tables):
             return f"needs {needed}: {fault}"
@@ -180,7 +180,7 @@ _CAUSE = re.compile(r"[^:;(]*")
 
 
 def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
-    """Say which rules were skipped, given each one's reason."""
+    """Return which rules were skipped, given each one's reason."""
     alike: dict[str, list[str]] = {}
     for rule, reason in reasons.items():
         alike.setdefault(reason, []).append(rule)
@@ -191,7 +191,7 @@ def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
 
 
 def skipped_sentence(health: Iterable[HealthRow]) -> str:
-    """Say in a line how many rules were skipped and why, and of which ranks findings are; empty where it is all."""
+    """Return how many rules were skipped and why, and the ranks that findings cover if not all."""
     rows = tuple(health)
     skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
     why = [f"{row.count} ({_cause(row)})" for row in skipped]
@@ -201,5 +201,5 @@ def skipped_sentence(health: Iterable[HealthRow]) -> str:
 
 
 def _cause(row: HealthRow) -> str:
-    """Give the first clause of what a row says."""
+    """Return the first clause of what a row says."""
     return _CAUSE.match(row.detail)[0].strip()  # type: ignore[index]

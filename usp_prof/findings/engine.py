@@ -64,7 +64,7 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in evidence
 
 
 def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Give what a search finds, as it was found before where nothing that it follows from has changed since."""
+    """Return the findings, from the cache if their inputs have not changed."""
     form = "" if others() else kept_form(tables, selection)
     if tables.kept is None or not form:
         return _searched(tables, selection)
@@ -95,12 +95,12 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Give what a search finds, looked up once for these tables and what is assumed of them."""
+    """Return the findings, memoized for these tables and their assumptions."""
     return tables.memo_as_assumed(("findings", selection), lambda: find_all(tables, selection))
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
-    """Give the findings, most important first: what is wrong before what could be chosen otherwise, then by gain.
+    """Return the findings, most important first: what is wrong before what could be chosen otherwise, then by gain.
 
     A change that would take the cost of narrower findings away as well comes by what it adds to them.
     """

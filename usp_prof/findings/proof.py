@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:
-    """Give rank, step, begin and end of the node that lasts (or weighs) most; times are on the common clock."""
+    """Return rank, step, begin and end of the node that lasts (or weighs) most; times are on the common clock."""
     place = np.flatnonzero(rows & (graph.nodes.step >= 0))
     if not len(place):
         return EMPTY
@@ -26,7 +26,7 @@ def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:
 
 
 def spot(graph: Graph, row: int, start: int, end: int) -> PlainMap:
-    """Give a node's rank and step, with a time range of one's own."""
+    """Return a node's rank and step, with a time range of one's own."""
     return {
         "at_rank": int(graph.nodes.rank[row]),
         "at_step": int(graph.nodes.step[row]),
@@ -36,7 +36,7 @@ def spot(graph: Graph, row: int, start: int, end: int) -> PlainMap:
 
 
 def slowest_step(graph: Graph, rows: Flags) -> PlainMap:
-    """Give the rank and step in which these nodes last longest together, from the first begin to the last end."""
+    """Return the rank and step in which these nodes last longest together, from the first begin to the last end."""
     place = np.flatnonzero(rows & (graph.nodes.step >= 0))
     if not len(place):
         return EMPTY

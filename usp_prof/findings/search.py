@@ -104,7 +104,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
 
 
 def _recording_notes(tables: TableSet) -> list[HealthRow]:
-    """Say what recording costs a step, or what it may cost."""
+    """Return health rows on the known or possible cost of recording."""
     step_ns = unedited(tables).mean_measured_ns
     cost = recording_cost(tables)
     if not cost.matters(step_ns):

@@ -65,7 +65,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
 
 
 def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: bool) -> Floats:
-    """Say how long an axis' calls would take over gigabit Ethernet, with the latency of the run's other collectives.
+    """Return how long an axis' calls would take over gigabit Ethernet, with the latency of the run's other collectives.
 
     Where latency is all that an axis is judged by, it is what the others ordinarily have, not what they have at best.
     """
@@ -79,7 +79,7 @@ def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: boo
 
 
 def _of_best_group(group: Ints, slowness: Floats) -> float:
-    """Give the best group's best quarter: what the axis reaches, and what is left where nothing disturbs."""
+    """Return the best group's best quarter: what the axis reaches, and what is left where nothing disturbs."""
     return min(_undisturbed(slowness[group == code]) for code in np.unique(group).tolist())
 
 
@@ -108,7 +108,7 @@ def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
 
 
 def _undisturbed(values: Floats | Ints) -> float:
-    """Give the best quarter: what calls take when nothing disturbs.
+    """Return the best quarter: what calls take when nothing disturbs.
 
     Often an axis has many calls and the others one a step. Of few values the plain quantile lies too far up (between
     the first two of three), so that a busy host would hide a slow axis; Weibull's is right on average for any number.

@@ -48,7 +48,7 @@ def temporal(window: Window) -> pd.DataFrame:
 
 
 def overlap(window: Window) -> pd.DataFrame:
-    """Give the share of each rank's communication that runs beside compute; NaN where nothing communicates."""
+    """Return the share of each rank's communication that runs beside compute; NaN where nothing communicates."""
     rows = []
     for rank in window.ranks:
         sets = _by_type(window, rank)
@@ -60,7 +60,7 @@ def overlap(window: Window) -> pd.DataFrame:
 def kernels(
     window: Window, duration_ratio: float, num_kernels: int, *, memory: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Give time by type of kernel (and of types that run at once) over all ranks, and each rank's kernels by name."""
+    """Return time by type of kernel (and of types that run at once) over all ranks, and each rank's kernels by name."""
     types = _TYPES if memory else _TYPES[:2]
     sums: dict[str, int] = {}
     named = []
@@ -151,7 +151,7 @@ def _span(busy: Intervals) -> tuple[int, int]:
 
 
 def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
-    """Give the time of each type alone and of each combination that runs at once, named as HTA does."""
+    """Return the time of each type alone and of each combination that runs at once, named as HTA does."""
     if not sets:
         return {}
     # Between two neighbouring edges the same types run all the time.
@@ -216,10 +216,10 @@ class CriticalPath:
         return cls(frame), bool(len(frame))
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
-        """Give the time on the path by rank and part; None where no path was found."""
+        """Return the time on the path by rank and part; None where no path was found."""
         return self.parts.copy() if len(self.parts) else None
 
     def summary(self) -> pd.Series[float]:
-        """Give the share of the path in per cent by what bounds it, under HTA's names."""
+        """Return the share of the path in per cent by what bounds it, under HTA's names."""
         sums = self.parts.groupby("bound_by")["duration"].sum()
         return 100 * sums / sums.sum()

@@ -44,7 +44,7 @@ class TraceDiff:
         test_iteration: int | list[int] | None = None,
         device_type: DeviceType = DeviceType.ALL,
     ) -> pd.DataFrame:
-        """Give a row for each name: counts and total duration (us) in both traces, and their differences.
+        """Return a row for each name: counts and total duration (us) in both traces, and their differences.
 
         By default the first rank and the first step of each are compared.
         """
@@ -71,7 +71,7 @@ class TraceDiff:
         test_iteration: int | list[int] | None = None,
         device_type: DeviceType = DeviceType.ALL,
     ) -> dict[str, list[str]]:
-        """Give the names that were added, deleted, that occur more or less often, and that occur as often."""
+        """Return the names that were added, deleted, that occur more or less often, and that occur as often."""
         compared = cls.compare_traces(
             control, test, control_rank, test_rank, control_iteration, test_iteration, device_type
         )
@@ -105,7 +105,7 @@ def _summary(
 
 
 def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) -> pd.DataFrame:
-    """Give name and duration of a rank's events in the wanted steps."""
+    """Return name and duration of a rank's events in the wanted steps."""
     every_event = window.tables.columns("events", rank)
     is_compared = every_event.matches("phase", "X") & ~every_event.matches("category", *_LEFT_OUT)
     events = every_event.take(np.flatnonzero(is_compared))
@@ -121,7 +121,7 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
 
 
 def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
-    """Give the step of each event (by its number) that is a kernel or an annotation; -1 for all others."""
+    """Return the step of each event (by its number) that is a kernel or an annotation; -1 for all others."""
     step_of_event = np.full(events, -1, np.int64)
     for table in ("kernels", "annotations"):
         rows = window.tables.columns(table, rank)
@@ -130,7 +130,7 @@ def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
 
 
 def _steps_of_host(window: Window, rank: int, start_ns: Ints) -> Ints:
-    """Give the step on the host in which each moment lies; -1 outside of all."""
+    """Return the step on the host in which each moment lies; -1 outside of all."""
     steps = window.tables.columns("steps", rank)
     order = np.argsort(steps["host_start_ns"], kind="stable")
     if not len(order):

@@ -24,7 +24,7 @@ _COPIES = ("memcpy", "memset")
 
 
 def launch_stats(window: Window, rank: int, *, memory: bool) -> pd.DataFrame:
-    """Give each piece of device work with the call that launched it; the delay counts from the call's end."""
+    """Return each piece of device work with the call that launched it; the delay counts from the call's end."""
     frame = window.kernels(rank)
     frame = frame[frame["launch_ts"].notna()]
     if not memory:
@@ -78,7 +78,7 @@ def blocked(window: Window, series: Mapping[int, pd.DataFrame], most: int) -> pd
 
 
 def bandwidth(window: Window, rank: int) -> pd.DataFrame | None:
-    """Give the bandwidth of copies and memsets over time, by kind, in GB/s.
+    """Return the bandwidth of copies and memsets over time, by kind, in GB/s.
 
     A copy adds its bytes over its exact duration where it begins, and takes them away where it ends; the running sum
     of a kind is its bandwidth.
@@ -116,7 +116,7 @@ def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None
 
 
 def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, float]:
-    """Give the figures of `describe`, weighted; a quantile is the least value that so much of the time lies under."""
+    """Return the figures of `describe`, weighted; a quantile is the least value that so much of the time lies under."""
     order = np.argsort(value.to_numpy(), kind="stable")
     values = value.to_numpy()[order]
     weights = weight.to_numpy()[order]
@@ -135,7 +135,7 @@ def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, fl
 
 
 def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
-    """Give every kernel with the innermost device annotation of its stream that it overlaps; None without any."""
+    """Return every kernel with the innermost device annotation of its stream that it overlaps; None without any."""
     marks = _annotations(window, rank, on_device=True)
     if not len(marks):
         return None
@@ -209,7 +209,7 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
 
 
 def _aten_op_around(ops: Columns, is_aten: Flags, event: Ints) -> Ints:
-    """Give the row of the innermost ATen op around each op, which may be the op itself; -1 where there is none.
+    """Return the row of the innermost ATen op around each op, which may be the op itself; -1 where there is none.
 
     `is_aten` has one entry for each row of `ops`; `event` names ops by their event. Each climbs to its parent as long
     as it is another kind of op.

@@ -53,12 +53,12 @@ class TraceAnalysis:
     if not TYPE_CHECKING:  # a type checker shall refuse unknown names
 
         def __getattr__(self, name: str) -> object:
-            """Say of HTA's methods that are not here what to ask in their place."""
+            """Return of HTA's methods that are not here what to ask in their place."""
             message = f"{type(self).__name__} has no {name}"
             raise AttributeError(f"{message}: {NOT_HERE[name]}" if name in NOT_HERE else message)
 
     def get_profiler_steps(self) -> list[int]:
-        """Give the steps that are looked at."""
+        """Return the steps that are looked at."""
         return sorted({step for rank in self.window.ranks for step in self.window.steps(rank)})
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
@@ -69,7 +69,7 @@ class TraceAnalysis:
         return frame
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
-        """Give the share of communication that runs beside compute."""
+        """Return the share of communication that runs beside compute."""
         frame = breakdowns.overlap(self.window)
         _show(visualize, lambda: self.run.overlap().picture)
         return frame
@@ -82,7 +82,7 @@ class TraceAnalysis:
         include_memory_kernels: bool = True,
         image_renderer: str = "",
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Give time by type of kernel over all ranks, and each rank's kernels by name."""
+        """Return time by type of kernel over all ranks, and each rank's kernels by name."""
         del image_renderer
         frames = breakdowns.kernels(self.window, duration_ratio, num_kernels, memory=include_memory_kernels)
         _show(visualize, lambda: self.run.kernels().picture)
@@ -128,7 +128,7 @@ class TraceAnalysis:
         return by_rank.sort_values("value", ascending=False)["rank"].astype(int).tolist()[: max(1, num_candidates)]
 
     def get_queue_length_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
-        """Give each stream's queue length over time, by rank."""
+        """Return each stream's queue length over time, by rank."""
         series = {rank: launches.queue_length(self.window, rank) for rank in self._chosen(ranks)}
         return {rank: frame for rank, frame in series.items() if frame is not None}
 
@@ -149,7 +149,7 @@ class TraceAnalysis:
         return launches.blocked(self.window, queue_length_dict, max_queue_length)
 
     def get_memory_bw_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
-        """Give the bandwidth of copies over time, by rank and kind of copy."""
+        """Return the bandwidth of copies over time, by rank and kind of copy."""
         series = {rank: launches.bandwidth(self.window, rank) for rank in self._chosen(ranks)}
         return {rank: frame for rank, frame in series.items() if frame is not None}
 
@@ -165,7 +165,7 @@ class TraceAnalysis:
         include_memory_events: bool = True,
         visualize: bool = True,
     ) -> dict[int, pd.DataFrame]:
-        """Give each launch with its call's duration, its kernel's, and the delay between them."""
+        """Return each launch with its call's duration, its kernel's, and the delay between them."""
         del runtime_cutoff, launch_delay_cutoff, visualize  # they choose what HTA's histograms show
         chosen = self._chosen(ranks)
         return {rank: launches.launch_stats(self.window, rank, memory=include_memory_events) for rank in chosen}
@@ -183,7 +183,7 @@ class TraceAnalysis:
         expand_names: bool = True,
         shortern_names: bool = True,
     ) -> pd.DataFrame | None:
-        """Give every kernel with the innermost device annotation around it; None where none was recorded."""
+        """Return every kernel with the innermost device annotation around it; None where none was recorded."""
         del expand_names, shortern_names  # names are always texts here, and whole
         return launches.annotated_kernels(self.window, self._chosen([rank])[0])
 
@@ -213,7 +213,7 @@ class TraceAnalysis:
         return CriticalPath.of(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)
 
     def _chosen(self, ranks: Iterable[int] | None) -> list[int]:
-        """Give the ranks to look at: HTA's default is rank 0, ours is the first that there is."""
+        """Return the ranks to look at: HTA's default is rank 0, ours is the first that there is."""
         wanted = list(ranks or [])
         missing = sorted(set(wanted) - set(self.window.ranks))
         if missing:

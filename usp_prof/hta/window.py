@@ -39,7 +39,7 @@ class Window:
         return self.tables.ranks
 
     def steps(self, rank: int) -> list[int]:
-        """Give the steps that are kept; the last one is not where there are several, as its end may be cut."""
+        """Return the steps that are kept; the last one is not where there are several, as its end may be cut."""
         steps = self.tables.columns("steps", rank)
         if not len(steps) or steps["source"][0] == "window":
             return []
@@ -47,7 +47,7 @@ class Window:
         return numbers if self._with_last_step or len(numbers) < 2 else numbers[:-1]
 
     def bounds(self, rank: int) -> tuple[int, int] | None:
-        """Give the begin and the end of the kept steps on the rank's own clock; None where steps are not known."""
+        """Return the begin and the end of the kept steps on the rank's own clock; None where steps are not known."""
         steps, kept = self.tables.columns("steps", rank), self.steps(rank)
         if not kept:
             return None
@@ -55,7 +55,7 @@ class Window:
         return int(steps["start_ns"][chosen].min()), int(steps["end_ns"][chosen].max())
 
     def host_length(self, rank: int) -> int:
-        """Give the length in ns of the kept steps on the host; of everything recorded where steps are not known."""
+        """Return the length in ns of the kept steps on the host; of everything recorded where steps are not known."""
         steps, kept = self.tables.columns("steps", rank), self.steps(rank)
         if kept:
             chosen = np.isin(steps["step"], kept)
@@ -65,19 +65,19 @@ class Window:
         return int(ends.max() - events["start_ns"].min()) if len(events) else 0
 
     def keeps(self, rank: int, step: Ints, start_ns: Ints) -> NDArray[np.bool_]:
-        """Say which rows are kept: those of kept steps, and those outside any step that begin before the end."""
+        """Return which rows are kept: those of kept steps, and those outside any step that begin before the end."""
         bounds = self.bounds(rank)
         if bounds is None:
             return np.ones(len(step), bool)
         return np.isin(step, self.steps(rank)) | ((step < 0) & (start_ns < bounds[1]))
 
     def work(self, rank: int) -> Columns:
-        """Give the kept activities: device work, or what computes and communicates on a CPU trace."""
+        """Return the kept activities: device work, or what computes and communicates on a CPU trace."""
         activities = self.tables.columns("activities", rank)
         return activities.take(self.keeps(rank, activities["step"], activities["start_ns"]))
 
     def kernels(self, rank: int) -> pd.DataFrame:
-        """Give the kept kernels, copies and memsets with what launched them (NaN where that is not in the trace).
+        """Return the kept kernels, copies and memsets with what launched them (NaN where that is not in the trace).
 
         Columns: event, name, kernel_type, pid, tid, stream, correlation, ts, dur, end, bytes, launch_ts, launch_dur,
         launch_event, launch_kind, op_event; sorted by start.
@@ -114,7 +114,7 @@ class Window:
         )
 
     def micros(self, rank: int, start_ns: Ints) -> NDArray[np.float64]:
-        """Give moments of a rank's clock in microseconds from the run's first event, on the common clock."""
+        """Return moments of a rank's clock in microseconds from the run's first event, on the common clock."""
         aligned = clock.of(self.tables).align_rows(np.full(len(start_ns), rank, np.int64), start_ns)
         return np.asarray((aligned - self._first) / 1000)
 
@@ -128,7 +128,7 @@ class Window:
         return min(firsts, default=0)
 
     def _device_threads(self, rank: int, event: Ints) -> tuple[list[Any], list[Any]]:
-        """Give the trace's own process and thread of each kernel."""
+        """Return the trace's own process and thread of each kernel."""
         events = self.tables.columns("events", rank)
         place = rows_of(events["event"], event)
         columns = []

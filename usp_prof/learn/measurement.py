@@ -92,14 +92,14 @@ def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[L
 
 
 def manifest_of(run: Run) -> Manifest:
-    """Give what the trainer said about a run."""
+    """Return the manifest of a run."""
     if run.manifest is None:
         raise InputError(f"{run.path} has no run.json, so it is not a lesson's run", hint="usp-prof learn LESSON")
     return run.manifest
 
 
 def machine_of(manifest: Manifest) -> str:
-    """Say where a run was recorded: its device, how many cores were measured, PyTorch's version."""
+    """Return where a run was recorded: its device, how many cores were measured, PyTorch's version."""
     measured_on = manifest.peak_source.rpartition(" on ")[2] or manifest.device
     processes = len(manifest.coordinates) or 1
     return f"{processes} processes of {measured_on}, over gloo" if processes > 1 else f"1 process of {measured_on}"

@@ -25,18 +25,18 @@ _TENSORS_OF_LAYER, _TENSORS_BESIDE = 9, 3
 
 
 def pace(manifest: Manifest) -> tuple[float, ...]:
-    """Give the waits of a layer in ns: forward, input gradient, weight gradient, ring attention, experts."""
+    """Return the waits of a layer in ns: forward, input gradient, weight gradient, ring attention, experts."""
     times = [float(part) * _MS for part in str(manifest.options["pace"]).split(",")]
     return (*times, *[0.0] * (5 - len(times)))
 
 
 def layers_time(manifest: Manifest) -> float:
-    """Give the paced compute of a rank's step: every layer forward and backward, in each pass."""
+    """Return the paced compute of a rank's step: every layer forward and backward, in each pass."""
     return _model(manifest).layers * sum(pace(manifest)[:3]) * max(1, manifest.gradient_accumulation)
 
 
 def gradients_time(manifest: Manifest) -> float:
-    """Give the time of a ring all-reduce of all gradients: each rank sends 2(n-1)/n of them over its link."""
+    """Return the time of a ring all-reduce of all gradients: each rank sends 2(n-1)/n of them over its link."""
     link = next((fault for fault in manifest.faults if fault["kind"] == "slow_link"), None)
     if link is None or not link["mbps"]:
         return nan
@@ -46,7 +46,7 @@ def gradients_time(manifest: Manifest) -> float:
 
 
 def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the gradients' all-reduces that stand out of backward.
+    """Return the gradients' all-reduces that stand out of backward.
 
     Summed after backward, all of it does. Otherwise bucket k of b is ready when k/b of the last backward have run, and
     the link takes one bucket after another.
@@ -63,7 +63,7 @@ def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def data_parallel_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give compute and the gradients that nothing hides."""
+    """Return compute and the gradients that nothing hides."""
     return layers_time(manifest) + exposed_gradients(manifest, measured)
 
 
@@ -76,7 +76,7 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that the mesh leaves on a rank.
+    """Return the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that the mesh leaves on a rank.
 
     Weights in bf16 (2 a parameter) have fp32 masters beside them, which belong to the optimizer. ZeRO divides over dp;
     tp and pp divide everything, evenly but for norms and the stages at the ends.
@@ -94,7 +94,7 @@ def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give what a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
+    """Return the bytes a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
 
     ZeRO-3 gathers the layers' weights once more, for backward: those of the embedding and the head are kept.
     """
@@ -107,7 +107,7 @@ def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give what a rank sends of activations under tensor parallelism: 8(n-1)/n of one tensor for each layer.
+    """Return the activations a rank sends under tensor parallelism: 8(n-1)/n of one tensor per layer.
 
     A layer has two blocks. Each is entered by a gather and left by a scatter, forward and backward, or by an all-reduce
     in place of each pair: the bytes are the same. The embedding is left and the head is entered once: 4(n-1)/n.
@@ -119,7 +119,7 @@ def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float
 
 
 def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give what a rank sends for attention over a sequence that is cut, and of its gradients.
+    """Return the bytes a rank sends for attention over a divided sequence, including gradients.
 
     Ring: n-1 blocks of keys and values forward, the same in backward, and n blocks of their gradients. All-gather: all
     keys and values, (n-1)/n of them, and their gradients back. Ulysses: queries, keys, values and outputs of a rank's
@@ -143,13 +143,13 @@ def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def layers_of_a_rank(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the paced compute of a rank's own layers, for each micro-batch."""
+    """Return the paced compute of a rank's own layers, for each micro-batch."""
     del measured
     return layers_time(manifest) * max(1, manifest.micro_batches) / manifest.mesh.get("pp", 1)
 
 
 def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the paced compute, with each layer's forward once more under full recomputation.
+    """Return the paced compute, with each layer's forward once more under full recomputation.
 
     Selective recomputation runs again what a pace does not stretch: its theory is the step without any.
     """
@@ -159,7 +159,7 @@ def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the textbook's bubble of the schedule, where F = I = W."""
+    """Return the textbook's bubble of the schedule, where F = I = W."""
     del measured
     chunks = max(len(held) for held in manifest.stages.values())
     shape = Shape(manifest.mesh["pp"], manifest.micro_batches, chunks)
@@ -167,7 +167,7 @@ def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the slowest rank's compute over the mean's: the last of n contiguous ranks has (2n-1)/n of an even share."""
+    """Return the slowest rank's compute over the mean: the last of n contiguous ranks has (2n-1)/n of a share."""
     del measured
     attention = 3 * pace(manifest)[3]  # forward, and twice as long backward
     ranks = manifest.mesh["cp"]
@@ -177,13 +177,13 @@ def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def experts_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Give the paced compute, with the experts' share as long as the fullest rank takes, by the measured imbalance."""
+    """Return the paced compute, with experts as long as on the fullest rank, by the measured imbalance."""
     experts = 3 * pace(manifest)[4] * measured["moe_imbalance"]
     return layers_time(manifest) + _model(manifest).layers * experts
 
 
 def _width(manifest: Manifest) -> int:
-    """Give the bytes of an element of an activation."""
+    """Return the bytes of an element of an activation."""
     return 2 if manifest.dtype == "bf16" else 4
 
 

@@ -1,1 +1,1 @@
-"""Vocabulary: one noun a module (error, schema, metric, axis, health, edit, finding)."""
+"""Vocabulary: one noun per module (error, schema, metric, axis, health, edit, finding)."""

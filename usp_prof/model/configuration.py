@@ -1,4 +1,4 @@
-"""Configuration: how a model is spread over devices; degrees of the axes and all else that decides memory and time."""
+"""Configuration: the distribution of a model over devices, and everything else that determines memory and time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Recompute(StrEnum):
-    """What backward computes once more instead of keeping it."""
+    """Activations that backward recomputes instead of storing."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -28,7 +28,7 @@ class Recompute(StrEnum):
 
 
 class Offload(StrEnum):
-    """What the host's memory holds in place of the device's."""
+    """State kept in host memory instead of device memory."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
@@ -36,11 +36,11 @@ class Offload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to train: degrees of the axes, ZeRO stage, micro-batch size (sequences) and how many of them a step has.
+    """One training configuration: degrees of the axes, ZeRO stage, micro-batch size and number of micro-batches.
 
-    `ep` is carved out of `dp` x `cp`, as torchtitan and Megatron do, so that it takes no devices of its own.
-    `micro_batches` counts those that one data-parallel rank works through in a step. `replicas` is how many copies
-    of the shards hybrid sharding keeps; 1: ZeRO shards over all of dp x cp.
+    `ep` is part of `dp` x `cp`, as in torchtitan and Megatron, so it needs no devices of its own. `micro_batches` is
+    the number per data-parallel rank and step. `replicas` is the number of copies of hybrid sharding; with 1, ZeRO
+    shards over all of dp x cp.
     """
 
     dp: int = 1
@@ -56,42 +56,42 @@ class Configuration:
     recompute: Recompute = Recompute.NONE
     dtype: str = "bf16"
     etp: int = 0
-    """Over how many ranks of tp each expert is divided; 0: over all where ep fits into dp x cp, else 1."""
+    """Tensor-parallel degree of each expert; 0: all of tp if ep fits in dp x cp, otherwise 1."""
     replicas: int = 1
     sequence_parallel: bool = True
     fused_attention: bool = True
     gradient_bytes: float = 0.0
-    """Bytes of a gradient in memory; 0: what the trainer does by habit."""
+    """Bytes per gradient in memory; 0: as the trainer does."""
     recompute_layers: int = 0
-    """Layers of each stage that full recomputation computes again (Megatron's method `block`); 0: all of them."""
+    """Layers per stage that full recomputation repeats (Megatron's method `block`); 0: all of them."""
     recompute_group: int = 1
-    """Layers that share one kept input and are unfolded together in backward (Megatron's method `uniform`)."""
+    """Layers that share one stored input and are recomputed together (Megatron's method `uniform`)."""
     offload: Offload = Offload.NONE
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """Number of devices."""
         return self.dp * self.tp * self.cp * self.pp
 
     @property
     def batch(self) -> int:
-        """How many sequences a step has over all ranks."""
+        """Number of sequences per step over all ranks."""
         return self.dp * self.micro_batch * self.micro_batches
 
     @property
     def shards(self) -> int:
-        """Over how many ranks a parameter outside the experts is sharded, where ZeRO shards it."""
+        """Number of ranks over which ZeRO shards a parameter outside the experts."""
         return self.dp * self.cp // self.replicas
 
     @property
     def stages(self) -> int:
-        """How many stages its pipeline has; V-shaped schedules always have two on each rank."""
+        """Number of pipeline stages; V-shaped schedules always have two per rank."""
         schedule = named(self.schedule)
         is_folded = schedule is not None and schedule.traits.is_v_shaped and self.pp > 1
         return self.pp * (2 if is_folded else self.chunks)
 
     def __str__(self) -> str:
-        """Write it as a person would: only what is not the default."""
+        """Format only the settings that differ from the default."""
         axes = [f"{name}{size}" for name, size in self.degrees().items() if size > 1] or ["1 device"]
         words = [" ".join(axes), f"{self.micro_batches}x{self.micro_batch}"]
         if self.zero:
@@ -109,23 +109,23 @@ class Configuration:
         return ", ".join(words)
 
     def degrees(self) -> dict[str, int]:
-        """Give the degree of each axis."""
+        """Return the degree of each axis."""
         return {"dp": self.dp, "cp": self.cp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
 
 
 SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
 NONE, SELECTIVE, FULL = range(3)
-"""Places in `RECOMPUTES`."""
+"""Indices in `RECOMPUTES`."""
 ENDS = 2
-"""The embedding and the head: beside layers, what a pipeline is cut into."""
+"""Number of ends (embedding and head) that a pipeline distributes besides layers."""
 IS_LOOPED = np.array([schedule.traits.is_looped for schedule in SCHEDULES])
 IS_V_SHAPED = np.array([schedule.traits.is_v_shaped for schedule in SCHEDULES])
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Configurations as columns: each field is an array with one entry a configuration."""
+    """Configurations as columns: each field is an array with one entry per configuration."""
 
     dp: NDArray[Any]
     tp: NDArray[Any]
@@ -138,9 +138,9 @@ class Columns:
     micro_batches: NDArray[Any]
     chunks: NDArray[Any]
     schedule: NDArray[Any]
-    """Place in `SCHEDULES`."""
+    """Index in `SCHEDULES`."""
     recompute: NDArray[Any]
-    """Place in `RECOMPUTES`: 0 none, 1 selective, 2 full."""
+    """Index in `RECOMPUTES`: 0 none, 1 selective, 2 full."""
     width: NDArray[Any]
     """Bytes of an activation and of a weight."""
     sequence_parallel: NDArray[Any]
@@ -150,46 +150,46 @@ class Columns:
     recompute_layers: NDArray[Any]
     recompute_group: NDArray[Any]
     offload: NDArray[Any]
-    """Whether the optimizer lies in the host's memory."""
+    """Whether the optimizer is in host memory."""
 
     @property
     def stages_of_rank(self) -> NDArray[Any]:
-        """How many stages a pipeline rank holds; V-shaped schedules always have two."""
+        """Return the number of stages per pipeline rank; V-shaped schedules always have two."""
         return np.where(IS_V_SHAPED[self.schedule] & (self.pp > 1), 2, self.chunks)
 
     def recomputed(self, layers: Column, stages: Column) -> NDArray[Any]:
-        """How many of `layers` that so many stages hold together are wholly computed again."""
+        """Return how many of `layers`, in this number of stages, are fully recomputed."""
         in_part = np.minimum(self.recompute_layers * stages, layers)
         return np.where(self.recompute == FULL, np.where(self.recompute_layers > 0, in_part, layers), 0.0)
 
     @property
     def spread(self) -> NDArray[Any]:
-        """Over how many ranks of tp the parts outside of matrix products are divided: all with sequence parallelism."""
+        """Return the number of tp ranks over which the parts outside matrix products are divided."""
         return np.where(self.sequence_parallel, self.tp, 1)
 
     @property
     def expert_tp(self) -> NDArray[Any]:
-        """Over how many ranks of tp each expert is divided."""
+        """Return the number of tp ranks over which each expert is divided."""
         return np.where(self.etp > 0, self.etp, np.where(self.dp * self.cp % self.ep == 0, self.tp, 1))
 
     @property
     def expert_shards(self) -> NDArray[Any]:
-        """Over how many ranks an expert's parameter is replicated, and may be sharded."""
+        """Return the number of ranks over which an expert's parameter is replicated and can be sharded."""
         return np.asarray(np.maximum(self.shards * self.tp / (self.ep * self.expert_tp), 1))
 
     @property
     def shards(self) -> NDArray[Any]:
-        """Over how many ranks ZeRO shards: dp x cp, less what is replicated."""
+        """Return the number of ranks over which ZeRO shards: dp x cp, divided by replicas."""
         return np.asarray(self.dp * self.cp / self.replicas)
 
     @property
     def devices(self) -> NDArray[Any]:
-        """How many devices it takes."""
+        """Return the number of devices."""
         return np.asarray(self.dp * self.tp * self.cp * self.pp)
 
 
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
-    """Put configurations into columns; `gradient_bytes` where a configuration names none (0: as wide as weights)."""
+    """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
     names = (
         "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
         "recompute_layers", "recompute_group",
@@ -215,7 +215,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
 
 
 def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
-    """Name the first rule that makes a configuration impossible for a model; empty when there is none."""
+    """Return the first rule that makes a configuration impossible for a model, or an empty text."""
     c = configuration
     counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group)
     if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers) < 0:
@@ -225,7 +225,7 @@ def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
 
 
 def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
-    """Tell for each configuration whether it breaks a rule; all degrees and counts are at least 1."""
+    """Return for each configuration whether it breaks a rule; all degrees and counts are at least 1."""
     is_broken = np.zeros(len(np.atleast_1d(columns.dp)), bool)
     for broken, _ in _rules(model, columns, None):
         is_broken |= np.asarray(broken, bool)
@@ -233,7 +233,7 @@ def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
 
 
 def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> Iterator[tuple[Column, str]]:
-    """Give for each rule where it is broken, and the sentence that says so of one configuration."""
+    """Yield for each rule where it is broken, and its sentence for one configuration."""
     c, say = columns, one or Configuration()
     looped = IS_LOOPED[c.schedule]
     least = np.array([schedule.traits.micro_batches_per_rank for schedule in SCHEDULES])[c.schedule]
@@ -262,14 +262,14 @@ def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> It
 
 
 def _rules_of_stages(model: ModelEntry, c: Columns, say: Configuration) -> Iterator[tuple[Column, str]]:
-    # V-shaped schedules have two stages whether or not somebody says so.
+    # V-shaped schedules have two stages per rank, even if the option is missing.
     fixed = np.where(IS_V_SHAPED[c.schedule] & (c.chunks > 1), 2, 1)
     refused = (c.pp > 1) & ~IS_LOOPED[c.schedule] & (c.chunks != fixed)
     has = "two stages" if IS_V_SHAPED[np.ravel(c.schedule)[0]] else "one stage"
     yield refused, f"{say.schedule} has {has} on each rank, not {say.chunks}"
     stages = c.pp * c.stages_of_rank
     of_rank = int(np.ravel(c.stages_of_rank)[0])
-    # Megatron and torchtitan may count the embedding and the head as a layer each: they are then stages of their own.
+    # Megatron and torchtitan can count the embedding and the head as one layer each; they are then separate stages.
     too_many = stages > model.layers + ENDS
     yield too_many, f"{say.pp} x {of_rank} stages are more than the {model.layers} layers, embedding and head"
 

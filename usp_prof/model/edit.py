@@ -1,7 +1,7 @@
-"""Edit: a change of the run as plain data that can be typed, stored with a finding, and composed.
+"""Edit: a change of the run as plain data that can be typed, stored with a finding, and combined.
 
-``name=value,key=value``: the name says what changes, the keys where and how much, as in `comm_faster=2,axis=dp`,
-`rank_as_peers=7` or `schedule=interleaved,v=2`.
+``name=value,key=value``: the name is the kind of change, the keys are its place and amount, as in
+`comm_faster=2,axis=dp`, `rank_as_peers=7` or `schedule=interleaved,v=2`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _RANGES = {
     "rank": limits.RANK,
     "stage": limits.STAGE,
 }
-"""The range of the number behind a key or an edit's name; others are `limits.COUNT`."""
+"""Range of the number of a key or an edit's value; others use `limits.COUNT`."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change: `name` is what, `value` the word after it, `places` the further keys, sorted."""
+    """One change: `name` is its kind, `value` the text after it, `places` the other keys, sorted."""
 
     name: str
     value: str = ""
@@ -36,11 +36,11 @@ class Edit:
         return ",".join([head, *(f"{key}={value}" for key, value in self.places)])
 
     def place(self, key: str, default: str = "") -> str:
-        """Give the word of one key."""
+        """Return the text of one key."""
         return dict(self.places).get(key, default)
 
     def number(self, key: str = "", default: float | None = None) -> float:
-        """Give the number of one key, or of the value itself."""
+        """Return the number of one key, or of the value."""
         word = self.place(key) if key else self.value
         if not word and default is not None:
             return default
@@ -58,7 +58,7 @@ class Edit:
 
 
 def parse_edit(text: str) -> Edit:
-    """Read an edit."""
+    """Parse an edit."""
     parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     if not parts or any(not _WORD.match(name) for name, _, _ in parts):
         raise UsageError(f"{text!r} is not an edit", hint="write it like comm_faster=2,axis=dp")

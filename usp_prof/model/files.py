@@ -1,6 +1,6 @@
-"""Files that a person names: read within bounds, checked against declared types, written whole.
+"""Files named by a user: read within limits, checked against declared types, written atomically.
 
-What is wrong with a path is said with the path, and what is wrong with the data with the field.
+Errors name the path, and for invalid data also the field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
-    """Read a small file; a pipe, a device, a folder or anything too large is refused."""
+    """Read a small file; pipes, devices, folders and files that are too large are refused."""
     file = Path(path)
     try:
         if not file.is_file():
@@ -47,7 +47,7 @@ def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
 
 
 def read_text(path: str | Path, what: str, hint: str) -> str:
-    """Read a small file of text, as editors and spreadsheets write it."""
+    """Read a small text file, as editors and spreadsheets write it."""
     try:
         return read_bytes(path, what, hint).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -67,13 +67,13 @@ def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - 
 
 
 def check_keys(text: bytes) -> None:
-    """Raise `ValueError` where an object of JSON holds a key twice: readers keep one of them, and say nothing."""
+    """Raise `ValueError` if a JSON object has a key twice: parsers silently keep one of them."""
     if twice := keys_held_twice(text):
         raise ValueError(f"{twice[0]!r} is twice in one object")
 
 
 def keys_held_twice(text: bytes) -> list[str]:
-    """List the keys that an object of JSON text holds more than once."""
+    """Return the keys that a JSON object has more than once."""
     twice: dict[str, None] = {}
 
     def seen(pairs: list[tuple[str, Any]]) -> None:
@@ -86,7 +86,7 @@ def keys_held_twice(text: bytes) -> list[str]:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether there is such a file or folder; there is none of a name that is longer than names may be."""
+    """Return whether a file or folder exists; names that are too long do not."""
     try:
         return path.exists()
     except OSError:
@@ -94,7 +94,7 @@ def is_there(path: Path) -> bool:
 
 
 def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a table of text: its columns and its rows. A cell that is left out is empty; one too many is refused."""
+    """Read columns and rows of a text table. Missing cells are empty; extra cells are refused."""
     reader = csv.DictReader(file, restval="")
     try:
         rows = list(reader)
@@ -107,7 +107,7 @@ def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, 
 
 
 def check_depth(data: object, most: int = MAX_DEPTH) -> None:
-    """Raise `ValueError` where lists and objects lie deeper inside one another than anybody writes them."""
+    """Raise `ValueError` if lists and objects are nested too deeply."""
     if most < 0:
         raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
@@ -116,7 +116,7 @@ def check_depth(data: object, most: int = MAX_DEPTH) -> None:
 
 
 def check_name(path: str | Path, hint: str = "choose another file with -o") -> None:
-    """Refuse a name that no file can have: with a zero byte, or letters that no encoding has."""
+    """Refuse an impossible file name: with a zero byte, or characters without an encoding."""
     name = str(path)
     try:
         os.fsencode(name)
@@ -127,11 +127,11 @@ def check_name(path: str | Path, hint: str = "choose another file with -o") -> N
 
 
 LONGEST_NAME = 255
-"""Bytes of a name, on every file system that there is."""
+"""Bytes of a file name that every file system supports."""
 
 
 def check_file_name(path: str | Path, hint: str = "choose another file with -o") -> None:
-    """Refuse a name that no file can have, or that a folder has."""
+    """Refuse an impossible file name, or one of an existing folder."""
     check_name(path, hint)
     if not Path(path).name or str(path).endswith(("/", os.sep)):
         raise InputError(f"cannot write {str(path)!r}: it names no file", hint=hint)
@@ -143,7 +143,7 @@ def check_file_name(path: str | Path, hint: str = "choose another file with -o")
 
 @contextmanager
 def written(path: str | Path, hint: str = "choose another file with -o") -> Iterator[IO[bytes]]:
-    """Open a file to write; it is there whole, or not at all. A full disk stays an `OSError`: no path helps."""
+    """Open a file for writing that appears complete or not at all. A full disk stays an `OSError`: no path helps."""
     check_file_name(path, hint)
     try:
         with whole_file(Path(path)) as file:
@@ -155,15 +155,15 @@ def written(path: str | Path, hint: str = "choose another file with -o") -> Iter
 
 
 def write(path: str | Path, data: bytes | str, hint: str = "choose another file with -o") -> None:
-    """Write a file at once."""
+    """Write a file atomically."""
     with written(path, hint) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
 def add_to(path: str | Path, data: str, hint: str) -> None:
-    """Add to a file that others may add to at the same time, such as the summary of a CI step: all of it, or nothing.
+    """Append to a file that others may append to at the same time, such as the summary of a CI step: all or nothing.
 
-    A device or a pipe is written to as it is.
+    Devices and pipes are written directly.
     """
     check_file_name(path, hint)
     try:
@@ -171,7 +171,7 @@ def add_to(path: str | Path, data: str, hint: str) -> None:
             write(path, data, hint)
             return
         if Path(path).exists():
-            read_text(path, "file", hint)  # one of another encoding would be spoilt
+            read_text(path, "file", hint)  # appending would corrupt another encoding
         append_at_once(Path(path), data.encode())
     except OSError as error:
         if error.errno in NO_ROOM:
@@ -179,25 +179,25 @@ def add_to(path: str | Path, data: str, hint: str) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}", hint=hint) from None
 
 
-# Plain data against declared types: JSON that a person wrote becomes a dataclass, or an error that names the field.
+# Plain data checked against types: JSON becomes a dataclass, or an error that names the field.
 
 T = TypeVar("T")
 
 ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
-"""What data of another shape raises where it is taken apart."""
+"""Exceptions that data of another shape raises when it is parsed."""
 
 
 def checked(kind: type[T], data: object) -> T:
-    """Give data as a dataclass with every field of its declared type; raises one of `ERRORS`.
+    """Convert data to a dataclass with every field of its declared type, or raise one of `ERRORS`.
 
-    Numbers are finite, and whole ones such that a double holds them exactly.
+    Numbers must be finite, and integers exact as doubles.
     """
     check_numbers(data)
     return msgspec.convert(data, kind)
 
 
 def check_numbers(data: object, where: str = "") -> None:
-    """Raise `ValueError` where a number, however deep, is not finite or too large to count anything."""
+    """Raise `ValueError` if a number at any depth is not finite or too large for a count."""
     if isinstance(data, dict):
         for key, inner in data.items():
             check_numbers(inner, f"{where}.{key}" if where else str(key))
@@ -211,7 +211,7 @@ def check_numbers(data: object, where: str = "") -> None:
 
 
 def is_later(data: object, format_name: str, version: int) -> bool:
-    """Say whether decoded JSON is a file of a format of ours, in a later version than this one."""
+    """Return whether decoded JSON is a file of one of our formats in a later version."""
     if not isinstance(data, dict) or data.get("format") != format_name:
         return False
     written = data.get("version")

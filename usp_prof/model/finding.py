@@ -1,4 +1,4 @@
-"""Finding: a named pattern, its place, an edit of the run as plain data, and what the edit is worth."""
+"""Finding: a named pattern, its place, an edit of the run as plain data, and the gain of the edit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMPTY: PlainMap = MappingProxyType({})
 
 
 class Basis(StrEnum):
-    """How a gain was got."""
+    """How a gain was determined."""
 
     REPLAYED = "replayed"
     MODELLED = "modelled"
@@ -25,7 +25,7 @@ class Basis(StrEnum):
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """Importance of a finding."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -34,10 +34,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. Gains are fractions of the job's step; `error_fraction` is the gain's own uncertainty.
+    """One finding. Gains are fractions of the job's step; `error_fraction` is the uncertainty of the gain.
 
-    `cumulative_gain_fraction` is the most that this and some of the findings before it gain together. `part_of` is the
-    place in the list of an earlier finding with the same cause, -1 where it is a cause of its own.
+    `cumulative_gain_fraction` is the largest gain of this and some of the earlier findings together. `part_of` is the
+    index of an earlier finding with the same cause, or -1.
     """
 
     code: str
@@ -54,15 +54,15 @@ class Finding:
     settings: PlainMap = field(default_factory=lambda: EMPTY)
     part_of: int = -1
     rows: str = ""
-    """A SELECT over the run's tables whose rows prove it."""
+    """A SELECT over the run's tables whose rows prove the finding."""
     is_choice: bool = False
-    """The run's configuration costs this time: it is nothing's effect, and goes away with nothing else."""
+    """Whether the run's configuration costs this time, so that it is not the effect of another finding."""
     step_ns: float = 0.0
-    """The step that the gain is a share of: the replayed mean, without what recording adds if that is known."""
+    """The step that the gain is a share of: the replayed mean, without the cost of recording if known."""
 
     @property
     def certain_gain_fraction(self) -> float:
-        """The gain less its error: what is certain of it, below 0 where nothing is."""
+        """Gain minus error; negative if nothing is certain."""
         return self.gain_fraction - self.error_fraction
 
     @property
@@ -72,25 +72,25 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where it is, in words: `axis tp, rank 3`; empty where it is of the whole run."""
+        """The place in words: `axis tp, rank 3`; empty for the whole run."""
         return ", ".join(f"{key} {value}" for key, value in self.where.items())
 
     @property
     def is_noise(self) -> bool:
-        """Whether the gain does not exceed its error: no reason to act."""
+        """Whether the gain does not exceed its error."""
         return self.gain_fraction > 0 and self.certain_gain_fraction <= 0
 
 
 GAIN = Range(-math.inf, 1.0)
-"""Range of a gain: no change saves more than the whole step, while a bad one may lengthen it without bound."""
+"""Range of a gain: a change saves at most the whole step, but can lengthen it without limit."""
 
 LEAST_LOSS = 0.01
-"""A smaller share of the step is no loss to be divided among parts."""
+"""Smaller losses, as a share of the step, are not attributed to parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdealStep:
-    """The mean step as measured and with all ranks alike; `unknown` says why the latter is not known, else empty."""
+    """The measured mean step, and the one with all ranks like their peers; `unknown` is the reason if missing."""
 
     step_ns: float
     ideal_ns: float
@@ -99,7 +99,7 @@ class IdealStep:
 
     @property
     def slowdown(self) -> float | None:
-        """S: how many times its ideal the step takes; `None` where that is not known."""
+        """S: the step divided by its ideal, or `None`."""
         return None if self.unknown or self.ideal_ns <= 0 else self.step_ns / self.ideal_ns
 
     @property
@@ -118,7 +118,7 @@ JOB_SLOWDOWN = Metric(
 
 
 def slowdown_values(ideal: IdealStep | None) -> list[Value]:
-    """Give the metric value of a run whose ideal is known."""
+    """Return the metric value of a run with a known ideal."""
     if ideal is None or ideal.slowdown is None:
         return []
     return [Value(JOB_SLOWDOWN, ideal.slowdown)]
@@ -126,9 +126,9 @@ def slowdown_values(ideal: IdealStep | None) -> list[Value]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The findings, most important first, which rules could not be asked, and the step with all ranks alike."""
+    """Findings, most important first, skipped rules, and the step with all ranks like their peers."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[HealthRow, ...]
     ideal: IdealStep | None = None
-    """`None` of one rank alone, which is nobody's equal."""
+    """`None` for a single rank, which has no peers."""

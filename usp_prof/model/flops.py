@@ -1,6 +1,7 @@
-"""FLOP of a token by a named convention, and a model's description from a file.
+"""FLOPs per token by a named convention, and model descriptions from files.
 
-A description is our own fields (a manifest's `model`), or a Hugging Face `config.json`, which is read layer by layer.
+A description has our own fields (a manifest's `model`), or is a Hugging Face `config.json`, which is read layer by
+layer.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HFU_FACTOR = {"": 1.0, "none": 1.0, "full": 4 / 3}
-"""What full recomputation costs over the model's own FLOP: forward once more. Selective recomputation is counted."""
+"""Cost of full recomputation relative to model FLOPs: one more forward. Selective recomputation is counted."""
 
 
 def check_convention(name: str) -> str:
-    """Give the convention's name back, or say which there are."""
+    """Return the name of the convention, or raise an error that lists all."""
     if name not in conventions.CONVENTIONS:
         raise unknown_name("FLOP convention", name, conventions.CONVENTIONS)
     return name
 
 
 def load(path: Path, sequence: int = 0) -> ModelEntry:
-    """Read a model description: the fields of our manifest, or a Hugging Face `config.json`.
+    """Load a model description: the fields of our manifest, or a Hugging Face `config.json`.
 
-    The longest sequence that a model allows says nothing about training, so that `sequence` is never taken from it.
+    The longest sequence that a model allows says nothing about training, so `sequence` is never taken from it.
     """
     data = read_json(path, "model description", _HINT)
     if not isinstance(data, dict):
@@ -54,9 +55,9 @@ _HINT = "give a Hugging Face config.json, or JSON with layers, hidden, heads, kv
 
 
 def describe(data: Mapping[str, Any]) -> ModelEntry:
-    """Make a model description of our own fields, or of a Hugging Face configuration layer by layer.
+    """Build a model description from our own fields, or from a Hugging Face configuration layer by layer.
 
-    Fields of our own stand above those of a configuration that they are given with.
+    Our own fields take precedence over those of a configuration.
     """
     own = {field.name: data[field.name] for field in fields(ModelEntry) if data.get(field.name) is not None}
     if not architecture.is_configuration(data):
@@ -85,14 +86,14 @@ _DECLARE = 'add "flop_per_token": {"palm": ...} of your own count, or describe i
 
 
 def per_token(entry: ModelEntry, convention: str = conventions.DEFAULT) -> float | None:
-    """Give the model FLOP of one token, forward and backward, by a named convention; `None` when it cannot be known."""
+    """Return model FLOPs per token (forward and backward) under `convention`, or `None` if unknown."""
     check_convention(convention)
     declared = entry.flop_per_token.get(convention)
     return declared or conventions.flop_per_token(entry).get(convention)
 
 
 def hardware_per_token(entry: ModelEntry, convention: str, recompute: str) -> float | None:
-    """Give the FLOP of one token that the hardware runs, recomputation included; `None` when it cannot be known."""
+    """Return hardware FLOPs per token, including recomputation, or `None` if unknown."""
     model = per_token(entry, convention)
     if model is None:
         return None
@@ -104,9 +105,9 @@ def hardware_per_token(entry: ModelEntry, convention: str, recompute: str) -> fl
 
 
 def with_repeats(entry: ModelEntry, convention: str, products: float, attention: float) -> float | None:
-    """Give the FLOP of one token where forward's products and attention were seen to run again so many times.
+    """Return FLOPs per token if forward's products and attention ran again this number of times.
 
-    A third of each is forward. Attention that is no op of its own (NaN) is made of products.
+    A third of each is forward. Attention without an op of its own (NaN) consists of products.
     """
     model = per_token(entry, convention)
     if model is None:
@@ -117,12 +118,12 @@ def with_repeats(entry: ModelEntry, convention: str, products: float, attention:
 
 
 def _core_attention(entry: ModelEntry, convention: str) -> float:
-    """Count the scores and weighted values of forward once more, as selective recomputation does: a third of them."""
+    """Return the FLOPs of scores and weighted values in forward, which selective recomputation repeats: a third."""
     return (conventions.attention_flop_per_token(entry, convention) or 0.0) / 3
 
 
 def parts(entry: ModelEntry) -> dict[str, float]:
-    """Give the model FLOP of one token by what it is spent on, under `matmul`; used to explain differences."""
+    """Return model FLOPs per token by part, under `matmul`; used to explain differences."""
     multiplying, attention = conventions.multiplying_parameters(entry), conventions.attention_flop_per_token(entry)
     embedding = float(conventions.vocabulary_parameters(entry))
     return {

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from usp_prof.model.shape import Shape
 
 MASTER_AND_MOMENTS = 12
-"""Bytes of the optimizer per parameter in mixed precision: a float32 copy and Adam's two moments."""
+"""Optimizer bytes per parameter in mixed precision: a float32 copy and Adam's two moments."""
 LOGIT_BYTES = 10
-"""Bytes of a logit: as the head gives it, in float32, and its gradient."""
+"""Bytes per logit: the head's output, its float32 copy, and its gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The bytes of one rank at the peak of a step, part by part."""
+    """Bytes of one rank at the peak of a step, by part."""
 
     parameter_bytes: int
     gradient_bytes: int
@@ -57,21 +57,21 @@ class Footprint:
 
     @property
     def total_bytes(self) -> int:
-        """All parts together."""
+        """Sum of all parts."""
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, int]:
-        """Give the parts by name."""
+        """Return the parts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 Parts = dict[str, NDArray[Any]]
-"""Columns of the parts of `Footprint`, by the names of its fields: one entry a case."""
+"""Columns of the parts of `Footprint`, by field name: one entry per case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one pipeline rank holds: layers, vocabulary matrices, and micro-batches whose activations it keeps."""
+    """Content of one pipeline rank: layers, vocabulary matrices, and micro-batches with stored activations."""
 
     layers: Column
     embedding: Column
@@ -81,17 +81,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What a trainer keeps beyond the formulas; the default keeps nothing."""
+    """What a trainer stores beyond the formulas; the default is nothing."""
 
     activation_scale: Column = 1.0
     logit_bytes: Column = LOGIT_BYTES
     overhead_bytes: Column = 0.0
     buffer_fraction: Column = 0.0
-    """Of one rank's weights and gradients, that buckets and the allocator hold beside them."""
+    """Buckets and allocator overhead, as a fraction of a rank's weights and gradients."""
     offload_keeps: Column = 0.0
-    """Bytes of a weight's optimizer that stay on the device under ZeRO-2 and -3, where it lies in host memory."""
+    """Optimizer bytes per weight that stay on the device with offloading, under ZeRO-2 and -3."""
     first_stage_of_gradients: Column = 2
-    """ZeRO stage from which gradients are sharded; more where they add up whole until they are summed."""
+    """ZeRO stage from which gradients are sharded; higher if they accumulate in full."""
     first_stage_of_weights: Column = 3
 
 
@@ -99,27 +99,27 @@ PLAIN = Habits()
 
 
 def footprint(model: ModelEntry, configuration: Configuration, stage: Stage, *, gradient_bytes: int = 0) -> Footprint:
-    """Give what a rank of the stage needs; `gradient_bytes` per parameter where gradients are wider than weights."""
+    """Return the footprint of a rank of the stage; `gradient_bytes` applies if gradients are wider than weights."""
     parts = footprints(shape_of(model), columns_of([configuration], gradient_bytes), stage)
     return Footprint(**{part: round(float(np.ravel(size)[0])) for part, size in parts.items()})
 
 
 def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -> Parts:
-    """Give what a rank of each stage needs, for columns of configurations."""
+    """Return the footprint of a rank of each stage, for columns of configurations."""
     dense, routed = parameters(shape, c, stage)
     sharded = dense / c.shards + routed / c.expert_shards
 
     def held(bytes_each: Column, from_stage: Column) -> Column:
-        """Give the bytes of what ZeRO shards from a stage on, at so many bytes a weight."""
+        """Return the bytes of state that ZeRO shards from a stage on, at these bytes per weight."""
         return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
 
     optimizer = np.where(c.width == 4, 8, MASTER_AND_MOMENTS)
-    # In host memory it costs the device what the trainer's shards of weights stay there as masters (ZeRO-2 and -3).
+    # With offloading, the trainer's shards of weights stay on the device as masters (ZeRO-2 and -3).
     left_behind = np.where(c.zero >= 2, habits.offload_keeps, 0.0)
     optimizer = np.where(c.offload, np.minimum(left_behind, optimizer), optimizer)
     weights = held(c.width, habits.first_stage_of_weights)
     gradients = held(c.gradient_bytes, habits.first_stage_of_gradients)
-    # ZeRO-3 holds two layers gathered: the one that runs, and the next.
+    # ZeRO-3 has two gathered layers: the current one and the next.
     layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
     gathered = np.where(c.zero == 3, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
     tokens = c.micro_batch * shape.sequence / c.cp
@@ -137,8 +137,8 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
 
 
 def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
-    """Count the weights of a rank before data-parallel sharding: those every rank of dp and cp holds, and experts'."""
-    # A stage that has both ends of a model with tied embeddings holds one matrix for both.
+    """Count a rank's weights before data-parallel sharding: those of every dp and cp rank, and those of experts."""
+    # A stage with both ends of a model with tied embeddings has one matrix for both.
     is_shared = np.logical_and(stage.embedding, stage.head) & shape.tied
     matrices = np.where(stage.embedding, 1, 0) + np.where(stage.head, 1, 0) - np.where(is_shared, 1, 0)
     dense = stage.layers * shape.shared_parameters + matrices * shape.vocabulary * shape.hidden
@@ -146,11 +146,11 @@ def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
 
 
 def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
-    """Give what all layers of a stage keep of the micro-batches in flight, and the layer that is unfolded."""
+    """Return the activations of all layers of a stage: of micro-batches in flight, and of the recomputed layer."""
     layers = np.maximum(stage.layers, 1.0)
     again = c.recomputed(layers, c.stages_of_rank)
     whole = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute))
-    # A group of layers keeps the input of its first; the last group of a stage may be smaller.
+    # A group of layers stores the input of its first layer; the last group of a stage may be smaller.
     inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
     of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL))
     kept = ((layers - again) * whole + of_inputs) * stage.in_flight
@@ -158,8 +158,8 @@ def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
 
 
 def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
-    """Give what one layer keeps of one micro-batch, in bytes."""
-    # Each value is bytes of one token in half precision, a row of the table above; `hidden` is one tensor of width h.
+    """Return the activations of one layer and micro-batch, in bytes."""
+    # Each value is bytes per token in half precision, a row of the table above; `hidden` is one tensor of width h.
     hidden = 2.0 * shape.hidden / c.spread
     norms = 2 * hidden
     is_selective = np.asarray(recompute) == SELECTIVE

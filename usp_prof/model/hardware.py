@@ -1,7 +1,7 @@
-"""Hardware: dense peaks of devices by precision, memory and link bandwidth, each with where it was read.
+"""Devices: dense peaks by precision, memory and link bandwidth, each with its source.
 
-Peaks are dense: vendors' figures "with sparsity" are twice these and no training reaches them. An unknown device is
-`None` and never a default, since a guessed peak makes a wrong MFU that looks right.
+Peaks are dense: vendors' figures "with sparsity" are twice as high, and no training reaches them. An unknown device is
+`None`, never a default, because a guessed peak makes a wrong MFU that looks right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Precision(StrEnum):
-    """What arithmetic a matrix product runs in."""
+    """Arithmetic of a matrix product."""
 
     FP64 = "fp64"
     FP32 = "fp32"
@@ -35,17 +35,17 @@ ELEMENT_BYTES = {
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "bool": 1, "byte": 1, "unsigned char": 1, "char": 1,
     "signed char": 1, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "tf32": 4,
 }  # fmt: skip
-"""Bytes of one element, by PyTorch's spellings without their `c10::`, in lower case."""
+"""Bytes per element, by PyTorch's names without `c10::`, in lower case."""
 
 
 def precision(dtype: str) -> Precision | None:
-    """Give the precision that PyTorch calls by this name (`c10::BFloat16`, `Float`, `float8_e4m3fn`, ...)."""
+    """Return the precision for PyTorch's name (`c10::BFloat16`, `Float`, `float8_e4m3fn`, ...)."""
     word = _word(dtype)
     return Precision.FP8 if word.startswith("float8") or word == "fp8" else _SPELLINGS.get(word)
 
 
 def element_bytes(dtype: str) -> int:
-    """Give the bytes of one element; 0 when the type is not known."""
+    """Return the bytes per element; 0 for unknown types."""
     word = _word(dtype)
     return 1 if word.startswith("float8") else ELEMENT_BYTES.get(word, 0)
 
@@ -56,13 +56,13 @@ def _word(dtype: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. Rates are per second, 0 where no source gives one; links count one direction."""
+    """One device. Rates are per second, 0 without a source; links count one direction."""
 
     name: str
     pattern: str
-    """Found in the name that the driver gives, in lower case."""
+    """Pattern for the driver's name of the device, in lower case."""
     peaks: dict[Precision, float]
-    """Dense FLOP per second, of the precisions for which a source gives one."""
+    """Dense FLOPs per second, for each precision with a source."""
     memory_rate: float
     memory_bytes: float
     link: str
@@ -71,7 +71,7 @@ class Device:
     note: str = ""
 
     def peak(self, kind: Precision) -> float:
-        """Give the dense peak of a precision in FLOP per second; 0 when no source gives one."""
+        """Return the dense peak of a precision in FLOPs per second; 0 without a source."""
         return self.peaks.get(kind, 0.0)
 
 
@@ -87,7 +87,7 @@ def _device(
     name: str, pattern: str, *, memory: tuple[float, float], link: tuple[str, float], source: str, note: str = "",
     **peaks: float,
 ) -> Device:  # fmt: skip
-    """Make a device of the units in which data sheets give its figures."""
+    """Build a device from figures in the units of data sheets."""
     memory_rate, memory_size = memory
     link_name, link_rate = link
     return Device(
@@ -103,8 +103,8 @@ def _device(
     )
 
 
-# The first pattern that fits counts, so that special models stand before plain ones.
-# Peaks in TFLOP/s (none: no source gives one), memory in TB/s and GB, the link in GB/s of one direction.
+# The first matching pattern counts, so special models come before plain ones.
+# Peaks in TFLOP/s (missing without a source), memory in TB/s and GB, the link in GB/s per direction.
 DEVICES: tuple[Device, ...] = (
     _device("V100 SXM2 16GB", r"v100-sxm[23]-16gb",
             fp32=15.7, fp16=125, memory=(0.9, 16), link=("NVLink2", 150), source="NVIDIA V100 datasheet"),
@@ -263,10 +263,10 @@ _NAMED_MEMORY = re.compile(r"(?<!\d)(\d+) ?gb\b")
 
 
 def find(name: str) -> Device | None:
-    """Give the device that a driver calls by this name; `None` when the table does not know it.
+    """Return the device with this driver name, or `None` if unknown.
 
-    Neither a part of a device ("NVIDIA A100-SXM4-80GB MIG 3g.40gb") nor a board with less memory than the table's
-    ("NVIDIA A100-SXM-64GB") is known: its peaks are others.
+    Parts of a device ("NVIDIA A100-SXM4-80GB MIG 3g.40gb") and boards with less memory than in the table ("NVIDIA
+    A100-SXM-64GB") are unknown, because their peaks differ.
     """
     lowered = name.lower()
     exact = next((device for device in DEVICES if device.name.lower() == lowered), None)

@@ -1,4 +1,4 @@
-"""Memory snapshot of one device: what is held, by whom, and how it rose and fell."""
+"""Memory snapshot of one device: what is in use, by whom, and its history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A line that took memory which is in use at the snapshot."""
+    """A line of code that allocated memory in use at the snapshot."""
 
     where: str
     bytes: int
@@ -24,9 +24,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySnapshot:
-    """One device at the moment of the snapshot, and its history: what each event took or gave back.
+    """One device at the snapshot, and its history: bytes allocated or freed by each event.
 
-    `change` is of tensors' memory, `held_change` of what the allocator holds; both follow `time_us`.
+    `change` is the memory of tensors, `held_change` that of the allocator; both follow `time_us`.
     """
 
     device: int
@@ -49,22 +49,22 @@ class MemorySnapshot:
 
     @property
     def held(self) -> Ints:
-        """Bytes that the allocator holds after each event."""
+        """Bytes held by the allocator after each event."""
         return np.asarray(self.reserved - int(self.held_change.sum()) + np.cumsum(self.held_change))
 
     @property
     def peak(self) -> int:
-        """Most bytes in use within the history; what is in use now where there is none."""
+        """Most bytes in use in the history; bytes in use now without a history."""
         return int(self._from_the_start(self.in_use, self.allocated - int(self.change.sum())).max())
 
     @property
     def held_peak(self) -> int:
-        """Most bytes that the allocator held within the history."""
+        """Most bytes held by the allocator in the history."""
         return int(self._from_the_start(self.held, self.reserved - int(self.held_change.sum())).max())
 
     @property
     def held_at_peak(self) -> int:
-        """Bytes that the allocator held when most were in use."""
+        """Bytes held by the allocator when most were in use."""
         used = self._from_the_start(self.in_use, self.allocated - int(self.change.sum()))
         held = self._from_the_start(self.held, self.reserved - int(self.held_change.sum()))
         return int(held[int(used.argmax())])
@@ -75,5 +75,5 @@ class MemorySnapshot:
 
     @property
     def fragmentation(self) -> float:
-        """Reserved bytes that no tensor uses, over reserved."""
+        """Reserved bytes that no tensor uses, divided by reserved bytes."""
         return (self.reserved - self.allocated) / self.reserved if self.reserved else 0.0

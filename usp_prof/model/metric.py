@@ -1,7 +1,7 @@
-"""Metrics: id, unit, direction, range and dimensions; what the gate, the JSON, the dashboard and comparisons read.
+"""Metrics: id, unit, direction, range and dimensions; read by the gate, JSON, the dashboard and comparisons.
 
-Tables may change freely; metric ids are a contract. A figure outside its metric's range is not a figure: `sound`
-leaves it out, and `Values.refused` keeps it, so that health can say which input is impossible.
+Tables may change freely; metric ids are a contract. A value outside its metric's range is not shown: `sound` leaves it
+out, and `Values.refused` keeps it, so that health can name the impossible input.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_DIMS: Dims = MappingProxyType({})
 
 
 class Better(StrEnum):
-    """In which direction a metric improves."""
+    """Direction in which a metric improves."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -26,7 +26,7 @@ class Better(StrEnum):
 
 
 class Unit(StrEnum):
-    """The units that figures are kept in; writers format them."""
+    """Units of stored values; writers format them."""
 
     NS = "ns"
     FRACTION = "fraction"
@@ -40,12 +40,12 @@ class Unit(StrEnum):
 
 
 _ROUNDING = 1e-9
-"""Sums of floats may leave a range by this much of its bound."""
+"""Sums of floats may exceed a bound by this share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a metric's values can be; both ends included, infinity never."""
+    """Possible values of a metric; bounds included, infinity excluded."""
 
     low: float
     high: float = math.inf
@@ -57,7 +57,7 @@ class Range:
         return max(low, -sys.float_info.max), min(high, sys.float_info.max)
 
     def holds(self, value: float) -> bool:
-        """Return whether a value can be."""
+        """Return whether a value is possible."""
         low, high = self.bounds
         return low <= value <= high
 
@@ -76,10 +76,10 @@ NOT_NEGATIVE, SHARE, FROM_ONE, SIGNED = Range(0.0), Range(0.0, 1.0), Range(1.0),
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A declared metric. `dims` lists the dimensions its values may carry (rank, step, axis, stage, cause, ...).
+    """A declared metric. `dims` lists the dimensions that its values may have (rank, step, axis, stage, cause, ...).
 
-    `within` is the range of its values where its unit does not tell (a fraction lies between 0 and 1, all else is not
-    negative); `inputs` names what it is made of, to be doubted when it leaves the range.
+    `within` is the range of its values, if the unit does not determine it (fractions are between 0 and 1, all others
+    not negative). `inputs` names what it is computed from, to be checked if it leaves the range.
     """
 
     id: str
@@ -93,19 +93,19 @@ class Metric:
 
     @property
     def range(self) -> Range:
-        """What its values can be."""
+        """Range of its values."""
         if self.within is not None:
             return self.within
         return SHARE if self.unit is Unit.FRACTION else NOT_NEGATIVE
 
     def known(self, value: float) -> float:
-        """Give a figure that is shown in a table, NaN where it cannot be."""
+        """Return a value shown in a table, or NaN if it is impossible."""
         return value if self.range.holds(value) else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One measured value of a metric; without dimensions it is the whole."""
+    """One measured value of a metric; without dimensions it is the overall value."""
 
     metric: Metric
     value: float | int
@@ -113,7 +113,7 @@ class Value:
 
 
 class Values(list[Value]):
-    """Values that can be. `refused` holds those that were left out, since they lie outside their metric's range."""
+    """Possible values. `refused` has those outside of their metric's range."""
 
     def __init__(self, kept: Iterable[Value] = (), refused: Iterable[Value] = ()) -> None:
         super().__init__(kept)
@@ -121,7 +121,7 @@ class Values(list[Value]):
 
 
 def sound(values: Iterable[Value]) -> Values:
-    """Leave out what is not known (NaN) and what cannot be."""
+    """Return the values without unknown (NaN) and impossible ones."""
     kept, refused = [], []
     bounds: dict[str, tuple[float, float]] = {}  # by metric, of which there are few
     for value in values:

@@ -1,7 +1,7 @@
-"""Schemas of tables: a sentence for each table and one, with its unit, for each column.
+"""Schemas of tables: a sentence per table, and one with the unit per column.
 
-Conventions, so that columns stay plain arrays: integer columns are never null (-1 means absent), strings are never
-null ("" means absent), a float that is not known is NaN. Times are integer nanoseconds in columns named `*_ns`.
+Columns stay plain arrays: integer columns are never null (-1 means missing), strings are never null ("" means missing),
+and an unknown float is NaN. Times are integer nanoseconds in columns named `*_ns`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The types a column may have."""
+    """Types of a column."""
 
     INT = "int64"
     FLOAT = "float64"
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Scope(StrEnum):
-    """Whether a table is made of one rank's trace alone, or of all ranks together."""
+    """Whether a table is built from one rank's trace, or from all ranks together."""
 
     RANK = "rank"
     RUN = "run"
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One table: its name, meaning and columns. Every table's first column is `rank` unless its scope is the run."""
+    """One table: its name, meaning and columns. The first column is `rank`, unless the scope is the run."""
 
     name: str
     doc: str
@@ -47,27 +47,27 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The column names in order."""
+        """Column names in order."""
         return tuple(column.name for column in self.columns)
 
 
 def integer(name: str, doc: str, unit: str = "") -> Column:
-    """Declare an integer column; -1 means absent."""
+    """Declare an integer column; -1 means missing."""
     return Column(name, Kind.INT, doc, unit)
 
 
 def real(name: str, doc: str, unit: str = "") -> Column:
-    """Declare a float column; NaN means absent."""
+    """Declare a float column; NaN means missing."""
     return Column(name, Kind.FLOAT, doc, unit)
 
 
 def text(name: str, doc: str, unit: str = "") -> Column:
-    """Declare a text column; the empty string means absent."""
+    """Declare a text column; the empty string means missing."""
     return Column(name, Kind.TEXT, doc, unit)
 
 
 def flag(name: str, doc: str) -> Column:
-    """Declare a column of yes and no."""
+    """Declare a boolean column."""
     return Column(name, Kind.FLAG, doc)
 
 

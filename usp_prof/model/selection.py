@@ -1,4 +1,4 @@
-"""Selection: the ranks and steps to look at, and facts that a user adds because no trace holds them."""
+"""Selection: the ranks and steps to look at, and facts supplied by the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Ranks and steps to look at; `None` takes all. Steps are numbers as the trace counts them, both ends included."""
+    """Ranks and steps to look at; `None` selects all. Steps are numbers in the trace, both ends included."""
 
     ranks: tuple[int, ...] | None = None
     first_step: int | None = None
@@ -29,7 +29,7 @@ class Selection:
 
     @property
     def steps_in_words(self) -> str:
-        """Write the chosen steps shortly: 3, 3-7, 3 or later, up to 7; empty where all are taken."""
+        """The selected steps as text: 3, 3-7, 3 or later, up to 7; empty for all."""
         if self.first_step is None:
             return "" if self.last_step is None else f"up to {self.last_step}"
         if self.last_step is None:
@@ -37,12 +37,12 @@ class Selection:
         return f"{self.first_step}" if self.first_step == self.last_step else f"{self.first_step}-{self.last_step}"
 
     def takes_step(self, step: int) -> bool:
-        """Say whether a step lies inside."""
+        """Return whether a step is selected."""
         after = self.first_step is None or step >= self.first_step
         return after and (self.last_step is None or step <= self.last_step)
 
     def takes_steps(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of each of many steps whether it lies inside."""
+        """Return for each step whether it is selected."""
         inside = np.ones(len(steps), bool)
         if self.first_step is not None:
             inside &= steps >= self.first_step
@@ -55,7 +55,7 @@ EVERYTHING = Selection()
 
 
 def numbers(what: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
-    """Give numbers of ranks or steps (`what`) in order, each once; one alone may stand by itself."""
+    """Return sorted, distinct numbers of ranks or steps (`what`); a single number is accepted."""
     try:
         return tuple(sorted({index(number) for number in (chosen if isinstance(chosen, Iterable) else [chosen])}))
     except TypeError:
@@ -65,13 +65,13 @@ def numbers(what: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What is given by hand; each stands above what the manifest or the trace says."""
+    """Facts supplied by the user; each takes precedence over manifest and trace."""
 
     model: ModelEntry | None = None
     device: str = ""
     convention: str = conventions.DEFAULT
     tokens_per_step: int = 0
-    """Of all ranks together; 0: as the manifest says."""
+    """Over all ranks; 0: as in the manifest."""
     peak_flops: float = 0.0
     snapshots: tuple[MemorySnapshot, ...] = ()
 

@@ -1,6 +1,6 @@
-"""Shape: a model as the numbers that memory and time are worked out from, all of a layer being the mean over layers.
+"""Shape: a model as the numbers that determine memory and time, as means over its layers.
 
-Each field is one number, or an array with one entry a case, so that formulas run over tables of different models.
+Each field is one number, or an array with one entry per case, so that formulas work on tables of models.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
 
 Column = float | NDArray[Any]
-"""One number, or an array with one entry a case."""
+"""One number, or an array with one entry per case."""
 T = TypeVar("T")
 LATENT_FORMS = ("latent", "sparse")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model as numbers; everything of a layer is the mean over the model's layers."""
+    """A model as numbers; values per layer are means over the layers."""
 
     layers: Column
     hidden: Column
@@ -36,31 +36,31 @@ class Shape:
     key_value: Column
     """Width of all keys and values together, as attention sees them."""
     core_out: Column
-    """Width of what attention's core gives: heads x size of a value."""
+    """Width of the output of attention: heads x value size."""
     latent: Column
-    """Width of what queries, keys and values are projected up from (MLA); 0: they come from the layer's input."""
+    """Width from which queries, keys and values are projected up (MLA); 0: from the layer's input."""
     sequence: Column
     attention_in: Column
-    """Weights of a layer before attention's core, and after it."""
+    """Weights of a layer before the attention core, and after it."""
     attention_out: Column
     dense_width: Column
-    """Inner width that every token meets: dense blocks and shared experts, mean over layers."""
+    """Inner width used by every token: dense blocks and shared experts, mean over layers."""
     expert_width: Column
     experts: Column
     experts_per_token: Column
     mixed: Column
-    """Share of the layers that have experts."""
+    """Share of the layers with experts."""
     matrices: Column
     vocabulary: Column
     tied: Column
     shared_parameters: Column
     routed_parameters: Column
     core_flops: Column
-    """Forward FLOP of attention's scores and values (causal) and of recurrences' states, a token and layer."""
+    """Forward FLOPs of attention's scores and values (causal) and of recurrent states, per token and layer."""
 
 
 def stacked(rows: Sequence[T]) -> T:
-    """Make one record of columns out of records of numbers."""
+    """Combine records of numbers into one record of columns."""
     first = rows[0]
     names = [field.name for field in fields(first)]  # type: ignore[arg-type]
     if all(row is first for row in rows):
@@ -70,16 +70,16 @@ def stacked(rows: Sequence[T]) -> T:
 
 
 def missing_sizes(model: ModelEntry) -> list[str]:
-    """Name the sizes that a model's description lacks: without them it would be taken for a smaller model."""
+    """Return the sizes that a description lacks; without them it would look like a smaller model."""
     needed = ["layers", "hidden", "vocab"]
-    if not model.layer_order:  # layers that are described one by one bring the sizes of their blocks
+    if not model.layer_order:  # layers described separately have the sizes of their blocks
         dense = conventions.expert_layers(model) < model.layers or not model.expert_ffn_hidden
         needed += ["heads", *(["ffn_hidden"] if dense else [])]
     return [name for name in needed if getattr(model, name) < 1]
 
 
 def shape_of(model: ModelEntry) -> Shape:
-    """Describe a model as numbers."""
+    """Return a model as numbers."""
     mean = conventions.mean_layer(model)
     sparse = conventions.expert_layers(model) / model.layers
     expert = model.expert_ffn_hidden or model.ffn_hidden
@@ -99,8 +99,8 @@ def shape_of(model: ModelEntry) -> Shape:
         query = sum(block.heads * block.qk_size for block in cores) / model.layers
         key_value = sum(block.kv_heads * (block.qk_size + block.v_size) for block in cores) / model.layers
         core_out = sum(block.heads * block.v_size for block in cores) / model.layers
-        # A latent has a norm with one weight a channel, and these are all that such a block has beside its products
-        # (but for biases, which no published model with latents has).
+        # A latent has a norm with one weight per channel. Besides products, such a block has no other weights (except
+        # biases, which no published model with latents has).
         compressed = [block for block in cores if block.form in LATENT_FORMS]
         latent = sum(block.active_parameters - block.multiplying_parameters for block in compressed) / model.layers
     dense = mean.multiplying - attention - sparse * matrices * model.hidden * expert * model.experts_per_token

@@ -1,4 +1,4 @@
-"""Topology: the parallel axes, each rank's place on them, and the process groups."""
+"""Topology: parallel axes, the position of each rank, and process groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 
 class Axis(StrEnum):
-    """A parallel axis of the mesh, or what a group is when it is none."""
+    """A parallel axis of the mesh, or the kind of a group that has none."""
 
     DP = "dp"
     DP_REPLICATE = "dp_replicate"
@@ -23,7 +23,7 @@ class Axis(StrEnum):
 
 
 class AxisSource(StrEnum):
-    """How a group came to its axis, most trusted first (see the definitions)."""
+    """How the axis of a group is known, most trusted first (see the definitions)."""
 
     DESCRIPTION = "description"
     MANIFEST = "manifest"
@@ -34,7 +34,7 @@ class AxisSource(StrEnum):
 
 
 PARALLEL_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.TP, Axis.CP, Axis.PP, Axis.EP)
-"""The axes of a mesh, in the order in which screens show them."""
+"""Axes of a mesh, in display order."""
 
 
 NO_RANKS: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ Coordinates = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """One process group: identified by its name and its ranks together."""
+    """One process group, identified by name and ranks together."""
 
     key: str
     name: str = ""
@@ -54,35 +54,35 @@ class Group:
     axis: str = "unknown"
     axis_source: str = "none"
     axis_reason: str = ""
-    """Why an inferred axis is what it is; empty for any other."""
+    """Reason for an inferred axis; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The layout of a run, as far as the traces and the manifest tell."""
+    """Layout of a run, as far as traces and manifest show it."""
 
     axes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Size of each axis that is larger than one, in the order of the mesh (or of the screens, when inferred)."""
+    """Size of each axis above one, in mesh order (in display order if inferred)."""
     coordinates: Mapping[int, Coordinates] = field(default_factory=lambda: MappingProxyType({}))
-    """Place of each rank on each axis; empty when it cannot be known."""
+    """Position of each rank on each axis; empty if unknown."""
     groups: tuple[Group, ...] = ()
     source: str = "none"
-    """manifest, description, inferred or none: the weakest source that an axis rests on."""
+    """manifest, description, inferred or none: the weakest source of any axis."""
 
     def __reduce__(self) -> tuple[type[Topology], tuple[object, ...]]:
-        """Carry plain mappings: a read-only view of one cannot be pickled."""
+        """Pickle plain mappings: a read-only view cannot be pickled."""
         places = {rank: dict(place) for rank, place in self.coordinates.items()}
         return Topology, (dict(self.axes), places, self.groups, self.source)
 
     def group(self, key: str) -> Group | None:
-        """Find a group by its key."""
+        """Return a group by its key."""
         return next((group for group in self.groups if group.key == key), None)
 
     def axis_groups(self, axis: str) -> tuple[Group, ...]:
-        """Give the groups of one axis."""
+        """Return the groups of one axis."""
         return tuple(group for group in self.groups if group.axis == axis)
 
 
 def group_key(name: str, ranks: tuple[int, ...]) -> str:
-    """Name a group: its name and its ranks, since neither alone tells groups apart."""
+    """Return the key of a group: its name and ranks, since neither alone is unique."""
     return f"{name}@{','.join(map(str, ranks))}"

@@ -88,11 +88,11 @@ class Calibration:
         return abs(self.error_fraction) <= CLOSE
 
     def sentence(self) -> str:
-        """Say how far off the prediction of the run itself is."""
+        """Return how far off the prediction of the run itself is."""
         return f"the recorded step itself is predicted with an error of {self.error_fraction:+z.1%}: nothing is ranked"
 
     def missing(self) -> str:
-        """Say what would make the prediction better."""
+        """Return the input that would improve the prediction."""
         return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
 
 
@@ -137,13 +137,13 @@ def calibrate(tables: TableSet) -> Calibration:
 
 
 def _memory_bytes(tables: TableSet, device: Device | None) -> float:
-    """Give the smallest memory of the run's devices: as their driver says, else as the table of devices does."""
+    """Return the smallest memory of the run's devices: as their driver says, else as the table of devices does."""
     known = memory.capacity_of_ranks(tables, tables.ranks).values()
     return float(min(known, default=device.memory_bytes if device is not None else float("inf")))
 
 
 def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
-    """Say what the trace contradicts, and what to give in its place."""
+    """Return the inputs that the trace contradicts, and what to supply instead."""
     contradiction, _, hint = rows[0].detail.rpartition("; ")
     return InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
 
@@ -302,7 +302,7 @@ def _whole(values: list[Value], metric: str) -> float:
 
 
 def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:
-    """Give a metric by one dimension alone."""
+    """Return a metric by one dimension alone."""
     return {
         str(value.dims[dimension]): value.value
         for value in values

@@ -214,7 +214,7 @@ GROUPS = (2, 4, 8)
 
 
 def refined(c: Cases, stages: Stages, need: Bytes, room: float) -> tuple[Columns, Bytes]:
-    """Give further rows that fit, and what they need: partly recomputed, or in groups; none where these are pinned."""
+    """Return further rows that fit, and their memory: with partial or grouped recomputation, unless fixed."""
     is_full = (c.recompute == FULL) & (c.recompute_layers == 0) & (c.recompute_group == 1)
     fits = need <= room
     in_part, their_need = _least_layers(*_rows(c, stages, np.flatnonzero(is_full & fits)), room)
@@ -249,18 +249,18 @@ def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]
 
 
 def layers_of_stage(c: Cases) -> NDArray[np.int64]:
-    """Give the layers of the largest stage."""
+    """Return the layers of the largest stage."""
     stages = c.pp * c.stages_of_rank
     return np.asarray(-(-np.asarray(c.shape.layers) // stages), np.int64)
 
 
 def needs(c: Cases, stages: Stages) -> Bytes:
-    """Give the peak of the fullest rank of each case."""
+    """Return the peak of the fullest rank of each case."""
     return np.max([memory.total(rank_parts) for rank_parts in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
 
 
 def columns_of_cases(c: Cases) -> Columns:
-    """Give the configurations alone."""
+    """Return the configurations alone."""
     return Columns(**{field.name: getattr(c, field.name) for field in fields(Columns)})
 
 

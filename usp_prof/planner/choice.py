@@ -50,7 +50,7 @@ class RunnerUp:
     """The factor on that part from which on this plan is faster."""
 
     def within(self, first: Prediction) -> bool:
-        """Say whether the two cannot be told apart: the first's 80% interval holds this step."""
+        """Return whether the two cannot be told apart: the first's 80% interval holds this step."""
         return self.plan.step_ns <= first.step_high_ns
 
 
@@ -67,7 +67,7 @@ def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_])
 
 
 def runners_up(plans: Iterable[Prediction]) -> tuple[RunnerUp, ...]:
-    """Give the fastest plans whose degrees differ from each other's and from the first's."""
+    """Return the fastest plans whose degrees differ from each other's and from the first's."""
     first, *others = plans
     seen = {_degrees(first)}
     chosen: list[RunnerUp] = []
@@ -86,7 +86,7 @@ def _degrees(plan: Prediction) -> tuple[int, ...]:
 
 
 def parts(plan: Prediction) -> dict[str, float]:
-    """Give the parts of a step by name."""
+    """Return the parts of a step by name."""
     return {
         "compute": plan.compute_ns,
         **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()},

@@ -135,7 +135,7 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
 
 
 def _reached(device: Device, dtype: str) -> float:
-    """Give the share of its peak that was measured; fp16 reaches that of bf16. 0: nobody measured it."""
+    """Return the share of its peak that was measured; fp16 reaches that of bf16. 0: nobody measured it."""
     measured_in = "bf16" if dtype == "fp16" else dtype
     peak = _peak(device, measured_in)
     return 1e12 * REACHED.get((device.name, measured_in), 0.0) / peak if peak else 0.0
@@ -154,21 +154,21 @@ TREE_STEPS = 0.7
 
 
 def all_gather(c: Cases, axis: str, size: Column) -> Column:
-    """Give the seconds of an all-gather or a reduce-scatter of a tensor of `size` bytes in all."""
+    """Return the seconds of an all-gather or a reduce-scatter of a tensor of `size` bytes in all."""
     members, rate, hop = link(c, axis)
     time = members * hop + size * (members - 1) / members / rate
     return np.where(members > 1, time, 0.0)
 
 
 def all_reduce(c: Cases, axis: str, size: Column) -> Column:
-    """Give the seconds of an all-reduce."""
+    """Return the seconds of an all-reduce."""
     members, rate, hop = link(c, axis)
     time = TREE_STEPS * members * hop + 2 * size * (members - 1) / members / rate
     return np.where(members > 1, time, 0.0)
 
 
 def dispatch(c: Cases, size: Column) -> Column:
-    """Give the seconds of sending each token of `size` bytes a rank to its experts.
+    """Return the seconds of sending each token of `size` bytes a rank to its experts.
 
     Inside a node each chosen expert gets its copy; a node that holds several of a token's experts is sent one, by the
     sender's own card.
@@ -184,7 +184,7 @@ def dispatch(c: Cases, size: Column) -> Column:
 
 
 def send(c: Cases, axis: str, size: Column) -> Column:
-    """Give the seconds of one message to the neighbour on an axis."""
+    """Return the seconds of one message to the neighbour on an axis."""
     members = members_of(c, axis)
     outside = apart(c, axis) * members > c.machine.node
     rate = np.where(outside, c.machine.network_rate * c.profile.network_share, c.machine.link_rate)
@@ -193,7 +193,7 @@ def send(c: Cases, axis: str, size: Column) -> Column:
 
 
 def link(c: Cases, axis: str) -> tuple[Column, Column, Column]:
-    """Give members, rate, and latency of a step of a ring."""
+    """Return members, rate, and latency of a step of a ring."""
     members, inside = members_of(c, axis), apart(c, axis)
     outside = inside * members > c.machine.node
     inner = c.machine.link_rate * (1 - FEW_MEMBERS / np.maximum(members, 2) ** 2)

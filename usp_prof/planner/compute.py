@@ -53,12 +53,12 @@ class Direction:
     """What of backward gives the gradients of weights: one product for each of forward."""
 
     def scaled(self, factor: Column) -> Direction:
-        """Give all of it so many times as long."""
+        """Return all of it so many times as long."""
         return Direction(self.forward * factor, self.backward * factor, self.weights * factor)
 
 
 def product(c: Cases, rows: Column, columns: Column, inner: Column, peak: Column | None = None) -> Column:
-    """Give the seconds of a matrix product (rows x inner) (inner x columns)."""
+    """Return the seconds of a matrix product (rows x inner) (inner x columns)."""
     peak = c.machine.peak if peak is None else peak
     share = c.machine.efficiency * c.profile.gemm_share
     share = share * inner / (inner + SHORT_SUM)
@@ -68,7 +68,7 @@ def product(c: Cases, rows: Column, columns: Column, inner: Column, peak: Column
 
 
 def layer(c: Cases) -> Direction:
-    """Give what the mean layer takes on the device, recomputation in backward."""
+    """Return the device time of the mean layer, with recomputation in backward."""
     s = c.shape
     rows = c.tokens
     products = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
@@ -88,7 +88,7 @@ def layer(c: Cases) -> Direction:
 
 
 def experts(c: Cases) -> Column:
-    """Give the grouped products of one mixture: each expert has its own rows, and the fullest rank decides."""
+    """Return the grouped products of one mixture: each expert has its own rows, and the fullest rank decides."""
     s = c.shape
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
@@ -104,7 +104,7 @@ def experts(c: Cases) -> Column:
 
 
 def core_time(c: Cases) -> Column:
-    """Give attention's core forward."""
+    """Return attention's core forward."""
     s = c.shape
     flops = s.core_flops * c.tokens / c.tp
     # Context parallelism works block by block: short blocks fill the device badly, and each block's result is merged.
@@ -119,7 +119,7 @@ def core_time(c: Cases) -> Column:
 
 
 def elementwise(c: Cases) -> Column:
-    """Give what the bytes of norms, residuals, activations and rotary embedding take forward."""
+    """Return the forward time of norms, residuals, activations and rotary embeddings, by their bytes."""
     s = c.shape
     values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
     values = values + WIDTH_PASSES * s.matrices * _inner_width(c)
@@ -129,7 +129,7 @@ def elementwise(c: Cases) -> Column:
 
 
 def casting(c: Cases) -> Column:
-    """Give what casting the inputs of products to 8 bits takes, forward; backward casts gradients instead."""
+    """Return the forward time for casting inputs of products to 8 bits; backward casts gradients instead."""
     s = c.shape
     is_narrow = np.asarray(c.machine.peak) > np.asarray(c.machine.core_peak)
     values = c.profile.cast_passes * (s.hidden + s.query / c.tp + _inner_width(c))
@@ -137,13 +137,13 @@ def casting(c: Cases) -> Column:
 
 
 def _inner_width(c: Cases) -> Column:
-    """Give the width inside of feed-forward blocks on a rank, the chosen experts' copies of a token included."""
+    """Return the width inside of feed-forward blocks on a rank, the chosen experts' copies of a token included."""
     s = c.shape
     return s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
 
 
 def head(c: Cases) -> Direction:
-    """Give the product with the vocabulary and the loss."""
+    """Return the product with the vocabulary and the loss."""
     s = c.shape
     multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden, c.machine.core_peak)
     loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
@@ -160,5 +160,5 @@ def with_host(c: Cases, times: Direction) -> Direction:
 
 
 def joined(device: Column, host: Column) -> Column:
-    """Give about the greater of two times; where they are near, each holds the other up."""
+    """Return about the greater of two times; where they are near, each holds the other up."""
     return (device**4 + host**4) ** 0.25

@@ -36,12 +36,12 @@ READ_AND_WRITTEN = 2
 
 
 def beside(message: Column, compute: Column) -> Column:
-    """Give what shows of a message that travels beside compute."""
+    """Return the exposed part of a message that overlaps with compute."""
     return np.maximum(message - compute, LEAST_EXPOSED * np.asarray(message))
 
 
 def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
-    """Give what shows in the mean layer of the mean micro-batch, forward and backward together, layer by layer."""
+    """Return the exposed time of the mean layer and micro-batch, forward and backward together."""
     p = c.profile
     often = messages.times_a_step(c)
     forward_gathers = often.forward_gathers / c.micro_batches
@@ -69,7 +69,7 @@ def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
 
 
 def _beside_backward(c: Cases, gathered: Column, summed: Column, backward: Column) -> Column:
-    """Give what shows of a layer's gather and its sum in backward."""
+    """Return the exposed part of a layer's gather and of its reduction in backward."""
     hides = c.profile.gather_overlap * backward
     on_one_link = beside(gathered + summed, hides)
     on_two_links = np.maximum(beside(gathered, hides), beside(summed, backward))
@@ -79,7 +79,7 @@ def _beside_backward(c: Cases, gathered: Column, summed: Column, backward: Colum
 
 
 def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Column:
-    """Give what shows in a step beside what `in_a_layer` gives; `forward` and `backward` are of one micro-batch."""
+    """Return the exposed time per step outside `in_a_layer`; `forward` and `backward` are per micro-batch."""
     weights = messages.of_fullest(c, stages)
     layer_backward = backward / np.maximum(stages.layers.max(axis=0), 1)
     by_layer = _of_ends(c, weights.ends, forward, backward, layer_backward) * c.profile.sharded_exposed
@@ -89,7 +89,7 @@ def in_a_step(c: Cases, stages: Stages, forward: Column, backward: Column) -> Co
 
 
 def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: Column) -> Column:
-    """Give what shows of gradients that are summed in buckets, and of new weights that are gathered in as many."""
+    """Return the exposed part of bucketed gradient reductions and of the weight gathers after them."""
     p = c.profile
     shared, routed = weights.shared + weights.ends, weights.routed
     on_ring, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
@@ -153,27 +153,27 @@ def _is_shared(c: Cases) -> Column:
 
 
 def _on_ring(c: Cases, shared: Column, routed: Column) -> Column:
-    """Give what a ring over all shards would have to carry to send as much as shared weights and experts do."""
+    """Return the bytes of a ring over all shards that equal the messages of shared weights and experts."""
     return np.asarray(shared + routed * _shorter(c.expert_shards, c.shards))
 
 
 def _shorter(members: Column, of: Column) -> Column:
-    """Give what a ring of fewer members sends over what one of all sends, (n-1)/n each."""
+    """Return the bytes of a smaller ring relative to one of all ranks, (n-1)/n each."""
     return np.asarray((1 - 1 / np.maximum(members, 1)) / (1 - 1 / np.maximum(of, 2)))
 
 
 def gather(c: Cases, size: Column) -> Column:
-    """Give the seconds of gathering weights of `size` bytes in all."""
+    """Return the seconds of gathering weights of `size` bytes in all."""
     return _reached(c, cluster.all_gather, size)
 
 
 def reduce(c: Cases, size: Column) -> Column:
-    """Give the seconds of an all-reduce of gradients."""
+    """Return the seconds of an all-reduce of gradients."""
     return _reached(c, cluster.all_reduce, size)
 
 
 def scatter(c: Cases, size: Column) -> Column:
-    """Give the seconds of a reduce-scatter of gradients."""
+    """Return the seconds of a reduce-scatter of gradients."""
     return np.where(c.profile.gloo, reduce(c, size), gather(c, size))
 
 

@@ -49,7 +49,7 @@ class Work:
 
 
 def closed(c: Cases, work: Work, most: Column, whole: Column) -> Column:
-    """Give the seconds of filling and draining; `most` is a micro-batch on the busiest rank, `whole` on all ranks."""
+    """Return the seconds of filling and draining; `most` is a micro-batch on the busiest rank, `whole` on all ranks."""
     inputs, weights = work.layer[Kind.INPUT_GRADIENT], work.layer[Kind.WEIGHT_GRADIENT]
     before_weights = work.layer[Kind.FORWARD] + inputs
     left = np.maximum(before_weights - weights, 0.0) / (before_weights + weights)
@@ -59,7 +59,7 @@ def closed(c: Cases, work: Work, most: Column, whole: Column) -> Column:
 
 
 def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column:
-    """Give the same by simulation for schedules that split backward, and `closed_form` for all others.
+    """Return the same by simulation for schedules that split backward, and `closed_form` for all others.
 
     Messages between stages are no part of it. Cases with the same pipeline are simulated together, as columns.
     """
@@ -88,7 +88,7 @@ def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column
 def _durations(
     work: Work, held: tuple[int, ...], size: tuple[int, ...], rows: NDArray[np.int64]
 ) -> dict[tuple[int, Kind], Seconds]:
-    """Give the seconds of each stage's actions, one entry a row; B is I and W together."""
+    """Return the seconds of each stage's actions, one entry a row; B is I and W together."""
     of_layer, of_head = (
         {kind: np.broadcast_to(np.asarray(value, float), size)[rows] for kind, value in by_kind.items()}
         for by_kind in (work.layer, work.head)
@@ -131,7 +131,7 @@ def graph_of(schedule: Schedule, shape: Shape) -> Graph:
 
 
 def _window(graph: Graph, seconds: Mapping[tuple[int, Kind], Seconds]) -> Seconds:
-    """Give first start to last end: every action begins when the last that it waits for has ended."""
+    """Return first start to last end: every action begins when the last that it waits for has ended."""
     ends: list[Seconds] = []
     nothing = np.zeros_like(next(iter(seconds.values())))
     for action, before in zip(graph.actions, graph.waits_for, strict=True):

@@ -32,7 +32,7 @@ class Trainer(NamedTuple):
 
 
 def torchrun(c: Configuration) -> str:
-    """Give the words that start one process a device."""
+    """Return the words that start one process a device."""
     return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
 
 
@@ -47,7 +47,7 @@ OWN_DTYPES = ("fp32", "bf16", "fp8")
 
 
 def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Give the command, option by option."""
+    """Return the command, option by option."""
     words = [
         f"torchrun --nproc-per-node {c.devices} trainer/run.py --profile",
         f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
@@ -79,7 +79,7 @@ def preset(model: ModelEntry) -> str:
 
 
 def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Give what it refuses."""
+    """Yield the reasons why the trainer cannot run a configuration."""
     yield not preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
@@ -102,7 +102,7 @@ TORCHTITAN_CONFIGS = {
 
 
 def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Give the command, option by option."""
+    """Return the command, option by option."""
     module, config, _ = TORCHTITAN_CONFIGS[model.name]
     replicate = c.dp if c.zero == 0 else c.replicas
     # With a pipeline it cuts its local batch into micro-batches; without one it accumulates up to the global batch.
@@ -138,7 +138,7 @@ def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
 
 
 def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Give what it refuses."""
+    """Yield the reasons why the trainer cannot run a configuration."""
     yield (
         model.name not in TORCHTITAN_CONFIGS,
         f"it has no configuration of the model (it has {', '.join(TORCHTITAN_CONFIGS)})",
@@ -185,7 +185,7 @@ PLAIN_FORMS = ("full", "dense", "mixture")
 
 
 def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Give the command, option by option."""
+    """Return the command, option by option."""
     # Its own checks: one connection for overlap with tp or cp, more of them for its FSDP.
     words = [
         f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
@@ -211,7 +211,7 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
 
 
 def _megatron_recomputation(c: Configuration) -> str:
-    """Give what is computed again: `block` counts layers of a stage, `uniform` those that share an input."""
+    """Return the recomputation: `block` counts layers of a stage, `uniform` those that share an input."""
     if c.recompute is Recompute.NONE:
         return ""
     granularity = f"--recompute-granularity {c.recompute}"
@@ -255,7 +255,7 @@ def _megatron_experts(model: ModelEntry) -> list[str]:
 
 
 def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Give what it refuses."""
+    """Yield the reasons why the trainer cannot run a configuration."""
     blocks = [block for kind in model.layer_kinds for block in kind.blocks]
     is_plain = len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
     yield not is_plain, "layers that differ, or are not plain attention, need a script of their own"
@@ -282,7 +282,7 @@ TRAINERS = {
 
 
 def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Say why one of the `TRAINERS` cannot run a configuration; empty where it can."""
+    """Return why one of the `TRAINERS` cannot run a configuration; empty where it can."""
     if trainer not in TRAINERS:
         raise unknown_name("trainer", trainer, TRAINERS)
     rules = TRAINERS[trainer].rules(model, configuration)
@@ -290,14 +290,14 @@ def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> st
 
 
 def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Give the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
+    """Return the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
     if reason := refusal(trainer, model, configuration):
         raise UsageError(f"{trainer} cannot run {configuration}: {reason}", hint="choose another plan or trainer")
     return " ".join(TRAINERS[trainer].words(model, configuration))
 
 
 def command_or_reason(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Give the command, or a comment that says why there is none."""
+    """Return the command, or a comment that says why there is none."""
     try:
         return command(trainer, model, configuration)
     except UsageError as error:

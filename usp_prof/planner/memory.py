@@ -27,7 +27,7 @@ NO_STAGE = 4
 
 
 def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
-    """Give the footprint of the first, a middle and the last rank of each pipeline."""
+    """Return the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
     habits = habits_of(c.profile, c)
     held = [
@@ -38,7 +38,7 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
 
 
 def habits_of(p: Profile, c: Columns) -> Habits:
-    """Give what a trainer keeps beyond the formulas."""
+    """Return the memory of a trainer beyond the formulas."""
     keeps_gradients = (c.micro_batches > 1) & (messages.sums_a_step(p, c) == 1)
     # What a backward has gathered, PyTorch's pipelines keep for the next forward.
     keeps_weights = np.logical_and(p.is_fsdp2, c.pp > 1)
@@ -54,7 +54,7 @@ def habits_of(p: Profile, c: Columns) -> Habits:
 
 
 def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
-    """Give the footprint of every pipeline rank of one configuration."""
+    """Return the footprint of every pipeline rank of one configuration."""
     shape, columns = shape_of(model), columns_of([configuration], profile.gradient_bytes)
     schedule, chunks = int(columns.schedule[0]), configuration.chunks
     layers, kept = ranks_of(
@@ -82,7 +82,7 @@ def total(parts: Parts) -> NDArray[np.float64]:
 
 
 def fullest(of_ranks: tuple[Parts, ...]) -> Parts:
-    """Give the parts of the rank that needs most, case by case."""
+    """Return the parts of the rank that needs most, case by case."""
     worst = np.stack([total(rank_parts) for rank_parts in of_ranks]).argmax(axis=0)
     return {part: np.choose(worst, [rank_parts[part] for rank_parts in of_ranks]) for part in of_ranks[0]}
 
@@ -99,7 +99,7 @@ def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:
 
 
 def host_bytes(c: Cases, stages: Stages) -> Column:
-    """Give what an offloaded optimizer takes of the host's memory for one device; 0 where none is offloaded.
+    """Return the host memory of an offloaded optimizer per device; 0 without offloading.
 
     Master, two moments and the place where the gradient lands, in float32, and the weight before it goes back.
     """
@@ -107,6 +107,6 @@ def host_bytes(c: Cases, stages: Stages) -> Column:
 
 
 def fit_probability(peak: NDArray[np.float64], room: Column, spread: Column) -> NDArray[np.float64]:
-    """Give how likely a predicted peak stays below the room: logistic, 80% of the peaks within `spread`."""
+    """Return how likely a predicted peak stays below the room: logistic, 80% of the peaks within `spread`."""
     # A logistic distribution holds 80% within 2.197 scales on either side.
     return np.asarray(1 / (1 + (peak / room) ** (2.197 / np.asarray(spread))))

@@ -120,20 +120,20 @@ def of_fullest(c: Cases, stages: Stages) -> Weights:
 
 
 def gathered_bytes(c: Cases, weights: Weights) -> Column:
-    """Give the bytes of all weights that a rank's shards are gathered into in a step."""
+    """Return the bytes of all weights that a rank's shards are gathered into in a step."""
     often = times_a_step(c)
     of_layers = (weights.shared + weights.routed) * (often.forward_gathers + often.backward_gathers)
     return np.asarray((of_layers + weights.ends * often.end_gathers) * c.width)
 
 
 def summed_bytes(c: Cases, weights: Weights) -> Column:
-    """Give the bytes of all gradients that a rank sums over the others in a step."""
+    """Return the bytes of all gradients that a rank sums over the others in a step."""
     everything = weights.shared + weights.routed + weights.ends
     return np.asarray(everything * times_a_step(c).sums * gradient_width(c))
 
 
 def gradient_width(c: Cases) -> Column:
-    """Give the bytes of a gradient on its way: those of a weight at least."""
+    """Return the bytes of a gradient on its way: those of a weight at least."""
     return np.asarray(np.maximum(c.profile.sent_gradient_bytes, c.width))
 
 

@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("models.json")
 
 
 def model_named(name: str, sequence: int = 0) -> ModelEntry:
-    """Give a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
+    """Return a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
     path = Path(name)
     if path.suffix == ".json" or is_there(path):
         return _whole(load(path, sequence), path)
@@ -32,7 +32,7 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
 
 
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
-    """Give the model that is planned for: the one that was named, else that of the recorded run.
+    """Return the model that is planned for: the one that was named, else that of the recorded run.
 
     `hint` says how to give the sequence length that a description lacks.
     """
@@ -55,7 +55,7 @@ def _whole(model: ModelEntry, path: Path) -> ModelEntry:
 
 
 def not_modelled(model: ModelEntry) -> tuple[str, ...]:
-    """Say what of a model a plan leaves out, or takes for something simpler."""
+    """Return what a plan leaves out of a model, or simplifies."""
     notes = list(model.notes)
     some_mixed = 0 < model.moe_layers < model.layers
     if len(set(model.layer_order)) > 1 or (some_mixed and not model.layer_order):

@@ -104,7 +104,7 @@ class Plans:
     """Of those tried, what the question's trainer cannot run, by reason."""
 
     def pareto(self) -> tuple[Prediction, ...]:
-        """Give the plans that no other beats in both speed and memory, fastest first."""
+        """Return the plans that no other beats in both speed and memory, fastest first."""
         front: list[Prediction] = []
         for plan in self.best:
             if not front or plan.footprint.total_bytes < front[-1].footprint.total_bytes:
@@ -258,7 +258,7 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
 
 
 def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Prediction]:
-    """Give the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
+    """Return the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
     fastest: dict[tuple[int, int], Prediction] = {}
     for plan in plans.best:
         fastest.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)

@@ -64,7 +64,7 @@ def stages_of(c: Cases) -> Stages:
 
 
 def head_cost(s: Model) -> Column:
-    """Give the head's weights over those that a token meets in a layer: what dealing layers out by cost goes by."""
+    """Return the head's weights over those that a token meets in a layer: what dealing layers out by cost goes by."""
     inner = s.dense_width + s.mixed * s.experts_per_token * s.expert_width
     layer = s.attention_in + s.attention_out + s.matrices * s.hidden * inner
     return np.asarray(s.vocabulary * s.hidden / layer)
@@ -88,7 +88,7 @@ def _laid(
 def ranks_of(
     layers: int, ranks: int, chunks: int, schedule: int, micro_batches: int, *, uneven: bool, head: float
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Give for each pipeline rank its layers, and the micro-batches that it keeps; `head` in layers' cost."""
+    """Return for each pipeline rank its layers, and the micro-batches that it keeps; `head` in layers' cost."""
     kind = SCHEDULES[schedule]
     if kind.traits.is_v_shaped and ranks > 1:
         chunks = 2
@@ -108,7 +108,7 @@ def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float)
 
 
 def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
-    """Give the micro-batches that each rank keeps, in whole ranks' worth of activations."""
+    """Return the micro-batches that each rank keeps, in whole ranks' worth of activations."""
     p, m, v = shape.ranks, shape.micro_batches, shape.chunks
     if kind is Schedule.ONE_F_ONE_B:
         return tuple(float(min(m, p - rank)) for rank in range(p))

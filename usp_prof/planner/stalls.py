@@ -47,7 +47,7 @@ def crosses_nodes(c: Cases) -> Column:
 
 
 def held_up(c: Cases, layer: Column) -> Column:
-    """Give the seconds that a layer of `layer` seconds is held up by its launches, forward and backward together."""
+    """Return the seconds that a layer of `layer` seconds is held up by its launches, forward and backward together."""
     p = c.profile
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
     # Full recomputation launches forward, a third of all, once more.
@@ -58,12 +58,12 @@ def held_up(c: Cases, layer: Column) -> Column:
 
 
 def seconds(c: Cases) -> Column:
-    """Give the seconds that a stall adds to a step."""
+    """Return the seconds that a stall adds to a step."""
     return np.where(c.pp > 1, c.profile.stall * c.chunks * (c.pp - 1) / c.pp * c.micro_batches, 0.0)
 
 
 def chance(c: Cases, stages: Stages) -> Column:
-    """Give how likely a step stalls, by its links or its full memory; 0 where no stall was measured."""
+    """Return how likely a step stalls, by its links or its full memory; 0 where no stall was measured."""
     p = c.profile
     was_measured = np.asarray(p.stall) > 0
     if not np.any(was_measured):
@@ -74,7 +74,7 @@ def chance(c: Cases, stages: Stages) -> Column:
 
 
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
-    """Give how likely a pipeline's memory is full, by the planner's own prediction and its spread."""
+    """Return how likely a pipeline's memory is full, by the planner's own prediction and its spread."""
     peak = memory.total(memory.fullest(memory.of_stages(c, stages)))
     room = np.asarray(c.machine.memory_bytes) - c.profile.context_bytes
     return np.where(c.pp > 1, 1 - memory.fit_probability(peak, room, c.profile.memory_spread), 0.0)
@@ -91,11 +91,11 @@ def links(c: Cases) -> Column:
 
 
 def running(step: Column, stall: Column, chance: Column) -> Column:
-    """Give the step without a stall; `step` holds the stall where that is more likely than not."""
+    """Return the step without a stall; `step` holds the stall where that is more likely than not."""
     return step - np.where(np.asarray(chance) > LIKELY, stall, 0.0)
 
 
 def expected(step: Column, stall: Column, chance: Column) -> Column:
-    """Give the step at the mean speed: speeds, not times, of runs that stall and runs that do not are averaged."""
+    """Return the step at the mean speed: speeds, not times, of runs that stall and runs that do not are averaged."""
     without = running(step, stall, chance)
     return 1 / ((1 - chance) / without + chance / (without + stall))

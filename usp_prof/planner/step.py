@@ -49,12 +49,12 @@ class Step:
 
     @property
     def running(self) -> NDArray[np.float64]:
-        """Give the step where nothing stalls."""
+        """The step where nothing stalls."""
         return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """Give the step of the speed to be expected, of runs that stall and of those that do not."""
+        """The step of the speed to be expected, of runs that stall and of those that do not."""
         return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
 
 
@@ -110,7 +110,7 @@ def step(
 
 
 def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: Column) -> filling.Work:
-    """Tell forward, input gradient and weight gradient apart; messages (in `layer`) go with the first two."""
+    """Distinguish forward, input gradient and weight gradient; messages (in `layer`) go with the first two."""
     longer = layer / (times.forward + times.backward)
     forward = times.forward * longer
     return filling.Work(
@@ -122,7 +122,7 @@ def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: C
 
 
 def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[str, Column]:
-    """Give what of a layer's messages stays exposed, forward and backward of one micro-batch together."""
+    """Return the exposed part of a layer's messages, forward and backward of one micro-batch together."""
     s, p = c.shape, c.profile
     passes = 2.0 + c.recomputed_share
     size = c.tokens * s.hidden * c.width
@@ -147,7 +147,7 @@ def _ring(c: Cases) -> Column:
 
 
 def _waiting(c: Cases, filled: Column) -> Column:
-    """Give what the busiest rank waits in the pipeline: filling and draining (`filled`), and messages on the way."""
+    """Return the pipeline wait of the busiest rank: filling and draining (`filled`), and messages."""
     size = c.tokens * c.shape.hidden * c.width / c.spread
     hop = cluster.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
     travel = 2 * (c.pp - 1) * hop
@@ -157,7 +157,7 @@ def _waiting(c: Cases, filled: Column) -> Column:
 
 
 def _optimizer(c: Cases, stages: Stages) -> Column:
-    """Give the optimizer's bytes, read and written once, over the memory's rate: the device's, or its host's.
+    """Return the optimizer's bytes, read and written once, over the memory's rate: the device's, or its host's.
 
     Offloaded, gradients in float32 go down while the host updates what has arrived and weights come back: three stages
     that run side by side over slices, so that the slowest decides.

@@ -30,7 +30,7 @@ _PROFILE_KEY = "ProfilerStep"
 
 
 def profiler_enabled_elsewhere() -> bool:
-    """Say whether a profiler records on any thread."""
+    """Return whether a profiler records on any thread."""
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
@@ -53,17 +53,17 @@ def release_profiler() -> None:
 
 
 def profiler_is_claimed() -> bool:
-    """Say whether the profiler that was claimed is still there, on whatever thread: no other ended or replaced it."""
+    """Return whether the claimed profiler still exists on any thread, not ended or replaced by another."""
     return getattr(torch.autograd.profiler, "_is_profiler_enabled", _OURS) is _OURS
 
 
 def profiler_is_ours() -> bool:
-    """Say whether the profiler that was claimed is still the one that records on this thread."""
+    """Return whether the profiler that was claimed is still the one that records on this thread."""
     return profiler_enabled() and profiler_is_claimed()
 
 
 def profile_waits() -> bool:
-    """Say whether a `torch.profiler.profile` of the user's is open, be it idle, warming up or recording."""
+    """Return whether a `torch.profiler.profile` of the user's is open, be it idle, warming up or recording."""
     if not forget_profile():
         return False
     torch.autograd.profiler.KinetoStepTracker.init_step_count(_PROFILE_KEY)
@@ -77,12 +77,12 @@ def forget_profile() -> bool:
 
 
 def collection_stopped() -> bool:
-    """Say whether the device's activity was cut short because its buffers were full."""
+    """Return whether the device's activity was cut short because its buffers were full."""
     return bool(getattr(torch.autograd, "_is_kineto_stopped", bool)())
 
 
 def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs miss half of its methods
-    """Give the key-value store of the default process group, which every rank reaches without a collective."""
+    """Return the key-value store of the default process group, which every rank reaches without a collective."""
     getter = getattr(c10d, "_get_default_store", None)
     if getter is None or not dist.is_initialized():
         return None
@@ -99,7 +99,7 @@ def local_groups() -> list[dist.ProcessGroup]:
 
 
 def flight_entries() -> list[Mapping[str, Any]] | None:
-    """Give the collectives that the flight recorder holds; `None` where this torch has no flight recorder."""
+    """Return the collectives that the flight recorder holds; `None` where this torch has no flight recorder."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)  # noqa: SLF001
     if dump is None:
         return None

@@ -47,12 +47,12 @@ class Outcome:
 
 
 def trace_name(rank: int) -> str:
-    """Give the file name of a rank's trace."""
+    """Return the file name of a rank's trace."""
     return f"rank{rank}.json.gz"
 
 
 def metadata(manifest: Manifest) -> tuple[str, str]:
-    """Give what a profiler has to be told before it starts: Kineto silently drops what is added later."""
+    """Return the metadata to set before a profiler starts: Kineto silently drops later additions."""
     return TRACE_METADATA_KEY, _text(manifest)
 
 
@@ -135,7 +135,7 @@ class Enriched:
 
 
 def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntry], rank: int) -> Enriched:
-    """Tell each gloo event its group, sequence number, sizes and dtype, and each transfer its peer where known."""
+    """Assign each gloo event its group, sequence number, sizes and dtype, and each transfer its peer if known."""
     events = find_events(text, (_GLOO,))
     collectives = [event for event in events if event.name not in _TRANSFERS]
     if not events:
@@ -158,7 +158,7 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
 
 
 def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, Any]:
-    """Give a collective as NCCL's kernels carry it."""
+    """Return a collective as NCCL's kernels carry it."""
     entry, operator = joined.entry, joined.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")
     inside, outside = entry.in_elements, entry.out_elements
@@ -223,7 +223,7 @@ def peers(
     groups: Sequence[GroupEntry],
     rank: int,
 ) -> dict[int, dict[str, Any]]:
-    """Give, by place in `transfers`, what can be told of each: global peer, and the group where only one fits."""
+    """Return , by place in `transfers`, what can be told of each: global peer, and the group where only one fits."""
     callers = _callers(operators)
     arguments: dict[int, dict[str, Any]] = {}
     for place, transfer in enumerate(transfers):
@@ -245,7 +245,7 @@ def peers(
 
 
 def size_arguments(transfer: TextEvent) -> dict[str, Any]:
-    """Give a transfer's name, size and dtype as NCCL's kernels carry them."""
+    """Return a transfer's name, size and dtype as NCCL's kernels carry them."""
     arguments: dict[str, Any] = {"Collective name": "send" if transfer.name == GLOO_SEND else "recv"}
     count = elements(transfer.args.get("Input Dims", ()))
     if count:
@@ -255,7 +255,7 @@ def size_arguments(transfer: TextEvent) -> dict[str, Any]:
 
 
 def group_arguments(group: GroupEntry) -> dict[str, Any]:
-    """Give a group as NCCL's kernels carry it."""
+    """Return a group as NCCL's kernels carry it."""
     return {
         "Group size": len(group.ranks),
         "Process Group Name": group.name,
@@ -274,7 +274,7 @@ def _callers(operators: Sequence[TextEvent]) -> dict[int, list[_Caller]]:
 
 
 def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller | None:
-    """Give the operator within which a transfer began, on the same thread (gloo posts where it is called)."""
+    """Return the operator within which a transfer began, on the same thread (gloo posts where it is called)."""
     of_thread = callers.get(transfer.thread, [])
     last = bisect_right([one.operator.start_ns for one in of_thread], transfer.start_ns)
     if last and transfer.start_ns <= of_thread[last - 1].operator.end_ns:
@@ -283,7 +283,7 @@ def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller |
 
 
 def _candidates(operator: TextEvent, marks: Sequence[TextEvent], groups: Sequence[GroupEntry]) -> Sequence[GroupEntry]:
-    """Give the groups of the axis of the innermost mark around the operator; all groups where no mark says."""
+    """Return the groups of the axis of the innermost mark around the operator; all groups where no mark says."""
     around = [
         mark
         for mark in marks

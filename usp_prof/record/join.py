@@ -102,7 +102,7 @@ class _Call:
 def join(
     events: Sequence[TextEvent], operators: Sequence[TextEvent], entries: Sequence[FlightEntry], groups: Sequence[str]
 ) -> dict[int, Joined]:
-    """Give, by place in `events`, the collective that each event ran; `groups` are in the order of their making."""
+    """Return , by place in `events`, the collective that each event ran; `groups` are in the order of their making."""
     sized = any("Input Dims" in event.args for event in events)
     calls: dict[str, list[_Call]] = defaultdict(list)
     for entry, operator in calls_within(entries, operators):
@@ -135,7 +135,7 @@ def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent])
 
 
 def family(name: str) -> str:
-    """Give what kind of collective a gloo event or an operator is: `c10d::_allgather_base_` is an allgather."""
+    """Return the collective of a gloo event or operator: `c10d::_allgather_base_` is an allgather."""
     word = name.rpartition("::")[2].rpartition(":")[2]
     parts = [part for part in word.split("_") if part not in {"", "base", "coalesced", "into", "tensor", "monitored"}]
     return "".join(parts)
@@ -168,7 +168,7 @@ def _owners(
     events: Sequence[TextEvent],
     order: Sequence[str],
 ) -> dict[int, str]:
-    """Give each worker thread its group: blocks of neighbouring threads, at the least total misfit."""
+    """Assign each worker thread its group: blocks of adjacent threads with the least total misfit."""
     numbers = sorted(threads)
     nobody: tuple[str, ...] = ()
     # best[n]: the least misfit of giving the first n threads to the groups so far, and who owns each of them.
@@ -210,7 +210,7 @@ def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], ev
 def _likeliest(
     places: Sequence[int], calls: Mapping[str, list[_Call]], kinds: Sequence[Kind], events: Sequence[TextEvent]
 ) -> str:
-    """Give the group whose calls of the same kinds came shortest before the thread's events."""
+    """Return the group whose calls of the same kinds came shortest before the thread's events."""
 
     def delay(group: str) -> float:
         moments: dict[Kind, list[int]] = defaultdict(list)

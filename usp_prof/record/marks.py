@@ -140,7 +140,7 @@ class Notes:
         self._noted.append((name, thread, begin_ns, end_ns))
 
     def events(self, base_ns: int) -> Iterator[str]:
-        """Give each as an event of a trace whose times count from `base_ns`, in microseconds."""
+        """Yield each mark as a trace event, in microseconds since `base_ns`."""
         process = os.getpid()
         for name, thread, begin_ns, end_ns in self._noted:
             where = {"ph": "X", "cat": "user_annotation", "name": name, "pid": process, "tid": thread}

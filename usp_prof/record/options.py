@@ -72,11 +72,11 @@ class Window:
 
     @property
     def last_step(self) -> int:
-        """Give the number of steps after which all windows are written; 0 when they repeat for ever."""
+        """The number of steps after which all windows are written; 0 when they repeat for ever."""
         return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
     def place(self, step: int) -> tuple[Phase, int]:
-        """Give the phase that a step lies in, and the first step of the next phase (-1: none follows)."""
+        """Return the phase that a step lies in, and the first step of the next phase (-1: none follows)."""
         cycle = self.wait + self.warmup + self.active
         turn, place = divmod(step - self.skip, cycle)
         if step < self.skip:

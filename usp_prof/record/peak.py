@@ -38,7 +38,7 @@ class Peak:
 
 
 def cpu_peak(dtype: torch.dtype = torch.float32, *, folder: Path | None = None) -> Peak:
-    """Give this machine's peak for `dtype`, measured at the first call on this machine (about a second)."""
+    """Return this machine's peak for `dtype`, measured at the first call on this machine (about a second)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = str(dtype).removeprefix("torch.")
     source = f"measured: largest {name} matrix product on {cores} cores, torch {torch.__version__}"

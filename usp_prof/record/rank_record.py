@@ -44,7 +44,7 @@ class RankRecord:
         self._exchange = Exchange(1, 0, None)
 
     def begin(self, index: int, mesh: MeshLike, model: object, groups: GroupsLike | None) -> None:
-        """Find out what this rank is part of, and tell rank 0; `index` counts the sessions, alike on all ranks."""
+        """Determine what this rank is part of, and tell rank 0; `index` counts the sessions, alike on all ranks."""
         settings, place = self._settings, find_place()
         self._place, self._part = place, Part(place.rank)
         self._exchange = Exchange(place.world, index, _torch_private.default_store())
@@ -86,7 +86,7 @@ class RankRecord:
         self._write_manifest(None)
 
     def end(self, wait_seconds: float) -> None:
-        """Say that this rank is done; rank 0 waits for the others and writes the manifest."""
+        """Report that this rank is done; rank 0 waits for the others and writes the manifest."""
         self._part.final = True
         with self.surviving("telling rank 0 about this rank"):
             self._exchange.leave(self._part)

@@ -217,7 +217,7 @@ class Session:
         self._cut_steps.clear()
 
     def _cut(self, error: BaseException) -> None:
-        """Say that the step that runs did not end well, if it is being recorded."""
+        """Report that the step that runs did not end well, if it is being recorded."""
         if self._phase is Phase.RECORD and self._profiler is not None and self._step not in self._cut_steps:
             self._cut_steps.add(self._step)
             reason = f"{type(error).__name__}: {error}"
@@ -226,7 +226,7 @@ class Session:
 
     @contextmanager
     def _standing_back(self) -> Iterator[None]:
-        """Give a window up where another profiler is there, or where anything else fails."""
+        """Yield a window up where another profiler is there, or where anything else fails."""
         try:
             yield
         except NoDeviceError as error:

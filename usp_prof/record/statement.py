@@ -64,7 +64,7 @@ class Exchange:
             self._store.set(self._key(part.rank, final=part.final), json.dumps(asdict(part)))
 
     def collect(self, *, wait_seconds: float) -> dict[int, Part]:
-        """Give the parts by rank: final ones as far as they arrive in time, else the latest that is there."""
+        """Return the parts by rank: final ones as far as they arrive in time, else the latest that is there."""
         parts = {self._own.rank: self._own} if self._own is not None else {}
         deadline = time.monotonic() + wait_seconds
         for rank in range(self._world):
@@ -97,7 +97,7 @@ class Exchange:
 
 
 def own_part(place: Place, topology: Topology, settings: Settings) -> Part:
-    """Say what this rank knows at the start of the session."""
+    """Return this rank's manifest at the start of the session."""
     return Part(
         rank=place.rank,
         host=place.host,

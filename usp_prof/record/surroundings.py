@@ -41,7 +41,7 @@ class Place:
 
 
 def find_place() -> Place:
-    """Find out where this process runs; rank and world come from the process group, else from torchrun's variables."""
+    """Determine where this process runs; rank and world come from the process group, else from torchrun's variables."""
     ready = dist.is_available() and dist.is_initialized()
     rank = dist.get_rank() if ready else int(os.environ.get("RANK", "0"))
     world = dist.get_world_size() if ready else int(os.environ.get("WORLD_SIZE", "1"))
@@ -60,7 +60,7 @@ def uses_cuda() -> bool:
 
 
 def software() -> dict[str, str]:
-    """Give the versions that decide what a trace looks like."""
+    """Return the versions that decide what a trace looks like."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
@@ -93,7 +93,7 @@ class Topology:
 def survey(
     mesh: MeshLike, groups: GroupsLike | None, coordinates: Mapping[str, int] | None, rank: int, world: int
 ) -> Topology:
-    """Find out what this rank can know of the job's shape."""
+    """Determine what this rank can know of the job's shape."""
     topology = Topology()
     served: dict[str, list[str]] = {}
     if isinstance(mesh, Mapping):
@@ -112,7 +112,7 @@ def survey(
 
 
 def row_major(mesh: Mapping[str, int], world: int) -> dict[int, dict[str, int]]:
-    """Give every rank's coordinates, the last axis varying fastest; none when the sizes do not make up the world."""
+    """Return every rank's coordinates, the last axis varying fastest; none if the sizes do not match the world."""
     if not mesh or prod(mesh.values()) != world:
         return {}
     coordinates: dict[int, dict[str, int]] = {}

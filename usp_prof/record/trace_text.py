@@ -37,7 +37,7 @@ class TextEvent:
 
     @property
     def end_ns(self) -> int:
-        """Give the moment it ended."""
+        """The moment it ended."""
         return self.start_ns + self.duration_ns
 
 
@@ -50,13 +50,13 @@ def find_events(text: str, name_prefixes: Iterable[str]) -> list[TextEvent]:
 
 
 def base_ns(text: str) -> int:
-    """Give the moment that the trace's times count from; 0 where it does not say."""
+    """Return the moment that the trace's times count from; 0 where it does not say."""
     base = _BASE.search(text)
     return int(base[1]) if base else 0
 
 
 def edited(text: str, additions: Mapping[int, Mapping[str, Any]], events: Iterable[TextEvent]) -> Iterator[str]:
-    """Give the text in pieces, with `additions` (by place in `events`) in front of the arguments of those events."""
+    """Yield the text in pieces, with `additions` (by place in `events`) in front of the arguments of those events."""
     places = sorted((event.start, event.end, index) for index, event in enumerate(events) if index in additions)
     done = 0
     for start, end, index in places:

@@ -40,7 +40,7 @@ class UnrecordedSteps:
         self._begin = None
 
     def end(self) -> float:
-        """Give the mean step in ns; 0 where it is not known. Waits for the device, as the profiler's start does."""
+        """Return the mean step in ns; 0 where it is not known. Waits for the device, as the profiler's start does."""
         begin, self._begin = self._begin, None
         if begin is None:
             return 0.0

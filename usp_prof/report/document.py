@@ -229,7 +229,7 @@ def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequenc
 
 
 def _is_part(tables: TableSet, ranks: list[int]) -> bool:
-    """Say whether these ranks are fewer than the job has, as far as the traces tell."""
+    """Return whether these ranks are fewer than the job has, as far as the traces tell."""
     unread = any(row.code in {"ranks_left_out", "missing_ranks"} for row in tables.health)
     return unread or len(ranks) < max(len(tables.ranks), _world_size(tables, ranks) or 0)
 

@@ -150,7 +150,7 @@ def head_text(head: str, unit: str) -> str:
 
 
 def is_number(values: Sequence[Cell]) -> bool:
-    """Say whether a column is set flush right."""
+    """Return whether a column is set flush right."""
     return any(isinstance(value, (int, float)) for value in values)
 
 
@@ -181,7 +181,7 @@ def cells(values: Sequence[float], width: int) -> list[int]:
 
 
 def fills(roles: Sequence[str], *, ascii_only: bool) -> list[str]:
-    """Give each role a character; roles of one family (`comm:tp`, `comm:dp`) take different ones in turn."""
+    """Assign each role a character; roles of one family (`comm:tp`, `comm:dp`) use different ones in turn."""
     sets = _ASCII_FILLS if ascii_only else _FILLS
     used: dict[str, int] = {}
     chosen = []

@@ -47,7 +47,7 @@ def form(*facts: object) -> str:
 
 
 def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Document:
-    """Give the document of a form as it was kept, else make it and keep it."""
+    """Return the document of a form as it was kept, else make it and keep it."""
     made: list[Document] = []
 
     def write_made(folder: Path) -> None:

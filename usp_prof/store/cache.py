@@ -78,11 +78,11 @@ class StoredTables:
         self._views: dict[str, StoredTable] = {}
 
     def table(self, name: str) -> pa.Table:
-        """Give one table."""
+        """Return one table."""
         return self.view(name).whole()
 
     def view(self, name: str) -> StoredTable:
-        """Give one table of which columns are read when they are asked for."""
+        """Return one table of which columns are read when they are asked for."""
         return self._views.setdefault(name, StoredTable(self.path(name)))
 
     def let_go(self) -> None:
@@ -90,7 +90,7 @@ class StoredTables:
         self._views.clear()
 
     def path(self, name: str) -> Path:
-        """Say where a table lies."""
+        """Return where a table lies."""
         return self.folder / f"{name}.parquet"
 
     def names(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Cache:
         return str(self.folder)
 
     def open(self, key: str) -> StoredTables | None:
-        """Give an entry, or `None` when there is none, or none that is as it was stored (see `damaged`)."""
+        """Return an entry, or `None` when there is none, or none that is as it was stored (see `damaged`)."""
         note = self._opened(key)
         return None if note is None else StoredTables(self.folder / key, note)
 
@@ -146,7 +146,7 @@ class Cache:
         return stored
 
     def derive(self, key: str, write: Callable[[Path], None]) -> Path:
-        """Give the folder of what was made of tables, made by `write(folder)` when it is not there yet.
+        """Return the folder of what was made of tables, made by `write(folder)` when it is not there yet.
 
         `key` has to say of which tables and in which form (see `Run.derived`). The folder is there whole or not at all.
         """

@@ -75,7 +75,7 @@ def seal(folder: Path, name: str, note: Mapping[str, Any]) -> None:
 
 
 def open_sealed(folder: Path) -> dict[str, Any]:
-    """Give the note of a folder that is as it was sealed.
+    """Return the note of a folder that is as it was sealed.
 
     Raises `FileNotFoundError` where there is no such folder, `PermissionError` where it is not to be read, and
     `BrokenSealError` where it is damaged.
@@ -132,7 +132,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def hash_of(path: Path) -> str:
-    """Give the XXH3 of a file's contents."""
+    """Return the XXH3 of a file's contents."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as stream:
         while block := stream.read(_BLOCK):
@@ -171,7 +171,7 @@ class StoredTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Say the columns' names and types."""
+        """The columns' names and types."""
         if self._schema is None:
             self._look()
         return self._schema

@@ -40,7 +40,7 @@ _GREETING_S = 5
 
 @contextmanager
 def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]:
-    """Give a pool of worker processes (at most `most`, if given), and end them afterwards."""
+    """Yield a pool of worker processes (at most `most`, if given), and end them afterwards."""
     from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
 
     pool = ProcessPoolExecutor(max_workers=workers_for(jobs, most))
@@ -53,7 +53,7 @@ def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]
 
 @contextmanager
 def named_executor(name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Executor]:
-    """Give the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler.
+    """Yield the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler.
 
     `say` is told of a scheduler that has no workers yet: jobs wait there until some come.
     """
@@ -102,7 +102,7 @@ def _client(address: str) -> Client:
 
 
 def _what_is_wrong(address: str) -> str | None:
-    """Say why this cannot be the address of a scheduler; Dask would try to reach one without a port for 30 s."""
+    """Return why this cannot be the address of a scheduler; Dask would try to reach one without a port for 30 s."""
     _, _, place = address.rpartition("://")
     try:
         return None if urlsplit(f"//{place}").port else "it has no port"
@@ -111,7 +111,7 @@ def _what_is_wrong(address: str) -> str | None:
 
 
 def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
-    """Say how many local workers can read at once: bounded by jobs, processors and memory."""
+    """Return how many local workers can read at once: bounded by jobs, processors and memory."""
     bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
     need = _WORKER_BYTES + max((unpacked_bytes(job.path) for job in jobs), default=0)
     if (free := free_memory()) is not None:
@@ -126,7 +126,7 @@ def unpacked_bytes(path: Location) -> int:
 
 
 def free_memory() -> int | None:
-    """Say how many bytes of memory are free for this process, by the system and its container; None: not known."""
+    """Return how many bytes of memory are free for this process, by the system and its container; None: not known."""
     bounds = []
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

@@ -78,12 +78,12 @@ class MendingSource:
         """Where rows of health go that are found while tables are asked for."""
 
     def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
+        """Return one table of this rank."""
         self.view(name)
         return self._source.table(name)
 
     def view(self, name: str) -> View:
-        """Give the same, not read before its columns are asked for."""
+        """Return the same, not read before its columns are asked for."""
         try:
             return self._source.view(name)
         except BrokenSealError as error:
@@ -273,7 +273,7 @@ class _Loading:
         self._show_progress(job)
 
     def _show_progress(self, job: RankJob) -> None:
-        """Say how far this has come, and with which file."""
+        """Report how far this has come, and with which file."""
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)
 

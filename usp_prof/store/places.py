@@ -92,7 +92,7 @@ class RemoteCache(Cache):
         return self.remote.url
 
     def open(self, key: str) -> StoredTables | None:
-        """Give an entry, or `None` when there is none; a store that cannot be asked raises `InputError`."""
+        """Return an entry, or `None` when there is none; a store that cannot be asked raises `InputError`."""
         try:
             sealed = read_seal((self.remote / key / NAME).read_bytes(), key)
             return RemoteTables(self, self.remote / key, sealed)
@@ -119,7 +119,7 @@ class RemoteCache(Cache):
         return stored
 
     def fetched(self, entry: RemotePath, sealed: Sealed, *names: str) -> Path:
-        """Give a local folder that holds these files of an entry, each checked against its hash."""
+        """Return a local folder that holds these files of an entry, each checked against its hash."""
 
         def fetch(folder: Path) -> None:
             for name in names:

@@ -60,7 +60,7 @@ def made_by() -> tuple[str, str]:
 
 
 def digest_of_manifest(manifest: Manifest | None) -> str:
-    """Give a short text that goes into keys and changes with the manifest."""
+    """Return a short text that goes into keys and changes with the manifest."""
     text = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
     return hashlib.blake2b(text, digest_size=20).hexdigest()
 
@@ -112,7 +112,7 @@ class OtherVersionError(UspProfError):
 
 
 def stamp_of(path: Location) -> tuple[int, int] | None:
-    """Give what tells that a file of this machine was written since: its size, and when."""
+    """Return size and modification time of a local file, to detect changes."""
     if isinstance(path, RemotePath):
         return None
     try:
@@ -159,7 +159,7 @@ def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[st
 
 
 def manifest_of_rank(manifest: Manifest | None, rank: int) -> Manifest | None:
-    """Give what a rank's own tables are made of: nothing that grows with the ranks of the job, so that jobs are small.
+    """Return the part of the manifest that a rank's own tables need: nothing that grows with the number of ranks.
 
     Of a manifest that names hosts, these tell which ranks it knows; else the coordinates do.
     """
@@ -173,7 +173,7 @@ def manifest_of_rank(manifest: Manifest | None, rank: int) -> Manifest | None:
 
 
 def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, Any]]:
-    """Give what was found wrong while the tables were built; what only limits a figure stays in the table."""
+    """Return the problems found while building tables; rows that only limit a figure stay in the table."""
     rows = table.to_pylist()
     return [row for row in rows if row["severity"] != Severity.INFO and row["code"] not in known]
 
@@ -292,7 +292,7 @@ def _own_result(result: object) -> JobResult:
 
 
 def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobResult]]:
-    """Give futures as they end; those that are like the standard ones and none of them are asked now and then."""
+    """Yield futures as they end; those that are like the standard ones and none of them are asked now and then."""
     waiting = list(futures)
     if all(isinstance(future, Future) for future in waiting):
         yield from as_completed(waiting)

@@ -110,7 +110,7 @@ def _stages_declared(ranks: Iterable[int], manifest: Manifest) -> dict[int, int]
 
 
 def _stages(sources: Mapping[int, Source], manifest: Manifest | None) -> dict[int, int]:
-    """Give each rank's place on the pipeline axis; nothing where neither the manifest nor the groups tell the mesh."""
+    """Return each rank's place on the pipeline axis; empty if the mesh is unknown."""
     if manifest is not None and manifest.coordinates:
         return _stages_declared(sources, manifest)
     topology, unknown = lay_out(seen(sources), Job(sorted(sources), world_size(sources)), manifest)
@@ -139,7 +139,7 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
 
 
 def _times_of_step(source: Source) -> tuple[float, float]:
-    """Give a rank's compute and communication per step in ns, overlapping work counted as often as it is there."""
+    """Return a rank's compute and communication per step in ns, overlapping work counted as often as it is there."""
     work = _columns(source, "activities", "kind", "dur_ns", "step")
     inside = work["step"] >= 0
     steps = max(1, len(np.unique(work["step"][inside])))

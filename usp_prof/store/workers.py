@@ -64,7 +64,7 @@ class Workers:
         """How often processes of this machine died; after `ATTEMPTS` none are started any more."""
 
     def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Give `function` of each item, in order; both, and what it gives, can be pickled.
+        """Yield `function` of each item, in order; both, and what it gives, can be pickled.
 
         What needs temporary files of this machine is computed `here`, whatever executor was given.
         """
@@ -125,7 +125,7 @@ class Workers:
             self._own = None
 
     def _local(self) -> Executor | None:
-        """Give processes of this machine; None where one process does as well."""
+        """Return processes of this machine; None where one process does as well."""
         if self._own is None and self._broken < ATTEMPTS and (count := _local_workers()) > 1:
             from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have so many ranks
 
@@ -135,7 +135,7 @@ class Workers:
 
 
 def _local_workers() -> int:
-    """Say how many processes of this machine can work at once: bounded by processors and memory."""
+    """Return how many processes of this machine can work at once: bounded by processors and memory."""
     free = free_memory()
     bounds = [processors()] if free is None else [processors(), int(free * _MEMORY_SHARE / _WORKER_BYTES)]
     return max(1, min(bounds))

@@ -173,7 +173,7 @@ class Declaration:
     faults: tuple[Fault, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the declaration as plain data."""
+        """Return the declaration as plain data."""
         return asdict(self)
 
     @classmethod
@@ -205,7 +205,7 @@ def _check_names(kind: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401 
 
 
 def with_events(run: Declaration, events: int) -> Declaration:
-    """Give the run about so many trace events a rank: more small ops in each block, and time enough to launch them."""
+    """Return the run with about this number of events per rank: more small ops per block, and time to launch them."""
     if not 1 <= events <= limits.MAX_MADE_UP_EVENTS:
         raise UsageError(f"--events is 1 to at most {limits.MAX_MADE_UP_EVENTS}, not {events}", hint="--events 100000")
     actions = run.shape.layers // run.mesh.pp * run.work.micro_batches * run.work.steps

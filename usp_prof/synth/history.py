@@ -57,7 +57,7 @@ class Exchange:
         self.calls: list[Call] = []
 
     def join(self, op: str, group: Group, key: Sequence[int], members: tuple[int, ...], size: int) -> Call:
-        """Give the call that this key names, new for the first member that comes."""
+        """Return the call that this key names, new for the first member that comes."""
         name = (op, group.name, *key)
         if name not in self._open:
             self._open[name] = Call(op, group, key[-1], members, size)

@@ -54,7 +54,7 @@ def fill(template: str, *columns: Ints | int) -> Iterator[str]:
 
 
 def group_arguments(part: Part) -> dict[str, Any]:
-    """Give a part's group and, of a send or receive, its peer, as PyTorch names them among an event's arguments."""
+    """Return a part's group and, of a send or receive, its peer, as PyTorch names them among an event's arguments."""
     group = part.call.group
     arguments: dict[str, Any] = {
         "Process Group Name": group.name,
@@ -87,11 +87,11 @@ class Sheet:
         return FIRST_PID + _PID_STRIDE * self.log.rank
 
     def thread(self, number: int) -> int:
-        """Give the system's number of a host thread."""
+        """Return the system's number of a host thread."""
         return self.pid + _OTHER_THREADS.get(number, 0)
 
     def span(self, start_ns: Any, end_ns: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numbers or arrays
-        """Give the four numbers of `ts` and `dur` on this rank's clock."""
+        """Return the four numbers of `ts` and `dur` on this rank's clock."""
         begin, end = self.clock.local(np.atleast_1d(start_ns)), self.clock.local(np.atleast_1d(end_ns))
         return (*micro(begin), *micro(end - begin))
 

@@ -62,7 +62,7 @@ class Topology:
         return group_of_axis
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Give a rank's place on each axis."""
+        """Return a rank's place on each axis."""
         places = np.argwhere(self.grid == rank)[0]
         named = {axis: int(place) for axis, place in zip(AXES, places, strict=True)}
         if self.mesh.ep > 1:
@@ -70,7 +70,7 @@ class Topology:
         return named
 
     def stage_peer(self, rank: int, pipeline_rank: int) -> int:
-        """Give the rank at another place of the pipeline with the same other coordinates."""
+        """Return the rank at another place of the pipeline with the same other coordinates."""
         own = self.coordinates(rank)
         return int(self.grid[pipeline_rank, own["dp"], own["cp"], own["tp"]])
 
@@ -98,13 +98,13 @@ class HostClock:
     drift_ppm: float
 
     def local(self, true_ns: Ints) -> Ints:
-        """Give what the clock shows, after the base."""
+        """Return the time of the clock, since the base."""
         drift: Ints = np.rint(true_ns * self.drift_ppm * 1e-6).astype(np.int64)
         return true_ns + drift + (START_NS + self.offset_ns)
 
 
 def clocks(run: Declaration) -> tuple[HostClock, ...]:
-    """Give each rank the clock of its host."""
+    """Return for each rank the clock of its host."""
     declared, hosts = run.clocks, -(-run.mesh.world // run.clocks.ranks_per_host)
     draw = np.random.default_rng([run.seed, 11])
     offsets = draw.integers(-declared.offset_bound_ns, declared.offset_bound_ns + 1, hosts)

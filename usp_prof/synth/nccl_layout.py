@@ -111,7 +111,7 @@ def _communication(sheet: Sheet, streams: dict[tuple[Any, ...], int], first: int
 
 
 def _numbers(sheet: Sheet, host: Ints, start: Ints, duration: Ints, thread: Ints, identity: Ints) -> tuple[Ints, ...]:
-    """Give the numbers of op, launch, flow out, kernel and flow in, in the order of the templates."""
+    """Return the numbers of op, launch, flow out, kernel and flow in, in the order of the templates."""
     gap = sheet.simulation.run.speed.op_gap_ns
     call = host + round(gap * _LAUNCH_AT)
     op = (thread, *sheet.span(host, host + round(gap * _HOST_OP)), identity)

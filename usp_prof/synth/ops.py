@@ -130,7 +130,7 @@ class Catalogue:
         return self._blocks(feed, attention)
 
     def head(self, kind: str) -> Block:
-        """Give the product with the vocabulary: forward (F), or its input's (I) or its weight's (W) gradient."""
+        """Return the product with the vocabulary: forward (F), or its input's (I) or its weight's (W) gradient."""
         sizes = {
             "F": (self.tokens, self.hidden, self.vocab),
             "I": (self.tokens, self.vocab, self.hidden),
@@ -139,7 +139,7 @@ class Catalogue:
         return Block(_weighted((self._product(*sizes[kind]),)), 1.0)
 
     def optimizer(self, kernels: int) -> tuple[Block, ...]:
-        """Give the optimizer's step: one fused kernel, or many small ones."""
+        """Return the optimizer's step: one fused kernel, or many small ones."""
         if kernels == 1:
             return (Block((Op("aten::_fused_adamw_", _ADAM, "[]", "[]", "[]", 0.0, 1.0),), 1.0),)
         return (Block((Op("aten::add_", _POINTWISE, "[]", "[]", "[]", 0.0, 1 / kernels),) * kernels, 1.0),)
@@ -199,7 +199,7 @@ class Uneven:
         self._lengths: dict[int, Floats] = {}
 
     def share(self, step: int, micro_batch: int, *, feeds: bool) -> float:
-        """Give the share of a block of a micro-batch: of the feed-forward, where experts are, or of attention."""
+        """Return the share of a block of a micro-batch: of the feed-forward, where experts are, or of attention."""
         share = 1.0
         for fault in self._run.faults:
             if fault.step not in (-1, step):

@@ -27,7 +27,7 @@ _ACTION = re.compile(r"(?P<stage>\d*)(?P<kind>[FBIW])(?P<micro_batch>\d+)\Z")
 
 
 def orders(work: Work, ranks: int) -> Order:
-    """Give each pipeline rank's actions in order."""
+    """Return each pipeline rank's actions in order."""
     if work.order:
         return tuple(tuple(_action(word, rank) for word in text.split()) for rank, text in enumerate(work.order))
     schedule = named(work.schedule)

@@ -78,7 +78,7 @@ class Truth:
     culprits: tuple[Culprit, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the truth as plain data."""
+        """Return the truth as plain data."""
         return asdict(self)
 
 
@@ -91,7 +91,7 @@ def tell(simulation: Simulation) -> Truth:
 
 
 def _step_times(steps: tuple[StepTruth, ...]) -> dict[int, int]:
-    """Give the job's step times: first begin to last end over ranks."""
+    """Return the job's step times: first begin to last end over ranks."""
     times = {}
     for number in sorted({part.step for part in steps}):
         of_step = [part for part in steps if part.step == number]
@@ -142,7 +142,7 @@ def _mean(simulation: Simulation) -> int:
 
 
 def settled_step_ns(simulation: Simulation) -> float:
-    """Give the mean step on the device, over ranks and steps; not the first, whose input came before the device began.
+    """Return the mean device step over ranks and steps, without the first, whose input came before the device started.
 
     Of fewer than three steps, all count.
     """

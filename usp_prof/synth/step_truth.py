@@ -64,7 +64,7 @@ class _Pieces:
         self.length = np.diff(self.edges)
 
     def mask(self, pairs: list[tuple[int, int]]) -> Flags:
-        """Say which pieces lie inside any of the ranges: +1 at each begin, -1 at each end; above 0 is inside."""
+        """Return which pieces lie inside any of the ranges: +1 at each begin, -1 at each end; above 0 is inside."""
         level = np.zeros(len(self.edges), dtype=np.int64)
         if pairs:
             ranges = np.array(pairs, dtype=np.int64)
@@ -123,7 +123,7 @@ def _total(length: Ints, inside: Flags, mask: Flags) -> int:
 
 
 def _axis_that_ends_last(pieces: _Pieces, axes: list[str]) -> Ints:
-    """Give each piece the place in `axes` of the communication that ends last; -1 where there is none."""
+    """Return for each piece the index in `axes` of the communication that ends last, or -1."""
     axis_of_piece = np.full(len(pieces.length), -1, dtype=np.int64)
     latest_end = np.full(len(pieces.length), -1, dtype=np.int64)
     for part in pieces.comm:
@@ -135,7 +135,7 @@ def _axis_that_ends_last(pieces: _Pieces, axes: list[str]) -> Ints:
 
 
 def _carrying(part: Part, log: RankLog) -> _TimedPart:
-    """Give when a part begins, when it is over, and when it begins to carry anything.
+    """Return when a part begins, when it is over, and when it begins to carry anything.
 
     A receive waits for a peer that has not sent: that is bubble. So does a send over gloo for one that has not asked;
     there it is over when its receiver has it.
@@ -152,7 +152,7 @@ def _carrying(part: Part, log: RankLog) -> _TimedPart:
 
 
 def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
-    """Give the steps on the device: from the first activity launched inside a host mark to the first of the next."""
+    """Return the steps on the device: from the first activity launched inside a host mark to the first of the next."""
     if not log.copies:
         return [(begin, end) for _, begin, end in log.steps]
     # When the host launched each activity, and when it began.

@@ -111,7 +111,7 @@ class Worker:
             self._wait_for_device("aten::item")
 
     def optimizer_kernels(self) -> int:
-        """Say as how many kernels the optimizer runs."""
+        """Return as how many kernels the optimizer runs."""
         return max([1, *(round(fault.factor) for fault in self._faults(FaultKind.UNFUSED_OPTIMIZER))])
 
     def _wait_for_device(self, op: str) -> None:
@@ -279,7 +279,7 @@ class Gradients:
         self._pending.clear()
 
     def share_parameters(self, layers: int) -> Iterator[Call]:
-        """Give the stepped shards to everyone, where they are not gathered layer by layer."""
+        """Yield the stepped shards to everyone, where they are not gathered layer by layer."""
         if self._group is not None and 0 < self._stage < _SHARDED_PARAMETERS:
             call = self._post(self._group, "all_gather", self._size * layers, overlapped=False)
             yield call

@@ -90,7 +90,7 @@ def write(run: Declaration, folder: Path, *, described: bool = True, compress: b
 
 
 def trace(sheet: layout.Sheet) -> Iterator[str]:
-    """Give one rank's file as text."""
+    """Yield one rank's file as text."""
     yield from layout.header(sheet)
     style = sheet.simulation.run.style
     yield from (nccl_layout if style is Style.NCCL else gloo_layout).events(sheet)
@@ -98,7 +98,7 @@ def trace(sheet: layout.Sheet) -> Iterator[str]:
 
 
 def truth(simulation: Simulation) -> dict[str, Any]:
-    """Give the truth as it is written beside the traces."""
+    """Return the truth as it is written beside the traces."""
     offsets = {str(rank): asdict(clock) for rank, clock in enumerate(clocks(simulation.run))}
     return {"declaration": simulation.run.to_dict(), "clocks": offsets, **tell(simulation).to_dict()}
 

@@ -121,7 +121,7 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
 
 
 def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give where the device work launched inside each action begins and ends; the action itself without any."""
+    """Return where the device work launched inside each action begins and ends; the action itself without any."""
     start, end = frame.start[rows].copy(), frame.end[rows].copy()
     if not len(rows) or not len(links.work):
         return start, end

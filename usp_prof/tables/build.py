@@ -24,7 +24,7 @@ _ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Give the Arrow schema of a table. What is absent has a value for it (`_ABSENT`): no column holds nulls."""
+    """Return the Arrow schema of a table. What is absent has a value for it (`_ABSENT`): no column holds nulls."""
     return pa.schema([pa.field(column.name, _TYPES[column.kind], nullable=False) for column in schema.columns])
 
 
@@ -55,7 +55,7 @@ def empty(schema: Schema) -> pa.Table:
 
 
 def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
-    """Give what needs no checks to Arrow without `pa.array`, which would import pandas to see whether it is pandas'."""
+    """Convert plain columns to Arrow without `pa.array`, which would import pandas."""
     if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
         value = _listed(kind, value)
     element = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""

@@ -102,7 +102,7 @@ class Calls:
         object.__setattr__(self, "is_collective", is_shared & ~is_transfer)
 
     def columns(self) -> Columns:
-        """Give the calls as arrays."""
+        """Return the calls as arrays."""
         return self._columns
 
     def touching(self, ranks: Iterable[int]) -> Flags:
@@ -113,7 +113,7 @@ class Calls:
         return touched
 
     def among(self, ranks: Sequence[int]) -> Calls:
-        """Give the calls that some of these ranks are members of, and these members' parts.
+        """Return the calls that some of these ranks are members of, and these members' parts.
 
         What is known of a call stays what all its members told; one that came last and is not among these is -1.
         """
@@ -132,14 +132,14 @@ class Calls:
         return Calls(calls, parts, last_rank)
 
     def pairs_of(self, rank: int, *names: str) -> Rows:
-        """Give columns of one rank's sends and receives whose other side was read."""
+        """Return columns of one rank's sends and receives whose other side was read."""
         parts = self.parts.of(rank, "call", *names)
         is_pair = self._is_pair[parts["call"]]
         return {name: parts[name][is_pair] for name in names}
 
 
 def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
-    """Give a table with some of its integer columns made anew."""
+    """Return a table with some of its integer columns made anew."""
     for name, values in columns.items():
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, rows.schema.field(name), pa.array(values))
@@ -157,7 +157,7 @@ def of_each_rank(
     ranks: Sequence[int] | None = None,
     more: Callable[[TableSet, Sequence[int]], Known] = lambda *_: {},
 ) -> Iterator[Made]:
-    """Give `measure(tables, rank)` of each rank, in order, by workers where there are some (see `shares`).
+    """Return `measure(tables, rank)` of each rank, in order, by workers where there are some (see `shares`).
 
     Of the run as a whole it may ask for the clocks, for the calls that its rank is a member of, whose numbers are
     others there, and for what `more` gives.
@@ -219,14 +219,14 @@ class Idling:
 
 
 def paired(tables: TableSet, rank: int) -> Flags:
-    """Say for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
+    """Return for each row of a rank's `collectives` whether it is a send or receive whose other side was read."""
     is_paired = np.zeros(len(tables.columns("collectives", rank)), bool)
     is_paired[of(tables).pairs_of(rank, "part")["part"]] = True
     return is_paired
 
 
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
-    """Give for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
+    """Return for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
     collectives = tables.columns("collectives", rank)
     pairs = of(tables).pairs_of(rank, "part", "wait_ns", "delivered_ns")
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))

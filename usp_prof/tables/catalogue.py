@@ -88,7 +88,7 @@ ROOMS = ("contract.py", "limits.py", "schedule.py", "schedule_orders.py", "colum
 
 
 def schema(name: str) -> Schema:
-    """Give the schema of a table by its name."""
+    """Return the schema of a table by its name."""
     schemas = {schema.name: schema for schema in SCHEMAS}
     if name not in schemas:
         raise unknown_name("table", name, schemas)
@@ -152,7 +152,7 @@ def assemble(
 
 
 def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
-    """Give the rows of health that the ranks' own tables hold."""
+    """Return the rows of health that the ranks' own tables hold."""
     fields = [field.name for field in dataclasses.fields(HealthRow)]
     rows_of_ranks = []
     for source in sources.values():
@@ -175,7 +175,7 @@ def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
 
 
 def _in_light_mode(manifest: Manifest | None) -> list[HealthRow]:
-    """Say what a run that the recorder took in light mode cannot tell."""
+    """Return the health row of a run recorded in light mode."""
     recorded = manifest.options.get("recorded") if manifest else None
     if not isinstance(recorded, dict) or recorded.get("level") != "light":
         return []

@@ -94,11 +94,11 @@ class Clock:
         return np.asarray(guess + when - self.align(rank, guess))
 
     def component_rows(self, rank: Ints) -> Ints:
-        """Give each row's component."""
+        """Return each row's component."""
         return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
 
     def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
-        """Say how far apart times of two ranks must be before an order between them means anything."""
+        """Return how far apart times of two ranks must be before an order between them means anything."""
         a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
         residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
         return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
@@ -201,7 +201,7 @@ def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
 
 
 def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
-    """Give clocks numbers, one a host; a rank whose host is not known joins the others like it, or stays alone."""
+    """Return clocks numbers, one a host; a rank whose host is not known joins the others like it, or stays alone."""
     keys = [
         f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
         for row, (host, has) in enumerate(zip(hosts, based.tolist(), strict=True))

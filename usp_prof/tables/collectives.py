@@ -151,7 +151,7 @@ def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.A
 
 
 def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
-    """Give bytes in and out. Shapes tell of the input alone; the output then follows from the operation."""
+    """Return bytes in and out. Shapes describe only the input; the output follows from the operation."""
     into, out, dtype, by_shape = sizes(parts.arguments)
     op = parts.operation
     has_size = size > 0

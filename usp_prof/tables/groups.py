@@ -123,7 +123,7 @@ def join(frame: EventFrame, parts: Parts) -> Membership:
 
 
 def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) -> tuple[tuple[Group, ...], Ints]:
-    """Give the groups of a rank, those of the file's head first, and by part the one that its events name, or -1."""
+    """Return the groups of a rank, those of the file's head first, and by part the one that its events name, or -1."""
     world = distributed(frame.metadata).get("world_size")
     config_of_name: dict[str, list[Group]] = {}
     for entry in config:
@@ -146,7 +146,7 @@ def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) ->
 
 
 def _by_stream(group_of_part: Ints, stream: Ints) -> Ints:
-    """Give parts that say nothing the group of their stream, where all that say something on it agree.
+    """Return parts that say nothing the group of their stream, where all that say something on it agree.
 
     A communicator has a stream of its own; what was launched before the window carries no arguments but runs on it.
     """

@@ -62,7 +62,7 @@ _BLOCKING = re.compile(
 
 
 def kind_of(name: str) -> str:
-    """Say what a runtime or driver call does, by its name."""
+    """Return the kind of a runtime or driver call, by its name."""
     return next((kind for kind, pattern in _COMPILED if pattern.search(name)), "other")
 
 

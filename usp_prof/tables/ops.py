@@ -96,6 +96,6 @@ class _Texts:
         self._read = {name: (numbers_of(texts.indices), texts.dictionary.to_pylist()) for name, texts in read.items()}
 
     def of(self, rows: Ints) -> dict[str, pa.DictionaryArray]:
-        """Give the texts of some rows."""
+        """Return the texts of some rows."""
         code = self._code[rows]
         return {name: compact(codes[code], values) for name, (codes, values) in self._read.items()}

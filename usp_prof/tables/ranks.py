@@ -98,13 +98,13 @@ def _content(frame: EventFrame) -> str:
 
 
 def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give `distributedInfo`, or nothing when it is missing or damaged."""
+    """Return `distributedInfo`, or nothing when it is missing or damaged."""
     info = top.get("distributedInfo")
     return info if isinstance(info, dict) else {}
 
 
 def device_kind(frame: EventFrame) -> str:
-    """Say what kind of device did the work: by its calls and names; cpu when there is no device at all."""
+    """Return the kind of device, by its calls and names; cpu without a device."""
     codes, values = frame.codes("category")
     present = {values[code] for code in np.flatnonzero(np.bincount(codes)).tolist() if code < len(values)}
     if any(name.startswith("mtia") for name in present):
@@ -120,7 +120,7 @@ def device_kind(frame: EventFrame) -> str:
 
 
 def lacks_device_work(frame: EventFrame) -> bool:
-    """Say whether the rank used a device of which the trace holds no work.
+    """Return whether the rank used a device of which the trace holds no work.
 
     Launches and copies prove it. Where no runtime call was recorded, the file names a known device, and neither gloo
     communication nor paced compute shows that the work is in the host's ranges.
@@ -139,7 +139,7 @@ def _device(frame: EventFrame) -> str:
 
 
 def _properties(frame: EventFrame) -> Mapping[str, Any]:
-    """Give the properties of the device that was used; of the first one where none was."""
+    """Return the properties of the device that was used; of the first one where none was."""
     properties = frame.metadata.get("deviceProperties")
     listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
     used = frame.ints("device", frame.rows("kernel", "gpu_memcpy"))

@@ -57,7 +57,7 @@ def _place_of_overflow() -> str:
 
 
 def _refused(error: str) -> UsageError:
-    """Say in one line why DuckDB refuses a SELECT; a table that there is not gets the nearest name of ours."""
+    """Return why DuckDB refuses a SELECT as one line, with the nearest table name if one is unknown."""
     missing = _MISSING_TABLE.search(error)
     if missing is not None:
         unknown = unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
@@ -66,7 +66,7 @@ def _refused(error: str) -> UsageError:
 
 
 def _in_a_line(error: str) -> str:
-    """Give DuckDB's reason without the SQL itself, which follows LINE with a mark under the place."""
+    """Return DuckDB's reason without the SQL itself, which follows LINE with a mark under the place."""
     return " ".join(error.partition("\nLINE ")[0].split())
 
 
@@ -84,7 +84,7 @@ class Relations:
         self._lock = threading.Lock()
 
     def table(self, name: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Give one table of all ranks."""
+        """Return one table of all ranks."""
         catalogue.schema(name)
         return self.query(f'SELECT * FROM "{name}"')  # noqa: S608 - a known name
 
@@ -145,7 +145,7 @@ class Relations:
         return kind
 
     def _kind(self, sql: str) -> duckdb.StatementType | None:
-        """Give the kind of the one statement that this is; `None` for several or none."""
+        """Return the kind of the one statement that this is; `None` for several or none."""
         try:
             sql.encode()  # bytes of a command line that are no UTF-8 are lone surrogates here
             statements = self._connection.cursor().extract_statements(sql)
@@ -165,13 +165,13 @@ class Relations:
         return sources
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
-        """Give a table so that DuckDB reads no more columns and rows of it than the question needs."""
+        """Return a table so that DuckDB reads no more columns and rows of it than the question needs."""
         from pyarrow import dataset  # noqa: PLC0415 - it loads pandas, which a process that reads ranks does not need
 
         files = self._files.get(name)
         return dataset.dataset([str(file) for file in files]) if files else self.arrow(name)
 
     def arrow(self, name: str) -> pa.Table:
-        """Give one table of all ranks as Arrow."""
+        """Return one table of all ranks as Arrow."""
         build = catalogue.RUN_TABLES.get(name)
         return build(self._tables) if build is not None else self._tables.arrow(name)

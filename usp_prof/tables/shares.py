@@ -40,7 +40,7 @@ class Workers(Protocol):
     """Who computes what can be computed apart."""
 
     def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Give `function` of each item, in order; both, and what it gives, can be pickled.
+        """Return `function` of each item, in order; both, and what it gives, can be pickled.
 
         What needs temporary files of this machine is to be computed `here`, by processes beside this one.
         """
@@ -87,7 +87,7 @@ class _Share:
     known: Known
 
     def opened(self) -> TableSet:
-        """Give their tables."""
+        """Return their tables."""
         said = self.of_run.value
         tables = TableSet(self.sources, manifest=said.manifest, topology=said.topology, known=self.known)
         tables.assumptions, tables.incomparable = said.assumptions, said.incomparable
@@ -101,7 +101,7 @@ def of_each_rank(
     known: Callable[[Sequence[int]], Known] = lambda _: {},
     at_once: int | None = None,
 ) -> Iterator[Made]:
-    """Give `measure(tables, rank)` of each rank (all without `ranks`), in order; of many ranks workers measure it.
+    """Return `measure(tables, rank)` of each rank (all without `ranks`), in order; of many ranks workers measure it.
 
     `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives. A share
     has `at_once` ranks (`RANKS_OF_SHARE`, unless said), and what is made of them comes back together.
@@ -118,7 +118,7 @@ def of_each_rank(
 
 
 def of_each_block(tables: TableSet, measure: Callable[[Item], Made], blocks: Iterable[Item]) -> Iterator[Made]:
-    """Give `measure` of each block, in order; where workers do that they read its files on this machine."""
+    """Return `measure` of each block, in order; where workers do that they read its files on this machine."""
     return map(measure, blocks) if tables.workers is None else tables.workers.each(measure, blocks, here=True)
 
 

@@ -52,7 +52,7 @@ def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB rel
 
 
 def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types
-    """Give the type that a column is cast to: its own, text, or one that holds such."""
+    """Return the type that a column is cast to: its own, text, or one that holds such."""
     import duckdb  # noqa: PLC0415 - it takes long to load, and few ask in SQL
 
     if kind.id in _PLAIN:

@@ -67,11 +67,11 @@ class Steps:
     """The windows are the host's marks, though there is device work: which of it they launched is not known."""
 
     def of_device(self, start: Ints) -> Ints:
-        """Give the step in whose device window work begins; -1 outside."""
+        """Return the step in whose device window work begins; -1 outside."""
         return _within(self.start, self.end, self.number, start)
 
     def of_host(self, start: Ints) -> Ints:
-        """Give the step in whose host mark an event begins; -1 outside."""
+        """Return the step in whose host mark an event begins; -1 outside."""
         return _within(self.host_start, self.host_end, self.number, start)
 
 
@@ -266,7 +266,7 @@ def _of_outer_kinds(frame: EventFrame, rows: Ints) -> Flags:
 
 
 def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, end: Ints, source: str) -> Steps:
-    """Give each mark its device window: from its first activity to the next mark's; on CPU the mark itself."""
+    """Return the device window of each mark: from its first activity to the next mark's; on a CPU the mark itself."""
     linked = links.call >= 0
     work, call = links.work[linked], links.call[linked]
     mark = np.searchsorted(start, frame.start[call], side="right") - 1
@@ -296,7 +296,7 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
 
 
 def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, mark: Ints) -> bool:
-    """Say whether what a mark launched first may be work whose launch is not known, so that its window is too short.
+    """Return whether what a mark launched first may be work whose launch is not known, so that its window is too short.
 
     Such a mark holds a launch of nothing ahead of the launch of its first work, and work without a launch lies between
     what the marks before it launched and that first work. `work` is linked work in order of start, with its `mark`.
@@ -323,7 +323,7 @@ def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, m
 
 
 def _windows_of_profiler(number: Ints, start: Ints, end: Ints) -> Ints:
-    """Give the recorded stretch that each step lies in: between two of them steps ran that were not recorded.
+    """Return the recorded stretch that each step lies in: between two of them steps ran that were not recorded.
 
     Numbers 3, 4, 13 with time between 4 and 13 give stretches 0, 0, 1.
     """
@@ -348,5 +348,5 @@ def _one_window(frame: EventFrame, links: Links) -> Steps:
 
 
 def _within(start: Ints, end: Ints, number: Ints, at: Ints) -> Ints:
-    """Give the number of the step in which each moment lies; -1 outside of all."""
+    """Return the number of the step in which each moment lies; -1 outside of all."""
     return lookup(number, range_at(start, end, at), missing=-1)

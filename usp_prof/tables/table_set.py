@@ -39,11 +39,11 @@ class Source(Protocol):
     """Where one rank's tables come from: memory, or Parquet files in the cache."""
 
     def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
+        """Return one table of this rank."""
         ...
 
     def view(self, name: str) -> View:
-        """Give the same, not read before its columns are asked for."""
+        """Return the same, not read before its columns are asked for."""
         ...
 
     def let_go(self) -> None:
@@ -55,7 +55,7 @@ class Kept(Protocol):
     """Where something made of these tables can be kept: beside them in the cache."""
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
-        """Give the folder of something, made by `write(folder)` when it is not there yet."""
+        """Return the folder of something, made by `write(folder)` when it is not there yet."""
         ...
 
 
@@ -66,13 +66,13 @@ class MemorySource:
         self._tables = {name: table_of(table) for name, table in tables.items()}
 
     def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
+        """Return one table of this rank."""
         if name not in self._tables:
             raise unknown_name("table", name, self._tables)
         return self._tables[name]
 
     def view(self, name: str) -> View:
-        """Give the same."""
+        """Return the same."""
         found: View = self.table(name)
         return found
 
@@ -89,11 +89,11 @@ class ChangedSource:
         self._changes = changes
 
     def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
+        """Return one table of this rank."""
         return table_of(self.view(name)) if name in self._changes else self._source.table(name)
 
     def view(self, name: str) -> View:
-        """Give the same, not read before its columns are asked for."""
+        """Return the same, not read before its columns are asked for."""
         view = self._source.view(name)
         return self._changes[name](view) if name in self._changes else view
 
@@ -126,7 +126,7 @@ class _Held:
         return held[key]  # type: ignore[return-value] # the key names the type
 
     def has(self, rank: int, key: object) -> bool:
-        """Say whether something is held of a rank."""
+        """Return whether something is held of a rank."""
         return key in self._of_rank.get(rank, {})
 
     def add(self, rank: int, size: int) -> None:
@@ -215,11 +215,11 @@ class TableSet:
             raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
     def has_device_work(self, rank: int) -> bool:
-        """Say whether the trace holds what the rank's device did, be it the CPU; else only its host is known."""
+        """Return whether the trace holds what the rank's device did, be it the CPU; else only its host is known."""
         return not self.columns("ranks", rank).matches("device_kind", UNRECORDED).any()
 
     def columns(self, name: str, rank: int) -> Columns:
-        """Give one table of one rank as arrays."""
+        """Return one table of one rank as arrays."""
         return self.memo_of_rank(rank, name, lambda: self._columns(name, rank))
 
     def _columns(self, name: str, rank: int) -> Columns:
@@ -232,7 +232,7 @@ class TableSet:
         return self._held.once(rank, key, build)
 
     def only(self, ranks: Iterable[int]) -> TableSet:
-        """Give the tables of some ranks and what is known of the run; what is held of their ranks is held once."""
+        """Return the tables of some ranks and what is known of the run; what is held of their ranks is held once."""
         some = TableSet(
             {rank: self._sources[rank] for rank in ranks},
             manifest=self.manifest,
@@ -246,7 +246,7 @@ class TableSet:
         return some
 
     def sources_of(self, ranks: Iterable[int]) -> dict[int, Source]:
-        """Give where the tables of some ranks come from."""
+        """Return where the tables of some ranks come from."""
         return {rank: self._sources[rank] for rank in ranks}
 
     def let_go(self, rank: int) -> None:
@@ -254,14 +254,14 @@ class TableSet:
         self._held.let_go(rank)
 
     def together(self, name: str, columns: Sequence[str]) -> Columns:
-        """Give some columns of one table of all ranks as arrays."""
+        """Return some columns of one table of all ranks as arrays."""
         schema = self.view(name, self.ranks[0]).schema
         rows = sum(self.view(name, rank).num_rows for rank in self.ranks)
         fields = [schema.field(column) for column in columns]
         return Columns(stacked((of_rank for _, of_rank in self.one_by_one(name)), fields, rows))
 
     def one_by_one(self, name: str, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Columns]]:
-        """Give one table of each rank (all without `ranks`); of many, one that is not held is let go after its turn."""
+        """Yield one table per rank (all without `ranks`); with many ranks, tables are released after use."""
         for rank in self.ranks if ranks is None else ranks:
             if not self._held.has_many or self._held.has(rank, name):
                 yield rank, self.columns(name, rank)
@@ -270,11 +270,11 @@ class TableSet:
                 self._sources[rank].let_go()
 
     def view(self, name: str, rank: int) -> View:
-        """Give one table of one rank, not read before its columns are asked for."""
+        """Return one table of one rank, not read before its columns are asked for."""
         return self._sources[rank].view(name)
 
     def arrow(self, name: str, ranks: Iterable[int] | None = None) -> pa.Table:
-        """Give one table of several ranks (all without `ranks`) as one Arrow table."""
+        """Return one table of several ranks (all without `ranks`) as one Arrow table."""
         wanted = self.ranks if ranks is None else tuple(ranks)
         return pa.concat_tables([self._sources[rank].table(name) for rank in wanted]).unify_dictionaries()
 

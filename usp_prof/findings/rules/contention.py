@@ -93,7 +93,7 @@ class SharedCores:
 
 
 def _beyond_median(tables: TableSet, graph: Graph) -> tuple[Ints, int]:
-    """Give by how much each node exceeds the median of its op and shapes on its rank, and the time compared."""
+    """Return each node's time above the median of its op and shapes on its rank, and the total time compared."""
     nodes, work = graph.nodes, work_of(tables)
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.shape >= 0))
     beyond = np.zeros(len(nodes), np.int64)

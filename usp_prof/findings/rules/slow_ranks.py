@@ -112,7 +112,7 @@ class SlowRank:
 
 
 def _pauses_outweigh(tables: TableSet, graph: Graph, slow: Slowness) -> bool:
-    """Say whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
+    """Return whether the rank's host pauses for longer, over all steps, than its compute takes beyond its peers'."""
     paused_nodes = pauses(graph, tables)
     of_rank = paused_nodes[graph.nodes.rank[paused_nodes] == slow.rank]
     paused_ns = think_times(graph)[of_rank].sum()
@@ -126,7 +126,7 @@ def _compute_alone(slow: Slowness) -> Edit:
 
 
 def _steady(graph: Graph, slow: Slowness) -> bool:
-    """Say whether the rank is slower than its peers in nearly all steps."""
+    """Return whether the rank is slower than its peers in nearly all steps."""
     own = compute_by_step(graph, slow.rank)
     of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
     slower = []
@@ -291,7 +291,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -
 
 
 def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
-    """Say whether pauses of its host cover what the rank costs."""
+    """Return whether pauses of its host cover what the rank costs."""
     paused_nodes = pauses(graph, tables)
     of_culprit = paused_nodes[
         (graph.nodes.rank[paused_nodes] == culprit.rank) & np.isin(graph.nodes.step[paused_nodes], culprit.steps)

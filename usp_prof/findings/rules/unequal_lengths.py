@@ -108,7 +108,7 @@ class UnequalLengths:
 
 
 def _unequal_over(graph: Graph) -> Axis | None:
-    """Give the axis that waits for the longest micro-batch: the stages of a pipeline, else replicas."""
+    """Return the axis that waits for the longest micro-batch: the stages of a pipeline, else replicas."""
     return next((axis for axis in AXES if graph.on_axis(str(axis)).any()), None)
 
 
@@ -134,13 +134,13 @@ class Passes:
 
     @property
     def together(self) -> float:
-        """Give the correlation of forward and backward; 0 where they hardly vary."""
+        """The correlation of forward and backward; 0 where they hardly vary."""
         if not len(self.rank) or min(self.forward.std(), self.backward.std()) < VARIES:
             return 0.0
         return float(np.corrcoef(self.forward, self.backward)[0, 1])
 
     def of(self, ranks: Sequence[int]) -> Passes:
-        """Give those of some ranks."""
+        """Return those of some ranks."""
         own = np.isin(self.rank, ranks)
         return Passes(self.rank[own], self.forward[own], self.backward[own], self.duration[own], self.node[own])
 
@@ -182,12 +182,12 @@ def _measure_passes(graph: Graph, tables: TableSet) -> Passes:
 
 
 def _mean_at_home(home: Ints, times: Ints | Floats) -> Floats:
-    """Give for each micro-batch the mean time of those of its rank, stage and step."""
+    """Return for each micro-batch the mean time of those of its rank, stage and step."""
     return np.asarray((np.bincount(home, times) / np.bincount(home))[home])
 
 
 def _pass_number(graph: Graph, phase: Ints, rows: Ints) -> Ints:
-    """Give passes numbers where no pipeline marks them: the next begins where forward follows backward.
+    """Return passes numbers where no pipeline marks them: the next begins where forward follows backward.
 
     F F B B F B  gives  0 0 0 0 1 1.
     """
@@ -201,7 +201,7 @@ def _pass_number(graph: Graph, phase: Ints, rows: Ints) -> Ints:
 
 
 def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], ratio: float) -> bool:
-    """Say whether a rank that is slower than its peers only has longer sequences in some micro-batches.
+    """Return whether a rank that is slower than its peers only has longer sequences in some micro-batches.
 
     Forward and backward vary together over all ranks, and either the rank is over its peers by no more than chance
     makes of so many micro-batches; or its own vary so too, and its shortest are not half as much over its peers'

@@ -175,7 +175,7 @@ def worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
 
 
 def everywhere(tables: TableSet, graph: Graph, rank: int) -> float:
-    """Give how much longer a rank takes than its groups' median even in the tenth where it compares best.
+    """Return how much longer a rank takes than its groups' median even in the tenth where it compares best.
 
     Its work is told apart by the calls of its groups between which it lies, and by op and shapes. Where it is in no
     group that shares work, it cannot be told from one that has more to do: infinity.
@@ -203,7 +203,7 @@ def _by_shape(tables: TableSet, graph: Graph, ranks: tuple[int, ...], rank: int)
 
 
 def _best_tenth(work: Floats, place: int) -> float:
-    """Give the ratio of one row to the median row in the columns where it is least, a tenth of the median's sum."""
+    """Return the ratio of one row to the median row in the columns where it is least, a tenth of the median's sum."""
     own, usual = work[place], np.median(work, axis=0)
     known = usual > 0
     if not known.any():

@@ -56,7 +56,7 @@ class Cell:
 
 
 def typed(options: Iterable[tuple[str, str]]) -> list[str]:
-    """Give options as they are typed."""
+    """Return options as they are typed."""
     words: list[str] = []
     for option, value in options:
         words += [FLAGS[value] + option] if value in FLAGS else [f"--{option}", value]
@@ -132,7 +132,7 @@ def _different(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | None:
-    """Give the configuration that the trainer makes of a cell and of what is fixed for all; None where it refuses.
+    """Return the configuration that the trainer makes of a cell and of what is fixed for all; None where it refuses.
 
     What is left out is chosen as the trainer's `settle` chooses it: dp takes the ranks that the other axes leave, a
     pipeline has twice as many micro-batches as ranks, a micro-batch has two sequences.

@@ -70,7 +70,7 @@ class Outcome:
 
 
 def measured(lines: Sequence[str]) -> dict[str, Any]:
-    """Give the figures of a cell from the trainer's lines (`--metrics json`); empty where it made no step."""
+    """Return the figures of a cell from the trainer's lines (`--metrics json`); empty where it made no step."""
     steps = [line for line in map(_json, lines) if line.get("seconds")]
     if not steps:
         return {}
@@ -102,7 +102,7 @@ def _json(line: str) -> dict[str, Any]:
 
 
 def failure(status: int, errors: str) -> tuple[Status, str]:
-    """Tell from an exit status and the error output why a cell failed."""
+    """Return from an exit status and the error output why a cell failed."""
     if re.search(r"OutOfMemoryError|out of memory|not enough memory|can't allocate memory", errors, re.IGNORECASE):
         line = next(
             (line for line in errors.splitlines() if re.search(r"memory", line, re.IGNORECASE)), "out of memory"
@@ -128,7 +128,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Give a cell's outcome; None where it has not ended."""
+    """Return a cell's outcome; None where it has not ended."""
     path = folder / CELL_FILE
     if not path.is_file():
         return None
@@ -195,7 +195,7 @@ class Row:
 
 
 def of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
-    """Give the rows of cells that were run here."""
+    """Return the rows of cells that were run here."""
     cells: dict[str, Cell] = {cell.name: cell for cell in sweep.cells}
     fixed = dict(sweep.fixed)
     rows = []

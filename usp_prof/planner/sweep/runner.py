@@ -50,12 +50,12 @@ class Sweep:
     cells: tuple[Cell, ...]
 
     def words(self, cell: Cell) -> list[str]:
-        """Give the command of a cell; what a cell sets comes last, and wins."""
+        """Return the command of a cell; what a cell sets comes last, and wins."""
         return [*command(self.trainer, cell.processes), *typed(self.fixed), *typed(cell.options)]
 
 
 def trainer_of_clone() -> str:
-    """Give the trainer that lies beside this package; empty where it was installed without one."""
+    """Return the trainer that lies beside this package; empty where it was installed without one."""
     path = Path(__file__).resolve().parents[3] / "trainer" / "run.py"
     return str(path) if path.exists() else ""
 
@@ -86,7 +86,7 @@ def opened(folder: Path, asked: Sweep) -> Sweep:
 
 
 def read(folder: Path) -> Sweep | None:
-    """Give the sweep that a folder holds; None where it holds none."""
+    """Return the sweep that a folder holds; None where it holds none."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -105,12 +105,12 @@ def _pairs(options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def folder_of(folder: Path, cell: Cell) -> Path:
-    """Give the folder of a cell."""
+    """Return the folder of a cell."""
     return folder / "cells" / cell.name
 
 
 def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
-    """Give the outcomes that are there, in the order of the cells."""
+    """Return the outcomes that are there, in the order of the cells."""
     outcomes = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
     return [outcome for outcome in outcomes if outcome is not None]
 
@@ -173,13 +173,13 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
 
 
 def command(trainer: str, processes: int) -> list[str]:
-    """Give how the trainer is started: by torchrun, on a port of its own, where there are several processes."""
+    """Return how the trainer is started: by torchrun, on a port of its own, where there are several processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return [sys.executable, *(launcher if processes > 1 else []), trainer]
 
 
 def environment() -> dict[str, str]:
-    """Give one thread to each process, as torchrun does, so that one process is measured as several are."""
+    """Return one thread to each process, as torchrun does, so that one process is measured as several are."""
     return {"OMP_NUM_THREADS": "1", **os.environ}
 
 

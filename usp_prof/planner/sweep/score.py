@@ -82,7 +82,7 @@ def score(rows: Sequence[Row], calibration_error: float = float("nan"), without:
 
 
 def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Give the correlation of two orders; nothing is tied often enough in measured speeds to matter."""
+    """Return the correlation of two orders; nothing is tied often enough in measured speeds to matter."""
     ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
     spread = [values - values.mean() for values in ranks]
     return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))

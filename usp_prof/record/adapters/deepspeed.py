@@ -64,7 +64,7 @@ def layout_of(engine: DeepSpeedEngine) -> Layout:
 
 
 def declared(engine: DeepSpeedEngine, sequence: int) -> Options:
-    """Say what the engine's configuration says of the run."""
+    """Return the manifest fields from the engine's configuration."""
     accumulation = int(engine.gradient_accumulation_steps())
     options: Options = {
         "dtype": "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32",

@@ -120,7 +120,7 @@ def session(folder: str | Path, module: torch.nn.Module, **options: Unpack[Optio
 
 
 def model_of(module: torch.nn.Module) -> object:
-    """Give the configuration that a module carries, also inside of a wrapper such as DDP's; `None`: it has none."""
+    """Return the configuration that a module carries, also inside of a wrapper such as DDP's; `None`: it has none."""
     inner = getattr(module, "module", None)
     return getattr(module, "config", None) or getattr(inner, "config", None)
 

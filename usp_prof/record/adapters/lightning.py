@@ -97,7 +97,7 @@ def layout_of(trainer: Trainer, module: LightningModule) -> fsdp2.Layout:
 
 
 def declared(trainer: Trainer, given: Options) -> Options:
-    """Say what the trainer says of the run; what the user gave stays."""
+    """Return the manifest fields from the trainer; the user's values take precedence."""
     precision = str(trainer.precision)
     accumulation = int(trainer.accumulate_grad_batches)
     options: Options = {
@@ -115,7 +115,7 @@ def declared(trainer: Trainer, given: Options) -> Options:
 
 
 def samples_of_batch(trainer: Trainer) -> int:
-    """Give the number of samples in one batch of the training loader; 0 where it does not say, or is several."""
+    """Return the number of samples in one batch of the training loader; 0 where it does not say, or is several."""
     loader = trainer.train_dataloader
     sampler = getattr(loader, "batch_sampler", None)
     return int(getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 0)

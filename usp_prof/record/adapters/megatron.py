@@ -52,7 +52,7 @@ def layout_now() -> Layout:
 
 
 def batch_sizes(sequence: int) -> Options:
-    """Give the micro-batches of a step and, with a sequence length, the tokens; nothing where Megatron has no sizes."""
+    """Return micro-batches per step and, with a sequence length, tokens; empty if Megatron has no sizes."""
     try:
         sizes: Options = {"micro_batches": int(num_microbatches_calculator.get_num_microbatches())}
     except AttributeError:  # its calculator was never made: a loop that uses Megatron-Core alone

@@ -83,7 +83,7 @@ def session(folder: str | Path, dims: ParallelDims, *, model: object = None, **o
 
 
 def groups_of(dims: ParallelDims) -> dict[str | tuple[str, ...], Any]:
-    """Give the group of each dim that is in use; those that only load data or sum the loss are left to their names."""
+    """Return the group of each used dimension; those for data loading or the loss are recognized by name."""
     groups: dict[str | tuple[str, ...], Any] = {}
     for dim, mesh in dims.get_all_one_dimensional_meshes().items():
         # FSDP shards over context parallelism too.
@@ -96,7 +96,7 @@ def groups_of(dims: ParallelDims) -> dict[str | tuple[str, ...], Any]:
 def declared(
     training: TrainingConfig, parallelism: ParallelismConfig, dims: ParallelDims, accumulation: int
 ) -> Options:
-    """Say what the configuration says of the run."""
+    """Return the manifest fields from the configuration."""
     samples, micro_batches = int(training.local_batch_size), 1
     options: Options = {
         "sequence": int(training.seq_len),

@@ -98,7 +98,7 @@ def layout_of(model: torch.nn.Module) -> fsdp2.Layout:
 
 
 def batch_split(args: TrainingArguments, state: TrainerState, model: torch.nn.Module) -> BatchSplit:
-    """Tell how a step's samples are split over the ranks; those of one tp, cp, sp or pp group share their batch."""
+    """Return how a step's samples are split over the ranks; those of one tp, cp, sp or pp group share their batch."""
     parallelism = getattr(AcceleratorState(), "parallelism_config", None)
     pipeline = getattr(getattr(fsdp2.model_of(model), "distributed_config", None), "pp_size", None) or 1
     shared = pipeline * tensor_parallel_size(args, model, parallelism)
@@ -113,7 +113,7 @@ def batch_split(args: TrainingArguments, state: TrainerState, model: torch.nn.Mo
 
 
 def tensor_parallel_size(args: TrainingArguments, model: torch.nn.Module, parallelism: ParallelismConfig | None) -> int:
-    """Give the degree of tensor parallelism: the model's own, DeepSpeed's, else accelerate's (the trainer's order)."""
+    """Return the tensor-parallel degree: the model's, DeepSpeed's or accelerate's, in the trainer's order."""
     own = getattr(model, "tp_size", None)
     if own:
         return int(own)
@@ -124,7 +124,7 @@ def tensor_parallel_size(args: TrainingArguments, model: torch.nn.Module, parall
 
 
 def declared(args: TrainingArguments, split: BatchSplit, given: Options) -> Options:
-    """Say what the trainer's arguments say of the run; what the user gave stays."""
+    """Return the manifest fields from the trainer's arguments; the user's values take precedence."""
     accumulation = int(args.gradient_accumulation_steps)
     options: Options = {
         "gradient_accumulation": accumulation,

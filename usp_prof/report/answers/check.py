@@ -84,7 +84,7 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
 
 
 def _reasons(report: Report) -> list[str]:
-    """Say why metrics have no plain verdict: each reason once, with the metrics that it holds for."""
+    """Return why metrics have no plain verdict: each reason once, with the metrics that it holds for."""
     keys_of: dict[str, list[str]] = {}
     for judgement in report.judgements:
         if judgement.reason and judgement.verdict is not Verdict.PASS:

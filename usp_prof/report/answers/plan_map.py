@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, Cell]:
-    """Give for each pair of degrees the fastest plan that a trainer can start, else the fastest with its refusal."""
+    """Return for each pair of degrees the fastest plan that a trainer can start, else the fastest with its refusal."""
     cells: dict[Place, Cell] = {}
     for plan in plans.best:  # the fastest first
         place = getattr(plan.configuration, down), getattr(plan.configuration, across)
@@ -59,7 +59,7 @@ def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, 
 def verdict(
     plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
 ) -> str:  # fmt: skip
-    """Say with which two degrees a figure is best and worst of what a trainer can start, and the one that ran."""
+    """Return with which two degrees a figure is best and worst of what a trainer can start, and the one that ran."""
     cells = cells_of(plans, down, across, trainer)
     if not cells:
         return nothing_fits(plans)

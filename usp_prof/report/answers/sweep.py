@@ -75,7 +75,7 @@ def document(title: str, parts: Sequence[Section]) -> Document:
 
 
 def summary(rows: Sequence[Row], notes: Sequence[str] = ()) -> Section:
-    """Say what was tried, what ran, and what was fastest."""
+    """Return a sentence on the cells tried, those that ran, and the fastest."""
     ok = [row for row in rows if row.is_ok]
     blocks: list[Block] = [
         KeyFigures(
@@ -93,7 +93,7 @@ def summary(rows: Sequence[Row], notes: Sequence[str] = ()) -> Section:
 
 
 def sentence(row: Row) -> str:
-    """Say how fast a configuration is."""
+    """Return how fast a configuration is."""
     mfu = f", MFU {row.mfu:.1%}" if np.isfinite(row.mfu) else ""
     return f"Fastest of {row.model}: {row.configuration} on {sized(row)}, {row.tokens_per_second:,.0f} tokens/s{mfu}."
 
@@ -157,7 +157,7 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
 
 
 def judged(score: Score) -> Section:
-    """Say how good the planner was on these rows."""
+    """Return how good the planner was on these rows."""
     if not score.judged:
         note = Text("No measured configuration could be predicted, so the planner is not judged.")
         return Section("sweep-planner", "The planner on this sweep", (note,))

@@ -78,7 +78,7 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
 
 
 def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
-    """Say of each cell without a measured row why its configurations failed."""
+    """Return for each cell without a measured row why its configurations failed."""
     down, across = axes
     why: dict[tuple[int, int], Counter[str]] = {}
     for row in rows:
@@ -87,7 +87,7 @@ def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> 
 
 
 def fastest(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Row]:
-    """Give the fastest measured row of each key, by tokens a second of one device."""
+    """Return the fastest measured row of each key, by tokens a second of one device."""
     by_key: dict[Key, Row] = {}
     for row in rows:
         if row.is_ok and (key(row) not in by_key or row.tokens_per_device > by_key[key(row)].tokens_per_device):
@@ -120,7 +120,7 @@ class _Map:
         return "MFU" if _has_mfu(self.cells.values()) else "tokens/s"
 
     def block(self, *, drawn: bool) -> Block:
-        """Give the map as a chart, or a table of the same."""
+        """Return the map as a chart, or a table of the same."""
         return self._chart() if drawn else self._table()
 
     def _table(self) -> DataTable:
@@ -177,6 +177,6 @@ def degrees(row: Row) -> str:
 
 
 def sized(row: Row) -> str:
-    """Say how large the cluster of a configuration is."""
+    """Return how large the cluster of a configuration is."""
     devices = f"{row.devices} device{'s' if row.devices > 1 else ''}"
     return f"{row.nodes} node{'s' if row.nodes > 1 else ''} ({devices})" if row.nodes else devices

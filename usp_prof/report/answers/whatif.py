@@ -249,7 +249,7 @@ def schedule_section(edit: Edit, rescheduled: Rescheduled) -> Section:
 
 
 def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
-    """Give simulated actions as the chart draws them."""
+    """Return simulated actions as the chart draws them."""
     stages = [
         sorted({a.stage for a, r in zip(line.actions, line.rank.tolist(), strict=True) if r == rank})
         for rank in range(line.ranks)

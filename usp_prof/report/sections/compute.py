@@ -229,7 +229,7 @@ def _history(one: MemorySnapshot) -> MemoryLine:
 
 
 def memory_lines(tables: TableSet, result: MemoryResult) -> MemoryLines:
-    """Give the fullest ranks' memory over time; long ones keep the highest of each stretch, so that no peak is lost."""
+    """Return the fullest ranks' memory over time; long lines keep the maximum of each section, so no peak is lost."""
     traced = [peak for peak in result.peaks if peak.at_ns >= 0]
     fullest = sorted(traced, key=lambda peak: (-peak.allocated, peak.rank))[:MOST_MEMORY_LINES]
     return MemoryLines(tuple(_line(tables, peak.rank) for peak in sorted(fullest, key=lambda peak: peak.rank)))
@@ -249,7 +249,7 @@ def _since_first(moments: Ints) -> Ints:
 
 
 def _drawn_events(allocated: Ints) -> Ints:
-    """Give the places of the events to draw: all, or the highest of each stretch where there are too many."""
+    """Return the places of the events to draw: all, or the highest of each stretch where there are too many."""
     stretch = max(1, -(-len(allocated) // MOST_MEMORY_POINTS))
     begins = range(0, len(allocated), stretch)
     return np.array([low + int(allocated[low : low + stretch].argmax()) for low in begins], np.int64)

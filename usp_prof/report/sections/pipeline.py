@@ -86,7 +86,7 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
 
 
 def late_rank(context: Context) -> int | None:
-    """Give the culprit that costs the others most, if the ranks that the others wait for were looked for."""
+    """Return the culprit that costs the others most, if the ranks that the others wait for were looked for."""
     if "stragglers" not in context.results:
         return None
     culprits = {culprit.rank for culprit in cast("StragglersResult", context.results["stragglers"]).culprits}
@@ -140,7 +140,7 @@ def ideal_schedule(result: PipelineResult) -> PipelineSchedule | None:
 
 
 def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedule:
-    """Give simulated actions as the chart draws them, a row a rank."""
+    """Return simulated actions as the chart draws them, a row a rank."""
     first = int(line.start.min(initial=0))
     return PipelineSchedule(
         rows,
@@ -154,7 +154,7 @@ def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedul
 
 
 def _held(result: PipelineResult) -> dict[int, list[int]]:
-    """Give the first rank that holds each stage, with its stages; every rank where no stage is known."""
+    """Return the first rank that holds each stage, with its stages; every rank where no stage is known."""
     stages: dict[int, list[int]] = {}
     for stage in result.stages:
         stages.setdefault(stage.ranks[0], []).append(stage.stage)

@@ -185,7 +185,7 @@ def _in_step(activities: Columns, step: int) -> Columns:
 
 
 def _row_keys(columns: Columns) -> tuple[Ints, list[str]]:
-    """Give each activity its row among the rank's: the first for compute and copies, then one for each axis."""
+    """Assign each activity a row of its rank: the first for compute and copies, then one per axis."""
     codes, axes = columns.codes("axis")
     is_communication = columns.matches("kind", _COMMUNICATION)
     present = {axes[code] or "unknown" for code in np.unique(codes[is_communication]).tolist()}
@@ -201,7 +201,7 @@ def _merged(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
 
 
 def _roles(columns: Columns) -> tuple[Ints, list[str]]:
-    """Give each activity's role as a code; `roles` has one for each pair of kind and axis, kind by kind."""
+    """Return each activity's role as a code; `roles` has one for each pair of kind and axis, kind by kind."""
     codes, axes = columns.codes("axis")
     kinds, kind_names = columns.codes("kind")
     roles = [

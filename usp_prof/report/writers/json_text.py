@@ -165,7 +165,7 @@ def write_all(documents: Sequence[Document]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the JSON Schema that every report keeps to."""
+    """Return the JSON Schema that every report keeps to."""
     _, components = msgspec.json.schema_components([ReportJson, ReportsJson, WhatIfJson], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -201,7 +201,7 @@ def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, li
 
 
 def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
-    """Say how many columns fit, and how wide texts may then be; the first columns matter most.
+    """Return how many columns fit, and how wide texts may then be; the first columns matter most.
 
     A column is its head, its texts, and whether they are numbers, which are never cut; two blanks part columns.
     """

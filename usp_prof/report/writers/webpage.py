@@ -97,14 +97,14 @@ def _blocks(section: Section, numbered: _Numbered) -> str:
 
 
 class _Numbered:
-    """Gives each chart of a page an id of its own."""
+    """Returns each chart of a page an id of its own."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._count = 0
 
     def next(self) -> str:
-        """Give the next id."""
+        """Return the next id."""
         self._count += 1
         return f"{self._prefix}{self._count}"
 

@@ -79,7 +79,7 @@ def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
 
 
 def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
-    """Give each field of event rows as numbers or, of a text, as codes and the texts, of which one is empty.
+    """Return each field of event rows as numbers or, of a text, as codes and the texts, of which one is empty.
 
     Rows of -1, and events without the field, get -1 or the code of the empty text.
     """
@@ -118,24 +118,24 @@ def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints,
 
 
 def numbers(table: pa.Table, name: str) -> Ints:
-    """Give an integer field as an array."""
+    """Return an integer field as an array."""
     return np.asarray(numbers_of(table.column(name)), np.int64)
 
 
 def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
-    """Give a text field as codes and distinct texts."""
+    """Return a text field as codes and distinct texts."""
     return coded_texts(table.column(name))
 
 
 def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """Give texts as codes and distinct texts."""
+    """Return texts as codes and distinct texts."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     whole = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
     return by_appearance(numbers_of(whole.indices).astype(np.int64), whole.dictionary.to_pylist())
 
 
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
-    """Give bytes in and out, the element type, and whether bytes come from shapes, which tell of inputs alone."""
+    """Return bytes in and out, the element type, and whether bytes come from shapes, which describe only inputs."""
     # By part: the elements and the type of its first input, and the type that the event names itself.
     dims_code, dims = texts(table, "dims")
     count_by_shape = lookup([elements(text) for text in dims], dims_code, missing=-1)
@@ -155,7 +155,7 @@ def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
 
 
 def size_of(dtype: str) -> int:
-    """Give the bytes of one element by the type's name as PyTorch writes it; -1 when the name is not known."""
+    """Return the bytes of one element by the type's name as PyTorch writes it; -1 when the name is not known."""
     plain = dtype.removeprefix("c10::").removeprefix("torch.").strip().lower().replace(" ", "_")
     return _SIZE_OF.get(plain, -1)
 
@@ -193,7 +193,7 @@ def _end_of_first(dims: str) -> int:
 
 
 def first_shape(dims: str) -> str:
-    """Give the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
+    """Return the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
     try:
         first = json.loads(dims)[0] if dims else None
         while first and isinstance(first[0], list):

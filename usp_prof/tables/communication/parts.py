@@ -89,7 +89,7 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
 
 
 def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
-    """Give a number for the communicator that each kernel may belong to: its library and stream."""
+    """Return a number for the communicator that each kernel may belong to: its library and stream."""
     libraries, library = np.unique(parts.library.astype(str), return_inverse=True)
     return (streams(frame, parts.row) + 1) * (len(libraries) + 1) + library
 
@@ -121,7 +121,7 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
 
 
 def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
-    """Give the operation that "Collective name" says; "other" where it says none."""
+    """Return the operation that "Collective name" says; "other" where it says none."""
     codes, names = texts(arguments, "name")
     return lookup([operation(name) if name else "other" for name in names], codes, missing="other")
 

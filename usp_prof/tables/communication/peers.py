@@ -42,7 +42,7 @@ _DIRECTIONS = ("", "send", "recv")
 
 
 def direction(name: str) -> int:
-    """Say whether an annotation marks a send or a receive of the pipeline (place in the list of directions)."""
+    """Return whether an annotation marks a send or a receive of the pipeline (place in the list of directions)."""
     mark = parse_mark(name)
     if mark is None or mark.area != "pp":
         return 0
@@ -51,7 +51,7 @@ def direction(name: str) -> int:
 
 
 def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[np.object_], Ints]:
-    """Give for moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
+    """Return for moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
     rows = frame.rows(*MARKS)
     kind = frame.by_name(rows, direction, np.int64)
     rows, kind = rows[kind > 0], kind[kind > 0]
@@ -74,7 +74,7 @@ _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 
 
 def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
-    """Give the other side's global rank for each part; -1 for none or unknown."""
+    """Return the other side's global rank for each part; -1 for none or unknown."""
     source, destination = numbers(parts.arguments, "source"), numbers(parts.arguments, "destination")
     is_send = parts.operation == "send"
     is_directed = np.isin(parts.operation, _DIRECTED)
@@ -93,7 +93,7 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dict
 
 
 def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership: Membership) -> Ints:
-    """Give the peer of each post from its rank within a group, which is all that `c10d::send` was given; else -1."""
+    """Return the peer of each post from its rank within a group, which is all that `c10d::send` was given; else -1."""
     place_in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
     keys = list(zip(axes, place_in_group.tolist(), strict=True))
     peer_of_key = {(axis, place): _only(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
@@ -101,7 +101,7 @@ def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership
 
 
 def _only(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
-    """Give the one global rank that a place within a group can mean; -1 when there are several or none."""
+    """Return the one global rank that a place within a group can mean; -1 when there are several or none."""
     fitting = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
     of_axis = [group for group in fitting if group.axis == axis]
     peers = {group.ranks[place] for group in of_axis or fitting} - {rank}
@@ -130,7 +130,7 @@ _HELD = 0.9
 
 
 def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source], list[HealthRow]]:
-    """Give nameless exchanges the group of all ranks, where it shows that all ranks share them."""
+    """Return nameless exchanges the group of all ranks, where it shows that all ranks share them."""
     plain = dict(sources)
     if len(sources) < max(world, _LEAST_RANKS):
         return plain, []
@@ -156,7 +156,7 @@ def nameless(collectives: Columns) -> Ints:
 
 
 def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: int) -> bool:
-    """Say whether the last `count` exchanges of all ranks are the same calls."""
+    """Return whether the last `count` exchanges of all ranks are the same calls."""
     # Both arrays: one row a rank, one column a call.
     start = np.empty((len(sources), count), np.int64)
     end = np.empty_like(start)

@@ -26,13 +26,13 @@ P2P = ("send", "recv", "send_recv")
 
 
 def ranges_of(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[str], bool]) -> Ints:
-    """Give the rows of events with a wanted name, by start."""
+    """Return the rows of events with a wanted name, by start."""
     rows = frame.rows(*categories)
     return frame.in_order_of_time(rows[frame.by_name(rows, wanted)])
 
 
 def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
-    """Give the innermost of the ranges around each moment of a thread; -1 without any."""
+    """Return the innermost of the ranges around each moment of a thread; -1 without any."""
     inner = frame.nested(ranges).innermost(track, at)
     return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
 
@@ -67,7 +67,7 @@ def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints
 
 
 def _in_order_of_kind(kind_of_range: NDArray[np.str_], kind_of_post: NDArray[np.str_]) -> Ints:
-    """Give for each range the place of its post: the k-th of a kind is posted by the k-th of that kind; -1: by none.
+    """Return for each range the place of its post: the k-th of a kind is posted by the k-th of that kind; -1: by none.
 
     More ranges than posts of a kind: the first of them were posted before the window, so the last ones belong together.
 
@@ -114,7 +114,7 @@ ANSWER_SHARE = 0.03
 
 
 def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tuple[Flags, Ints]:
-    """Say which of one rank's posted parts were asked late, and which part was waited for first in each one's turn.
+    """Return which of one rank's posted parts were asked late, and which part was waited for first in each one's turn.
 
     `compute_end` holds the ends of the rank's compute, in any order; `lasting` how long each part takes.
     """
@@ -131,7 +131,7 @@ def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tupl
 
 
 def first_of_turn(start: Ints, end: Ints) -> Ints:
-    """Give for each part of one rank the first of those that end right one after another while it was under way."""
+    """Return for each part of one rank the first of those that end right one after another while it was under way."""
     order = np.argsort(end, kind="stable")
     # By place in that order: whether the part was under way when the one before it ended, and was answered at once.
     follows = np.zeros(len(end), dtype=bool)

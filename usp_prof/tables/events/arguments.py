@@ -112,14 +112,14 @@ class _FieldColumns:
             self._codes[key].append(self._coded(key, texts, is_written))
 
     def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: Flags) -> NDArray[np.int32]:
-        """Give each event the code of the JSON text behind a key."""
+        """Return for each event the code of the JSON text of a key."""
         if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
             return np.zeros(len(is_written), np.int32)
         codes = np.fromiter(map(self._texts[key].__getitem__, map(bytes, texts)), np.int32, len(texts))
         return spread(codes, is_written, 0)
 
     def column(self, field: Field, place: Ints | None) -> Any:  # noqa: ANN401 - NumPy or Arrow by kind
-        """Give a field's column, in the order of `place`."""
+        """Return a field's column, in the order of `place`."""
         if field.key in self._numbers:
             _, _, dtype = _NUMBERS[field.kind]
             numbers = np.concatenate([np.zeros(0, dtype), *self._numbers[field.key]])
@@ -174,7 +174,7 @@ def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArra
 
 
 def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:
-    """Give the sizes of texts in bytes, and all of them one behind the other."""
+    """Return the sizes of texts in bytes, and all of them one behind the other."""
     if not len(batch):
         return np.zeros(0, np.int64), memoryview(b"")
     dtype = np.int64 if pa.types.is_large_string(batch.type) else np.int32

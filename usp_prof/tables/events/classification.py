@@ -53,7 +53,7 @@ class Rule:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Give the rules in order; the first that matches decides."""
+    """Return the rules in order; the first that matches decides."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     return tuple(
         Rule(re.compile(r["pattern"]), WorkKind(r["kind"]), r.get("library", ""), r["why"]) for r in data["rule"]
@@ -123,7 +123,7 @@ KINDS = [kind.value for kind in WorkKind]
 
 
 def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
-    """Say for device work which kind it is (place in `KINDS`) and whose library's."""
+    """Return for device work which kind it is (place in `KINDS`) and whose library's."""
     category, names = frame.codes("category")
     codes, texts = frame.codes("name")
     used, name = numbered(codes.take(rows))
@@ -149,7 +149,7 @@ ENGINE = "autograd::engine::evaluate_function"
 
 
 def phase_of_mark(name: str) -> int:
-    """Say which phase an annotation stands for (place in the list of phases); 0 for none."""
+    """Return which phase an annotation stands for (place in the list of phases); 0 for none."""
     mark = parse_mark(name)
     if mark is not None:
         if mark.area == "pp":
@@ -163,14 +163,14 @@ def phase_of_mark(name: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseFinder:
-    """Says for moments on threads in which phase they lie: inside the autograd engine, else by the marks around."""
+    """Lookup of the phase at a time on a thread: inside the autograd engine, or by the marks around it."""
 
     _marks: Tracks
     _meaning: Ints
     _engine: Tracks
 
     def at(self, track: Ints, start: Ints) -> Ints:
-        """Give the phases of moments (places in `PHASES`)."""
+        """Return the phases of moments (places in `PHASES`)."""
         inner = self._marks.innermost(track, start)
         phase = np.where(inner >= 0, np.r_[self._meaning, 0][inner], 0)
         inside = self._engine.innermost(track, start) >= 0
@@ -188,5 +188,5 @@ def phases_of(frame: EventFrame) -> PhaseFinder:
 
 
 def phases(frame: EventFrame, track: Ints, start: Ints) -> Ints:
-    """Say for moments on threads in which phase they lie (places in `PHASES`)."""
+    """Return for moments on threads in which phase they lie (places in `PHASES`)."""
     return phases_of(frame).at(track, start)

@@ -55,7 +55,7 @@ class EventFrame:
         return self.raw.metadata
 
     def ints(self, name: str, rows: Ints | None = None) -> Ints:
-        """Give an integer column, of some rows or of all."""
+        """Return an integer column, of some rows or of all."""
         column = self._columns[name]
         return np.asarray(column if rows is None else column.take(rows), np.int64)
 
@@ -87,7 +87,7 @@ class EventFrame:
         self.end = self.start + changed
 
     def codes(self, name: str) -> tuple[Ints, list[str]]:
-        """Give a text column as codes and distinct texts."""
+        """Return a text column as codes and distinct texts."""
         if name not in self._texts:
             self._texts[name] = self._columns.narrow_codes(name)
         return self._texts[name]
@@ -102,7 +102,7 @@ class EventFrame:
         return np.asarray(process.astype(np.int64) * (len(threads) + 1) + thread, np.int64)
 
     def rows(self, *categories: str) -> Ints:
-        """Give the rows of complete events of these categories, in file order."""
+        """Return the rows of complete events of these categories, in file order."""
         parts = [self._category(name) for name in categories]
         present = [part for part in parts if len(part)]
         if len(present) < 2:
@@ -152,12 +152,12 @@ class EventFrame:
         return table.take(own)
 
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
-        """Give a text column of some rows with only the texts that occur there."""
+        """Return a text column of some rows with only the texts that occur there."""
         codes, values = self.codes(name)
         return compact(codes.take(rows), values)
 
     def texts(self, name: str, rows: Ints) -> NDArray[Any]:
-        """Give a text column of some rows as str objects."""
+        """Return a text column of some rows as str objects."""
         codes, values = self.codes(name)
         return lookup(values, codes[rows], missing="")
 

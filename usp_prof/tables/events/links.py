@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def streams(frame: EventFrame, rows: Ints) -> Ints:
-    """Give the stream of device work: the argument or, without one, the thread that Kineto files it under."""
+    """Return the stream of device work: the argument or, without one, the thread that Kineto files it under."""
     stream = frame.ints("stream", rows)
     if (stream >= 0).all():
         return stream
@@ -32,12 +32,12 @@ def streams(frame: EventFrame, rows: Ints) -> Ints:
 
 
 def tracks(frame: EventFrame, rows: Ints) -> Ints:
-    """Give the number of the (device, stream) pair of device work."""
+    """Return the number of the (device, stream) pair of device work."""
     return _tracks(frame, rows)[1]
 
 
 def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Give each piece of device work its lane within its stream: 0, and more where work of one stream overlaps.
+    """Assign each piece of device work its lane within its stream: 0, or more if work of one stream overlaps.
 
     Gives also the lane among those of all streams, and their names.
     """
@@ -59,7 +59,7 @@ def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints,
 
 
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
-    """Give the (device, stream) pairs and which of them each row has."""
+    """Return the (device, stream) pairs and which of them each row has."""
     devices, device = numbered(frame.ints("device", rows))
     listed, stream = numbered(streams(frame, rows))
     used, track = numbered(device * max(len(listed), 1) + stream)

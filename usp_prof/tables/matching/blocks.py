@@ -62,7 +62,7 @@ class Places:
     """By rank: the row of its first part; at the end, how many there are."""
 
     def rows(self, columns: Columns) -> Ints:
-        """Give the rows of parts."""
+        """Return the rows of parts."""
         return np.asarray(self.first[np.searchsorted(self.ranks, columns["rank"])] + columns["part"])
 
 
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def is_whole(self) -> bool:
-        """Say whether the whole run is one block, in memory."""
+        """Whether the whole run is one block, in memory."""
         return self.folder is None
 
     @property
@@ -103,7 +103,7 @@ class Plan:
         return int(self.places.first[-1])
 
     def may_have(self, library: str) -> bool:
-        """Say whether some part may be of a library: of a run in memory that is not known."""
+        """Return whether some part may be of a library: of a run in memory that is not known."""
         return self.is_whole or any(library in block.texts["library"] for block in self.blocks)
 
 
@@ -116,7 +116,7 @@ def plan_of(tables: TableSet) -> Plan:
 
 
 def whole(tables: TableSet) -> Columns:
-    """Give the parts of a run that is one block, rank by rank: they are read once, and held."""
+    """Return the parts of a run that is one block, rank by rank: they are read once, and held."""
     return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
 
 
@@ -170,7 +170,7 @@ def _as_read(tables: TableSet, rank: int) -> tuple[dict[str, NDArray[Any]], dict
 
 
 def _in_common(codes: NDArray[Any], texts: Sequence[str], code_of: dict[str, int]) -> NDArray[np.int32]:
-    """Give codes of one rank's texts in those of all ranks, to which new texts are added."""
+    """Return codes of one rank's texts in those of all ranks, to which new texts are added."""
     return lookup([code_of.setdefault(text, len(code_of)) for text in texts], codes, missing=-1).astype(np.int32)
 
 
@@ -187,7 +187,7 @@ def _groups(as_read: Shelf, count: int, texts: Mapping[str, Sequence[str]]) -> t
 
 
 def _dealt(parts_of_group: Ints, is_posted: Flags) -> Ints:
-    """Give each group its block, in order of their codes: those that come up first at ranks close together."""
+    """Assign each group its block, in order of code: groups that first appear at nearby ranks."""
     block_of_group = np.zeros(len(parts_of_group), np.int64)
     # What gloo's transfers carried is told by the median of all of them: they are in one block, however many.
     block, filled = 0, int(parts_of_group[is_posted].sum())

@@ -77,7 +77,7 @@ class Solution:
         return np.asarray(when + self.offset_ns[domain] + drifted)
 
     def disagreement(self, ties: Ties) -> Ints:
-        """Give for each member how far its end lies from the middle of its call's ends."""
+        """Return for each member how far its end lies from the middle of its call's ends."""
         if not len(ties.call):
             return np.zeros(0, np.int64)
         end = self.align(ties, ties.end)
@@ -88,7 +88,7 @@ class Solution:
         return np.where(high[ties.call] > low[ties.call], np.abs(end - low[ties.call] - mean[ties.call]), 0).astype(int)
 
     def possible(self, ties: AllTies) -> bool:
-        """Say whether these clocks contradict no call: nobody ends before the last member has begun."""
+        """Return whether these clocks contradict no call: nobody ends before the last member has begun."""
         calls = sum(block.calls for block in ties.blocks)
         return not calls or sum(map(self._contradicted, ties.blocks)) / calls <= _MOST_CONTRADICTED
 
@@ -201,7 +201,7 @@ def _drifting(seen: Observations, pinned: Ints) -> tuple[Fit, Flags]:
 
 
 def _whole_offset(rough: Solution, fit: Fit) -> Ints:
-    """Give each clock's rough and fitted offset together; one that noise alone would show is zero."""
+    """Return each clock's rough plus fitted offset; an offset within noise is zero."""
     whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
     is_noise = (fit.drift == 0) & (np.abs(whole) <= _MIN_T_OF_OFFSET * fit.offset_error)
     return np.where(is_noise, 0, whole)

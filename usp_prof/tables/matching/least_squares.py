@@ -127,7 +127,7 @@ class Equations(Protocol):
         ...
 
     def spread(self) -> Floats:
-        """Give the standard error of each unknown for members of weight 1 that are known to 1."""
+        """Return the standard error of each unknown for members of weight 1 that are known to 1."""
         ...
 
 
@@ -161,7 +161,7 @@ class DenseEquations:
 
 
 def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Floats]:
-    """Give A and b of all unknowns, clock by clock: its offset and (with a width of 2) its drift.
+    """Return A and b of all unknowns, clock by clock: its offset and (with a width of 2) its drift.
 
     Without C, A is J' W J: each member adds to its own clock alone. C takes from that, for each call, the product of
     what its members add to each unknown, over the call's weight; some hundred calls at a time.

@@ -76,7 +76,7 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
 
 
 def group_size(members: Members, head: Ints) -> Ints:
-    """Give the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
+    """Return the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
     declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
     seen = np.bincount(members.call, minlength=members.count)
     paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
@@ -84,7 +84,7 @@ def group_size(members: Members, head: Ints) -> Ints:
 
 
 def on_one_clock(members: Members, clocks: Clock) -> Flags:
-    """Say of each call whether its members' clocks are tied to each other."""
+    """Return for each call whether its members' clocks are tied to each other."""
     component = clocks.component_rows(members.rank)
     low, high = (per_code(members.call, component, how, members.count) for how in (np.minimum, np.maximum))
     return np.asarray(low == high)
@@ -116,14 +116,14 @@ class Nodes:
 
 
 def inter_node(members: Members, nodes: Nodes) -> Flags:
-    """Say of each call whether its members lie on several hosts."""
+    """Return for each call whether its members lie on several hosts."""
     node = nodes.node[np.searchsorted(nodes.ranks, members.rank)]
     low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
     return np.asarray(low != high)
 
 
 def nodes_of(tables: TableSet) -> Nodes:
-    """Give each rank the number of its host; by rank numbers where hosts have no names."""
+    """Return for each rank the number of its host, or by rank numbers if hosts have no names."""
     hosts = clock.hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:

@@ -54,7 +54,7 @@ class _Block:
     """By call of the block: how many parts it has."""
 
     def rows_of(self, rank: int) -> slice:
-        """Give the rows of one rank's parts."""
+        """Return the rows of one rank's parts."""
         low, high = np.searchsorted(self.ranks, (rank, rank + 1)).tolist()
         return slice(int(self.first_row[low]), int(self.first_row[high]))
 
@@ -64,7 +64,7 @@ class _Block:
         return slice(0, int(self.first_row[-1]))
 
     def column(self, name: str, rows: slice) -> NDArray[Any]:
-        """Give a column of some rows."""
+        """Return a column of some rows."""
         if name == "rank":
             return np.repeat(self.ranks, np.diff(self.first_row))[rows]
         values = self.columns[name][rows]
@@ -82,7 +82,7 @@ class Parts:
 
     @property
     def are_in_files(self) -> bool:
-        """Say whether they are too many to be held."""
+        """Whether they are too many to be held."""
         return self._folder is not None
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class Parts:
         self._blocks.append(_Block(ranks, first_row, shelf.columns(), np.arange(calls), np.bincount(columns["call"])))
 
     def number(self, calls: Ints) -> None:
-        """Give the calls their numbers in the run, block after block."""
+        """Return the calls their numbers in the run, block after block."""
         begin = 0
         for block in self._blocks:
             end = begin + len(block.calls)
@@ -121,7 +121,7 @@ class Parts:
         return sorted({rank for block in self._blocks for rank in block.ranks.tolist()})
 
     def of(self, rank: int, *names: str) -> Rows:
-        """Give columns of one rank's parts, block after block, in each by call."""
+        """Return columns of one rank's parts, block after block, in each by call."""
         rows = [(block, block.rows_of(rank)) for block in self._blocks]
         nothing = np.zeros(0, np.int64)
         return {
@@ -130,7 +130,7 @@ class Parts:
         }
 
     def each_block(self, *names: str, beside: Iterable[Rows] | None = None) -> Iterator[Rows]:
-        """Give columns of each block's parts, sorted by call and rank, and with them what is `beside`.
+        """Yield columns of each block's parts, sorted by call and rank, and with them what is `beside`.
 
         That has for each of `ranks`, in order, columns with an entry for each row of its `collectives`.
         """
@@ -150,7 +150,7 @@ class Parts:
                 yield rows
 
     def members_of(self, call: int) -> list[tuple[int, int]]:
-        """Give the members of a call: rank, and row of its `collectives`."""
+        """Return the members of a call: rank, and row of its `collectives`."""
         for block in self._blocks:
             place = int(np.searchsorted(block.calls, call))
             if place < len(block.calls) and block.calls[place] == call:

@@ -93,7 +93,7 @@ class Matches:
 def of_each_block(
     tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, apart: bool = True
 ) -> Iterator[Made]:
-    """Give `measure` of the matched parts of each block of groups, with some columns of `collectives`.
+    """Return `measure` of the matched parts of each block of groups, with some columns of `collectives`.
 
     Where there are several blocks workers measure them, unless `measure` needs more than these (not `apart`).
     """
@@ -187,7 +187,7 @@ def _match_block(block: Block) -> _MatchedBlock:
 
 
 def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
-    """Give for each part its call, and how it was matched.
+    """Return for each part its call, and how it was matched.
 
     Calls are numbered by the way they were matched, by group, and by what else their parts have in common.
     """

@@ -26,7 +26,7 @@ _SHIFTS = 64
 
 
 def shared_calls(one: Columns, one_rank: int, other: Columns, other_rank: int, period_ns: int) -> tuple[Ints, Ints]:
-    """Give the rows of both ranks' `collectives` that are the same calls; sends and receives only without others.
+    """Return the rows of both ranks' `collectives` that are the same calls; sends and receives only without others.
 
     Where one of the ranks names no group at all, nothing but the order of its calls is known: all are taken together.
     """
@@ -75,7 +75,7 @@ def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[i
 
 
 def _size_without_number(columns: Columns) -> Ints:
-    """Give the bytes of each part that carries no sequence number, by which it is told from others; else 0."""
+    """Return the bytes of each part that carries no sequence number, by which it is told from others; else 0."""
     size = np.maximum(columns["in_bytes"], columns["out_bytes"])
     return np.where(columns["sequence"] >= 0, 0, size)
 
@@ -117,14 +117,14 @@ def _in_order(one: Columns, one_rows: Ints, other: Columns, other_rows: Ints, pe
 
 
 def _shifted(one_count: int, other_count: int, shift: int) -> tuple[slice, slice]:
-    """Give the stretches of two lists that lie beside each other when item i of one is item i - shift of the other."""
+    """Return the parts of two lists that overlap if item i of one is item i - shift of the other."""
     first = max(shift, 0)
     count = max(min(one_count, other_count + shift) - first, 0)
     return slice(first, first + count), slice(first - shift, first - shift + count)
 
 
 def _distance(one_end: Ints, other_end: Ints, shift: int) -> float:
-    """Give the median distance of ends with this shift; infinite where no calls lie beside each other."""
+    """Return the median distance of ends with this shift; infinite where no calls lie beside each other."""
     one_part, other_part = _shifted(len(one_end), len(other_end), shift)
     apart = np.abs(one_end[one_part] - other_end[other_part])
     return float(np.median(apart)) if len(apart) else float("inf")

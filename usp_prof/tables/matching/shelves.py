@@ -76,7 +76,7 @@ class Shelf:
                 _append(self.folder / name, values)
 
     def columns(self) -> dict[str, NDArray[Any] | InFile]:
-        """Give what was put."""
+        """Return the stored value."""
         if self.folder is None:
             return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
         return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}

@@ -61,11 +61,11 @@ class AllTies:
 
     @property
     def blocks(self) -> tuple[Ties, ...]:
-        """Give all of them."""
+        """All of them."""
         return (*self.collectives, *self.transfers)
 
     def across(self, domain: Ints) -> Ties:
-        """Give the calls with members on several clocks: collectives, then transfers."""
+        """Return the calls with members on several clocks: collectives, then transfers."""
         one, other = (_joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers))
         return _below([one, other], np.concatenate([one.call, other.call + one.calls]))
 
@@ -150,7 +150,7 @@ def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
 
 
 def components(domain: Ints, blocks: Iterable[Ties]) -> Ints:
-    """Give for each rank the number of the connected component of its clock, by its lowest clock."""
+    """Return for each rank the number of the connected component of its clock, by its lowest clock."""
     count = int(domain.max()) + 1 if len(domain) else 0
     if not count:
         return domain

@@ -96,7 +96,7 @@ def described(description: str) -> Described:
 
 
 def axis_of_description(description: str) -> Axis:
-    """Give the axis that a group's description tells; `unknown` when it tells none."""
+    """Return the axis that a group's description tells; `unknown` when it tells none."""
     return described(description).axis
 
 
@@ -140,7 +140,7 @@ def axis_of_mark(name: str) -> Axis | None:
 
 
 def axis_of_marks(frame: EventFrame, track: Ints, at: Ints) -> Ints:
-    """Give the axis (place in `Axis`) of the innermost telling mark around each moment of a thread; -1 for none."""
+    """Return the axis (place in `Axis`) of the innermost telling mark around each moment of a thread; -1 for none."""
     axes = [*Axis]
 
     def place(name: str) -> int:

@@ -68,7 +68,7 @@ class _Worker:
 
 
 def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) -> Ints:
-    """Give for each part the place of its group in `groups`; -1 where nothing fits."""
+    """Return for each part the place of its group in `groups`; -1 where nothing fits."""
     # Places in `groups` of those that this rank is a member of, in the order in which they were made.
     candidates = [place for place, group in enumerate(groups) if group.size > 1 and frame.rank in group.ranks]
     candidates.sort(key=lambda place: _made(groups[place].name))
@@ -85,7 +85,7 @@ def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) 
 
 
 def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], candidates: list[int]) -> Ints:
-    """Give sends and receives the one group of their mark's axis; without a mark they are the pipeline's."""
+    """Return sends and receives the one group of their mark's axis; without a mark they are the pipeline's."""
     axes = [*Axis]
     world = [place for place in candidates if groups[place].description == "default_pg"]
     # By axis: the place of its only group, -1 for none or several; the last entry is for parts without a mark.
@@ -130,7 +130,7 @@ def _workers(frame: EventFrame, parts: Parts) -> list[_Worker]:
 
 
 def _growth(frame: EventFrame, parts: Parts, rows: Ints) -> Ints:
-    """Give by how much a gather's output is larger than its input, or a scatter's input than its output: the size."""
+    """Return the group size from the ratio of a gather's output to its input, or a scatter's input to its output."""
     post = parts.post[rows]
     sized = np.isin(parts.operation[rows], ("all_gather", "reduce_scatter")) & (post >= 0)
     growth = np.full(len(rows), -1, np.int64)
@@ -147,7 +147,7 @@ def _ratio(first: int, second: int) -> int:
 
 
 def _score(worker: _Worker, group: Group) -> float:
-    """Say how well a group fits what ran on a worker; not above zero when nothing speaks for it."""
+    """Return how well a group fits what ran on a worker; not above zero when nothing speaks for it."""
     if worker.sizes and worker.sizes.most_common(1)[0][0] != group.size:
         return _IMPOSSIBLE
     total = worker.operations.total()
@@ -189,7 +189,7 @@ def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _best_previous(best: Mapping[_State, float]) -> dict[_State, tuple[float, _State]]:
-    """Give for each state of a worker the best state of the worker before it, behind its sum of scores.
+    """Return for each state of a worker the best state of the worker before it, behind its sum of scores.
 
     A group's second worker comes behind its first. A group's first worker comes behind whichever state of an earlier
     group has the highest sum.
@@ -212,7 +212,7 @@ _EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "barrier")
 
 
 def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[int, Source]:
-    """Give the ranks' tables with groups that their members' operations do not contradict."""
+    """Return the ranks' tables with groups that their members' operations do not contradict."""
     operations = _operations(sources)
     # By rank: the right group for the key of each wrong one.
     instead: dict[int, dict[str, Group]] = {}
@@ -250,7 +250,7 @@ def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tu
 
 
 def _agree(ran: OperationsOfRank, ranks: Iterable[int]) -> bool:
-    """Say whether these ranks ran the same."""
+    """Return whether these ranks ran the same."""
     first, *others = (ran[rank] for rank in ranks)
     return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in others)
 

@@ -93,19 +93,19 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
-    """Give the number of ranks of the job as the traces tell it; -1 when they do not."""
+    """Return the number of ranks of the job as the traces tell it; -1 when they do not."""
     return max(
         (row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()), default=-1
     )
 
 
 def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
-    """Give the name of each rank's host; empty when unknown."""
+    """Return the name of each rank's host; empty when unknown."""
     return {rank: source.table("ranks").to_pylist()[0]["host"] for rank, source in sources.items()}
 
 
 def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
-    """Give a product group the one of its axes whose group has the same ranks: the others have size 1 there."""
+    """Return a product group the one of its axes whose group has the same ranks: the others have size 1 there."""
     if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
         return group
     product = described(group.description).product
@@ -126,12 +126,12 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
 
 
 def _divided(groups: Iterable[Group], world: int) -> bool:
-    """Say whether the job has axes that do not span it: what spans it then is no axis, but their product."""
+    """Return whether the job has axes that do not span it: what spans it then is no axis, but their product."""
     return any(1 < group.size < world and group.axis_source == AxisSource.DESCRIPTION for group in groups)
 
 
 def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) -> Group | None:
-    """Give a group the axis that its description, the manifest or its ranks say."""
+    """Assign a group the axis from its description, the manifest or its ranks."""
     if group.axis_source == AxisSource.DESCRIPTION:
         return group
     if entry and entry.axes:
@@ -141,7 +141,7 @@ def _by_name(group: Group, entry: GroupEntry | None, manifest: Manifest | None) 
 
 
 def _by_traffic(group: Group, traffic: Traffic | None, guess: Inferred | None, *, spans: bool) -> Group:
-    """Give a group the axis that the marks around its traffic say, or that the traffic suggests."""
+    """Assign a group the axis from the marks around its traffic, or from the traffic."""
     if traffic is None:
         return _with(group, Axis.WORLD, AxisSource.DESCRIPTION) if group.description == "default_pg" else group
     if traffic.marked:
@@ -241,11 +241,11 @@ class _Collectives:
         self._made: View | None = None
 
     def __call__(self, _: View) -> View:
-        """Give them, whatever lies beneath."""
+        """Return them, whatever lies beneath."""
         return self.made()
 
     def made(self) -> View:
-        """Give them."""
+        """Return them."""
         made = self._made  # another thread may let go of them meanwhile
         if made is None:
             made = self._made = _collectives(self._source.view("collectives"), self._layout.value)

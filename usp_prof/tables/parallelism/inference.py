@@ -139,12 +139,12 @@ def infer(traffic: Traffic) -> Inferred:
 
 
 def made_for(library: str) -> Inferred:
-    """Give the axis that a library's kernels serve, whatever they carry."""
+    """Return the axis that a library's kernels serve, whatever they carry."""
     return _MADE_FOR.get(library, Inferred())
 
 
 def of_operation(axis: str, op: str, *, everyone: bool) -> str:
-    """Tell apart what shares one inferred group: it may serve another axis than its other operations.
+    """Return apart what shares one inferred group: it may serve another axis than its other operations.
 
     Beside a pipeline's sends, the collectives of the job's own group are the job's (a loss to log, a norm).
     """
@@ -239,7 +239,7 @@ _HINT = "name groups (group_desc) to have it exact"
 def axis_health(
     groups: Iterable[Group], traffic: Mapping[str, Traffic], parts: Mapping[int, Columns], ungrouped: Inferred
 ) -> list[HealthRow]:
-    """Give one row for each reason by which axes were inferred, and one for what has no axis."""
+    """Return one row for each reason by which axes were inferred, and one for what has no axis."""
     used = [group for group in groups if group.key in traffic]
     by_reason: dict[tuple[str, str], list[str]] = {}
     for group in used:

@@ -110,14 +110,14 @@ def _places(rank: int, own: list[Group], job: Job) -> dict[str, tuple[int, int]]
 
 
 def _sizes_axis(group: Group) -> bool:
-    """Say whether a group spans its axis and nothing else."""
+    """Return whether a group spans its axis and nothing else."""
     if group.axis_source == AxisSource.DESCRIPTION:
         return described(group.description).sizes
     return group.axis_source != AxisSource.RANKS
 
 
 def _pipeline(rank: int, group: Group, job: Job) -> tuple[int, ...]:
-    """Give the ranks of a rank's pipeline; none where they cannot be told.
+    """Return the ranks of a rank's pipeline; none where they cannot be told.
 
     An inferred pipeline may be one of several that share a group: then only who sends to whom tells its ranks.
     """
@@ -129,7 +129,7 @@ def _pipeline(rank: int, group: Group, job: Job) -> tuple[int, ...]:
 
 
 def _place(rank: int, ranks: Sequence[int], context: set[int]) -> tuple[int, int]:
-    """Give a rank's place among these ranks and their number, counted in whole context groups where they hold such.
+    """Return a rank's place among these ranks and their number, counted in whole context groups where they hold such.
 
     Rank 2 of ranks 0,1,2,3 has place 2 of 4; with its context group 2,3 among them, place 1 of 2.
     """
@@ -143,7 +143,7 @@ def _place(rank: int, ranks: Sequence[int], context: set[int]) -> tuple[int, int
 
 
 def _sizes(places: Sequence[Mapping[str, tuple[int, int]]], world: int) -> tuple[dict[str, int], str]:
-    """Give the size of each axis, or the reason why there is no mesh."""
+    """Return the size of each axis, or the reason why there is no mesh."""
     sizes_of_axis = {axis: {own[axis][1] for own in places if axis in own} for axis in PARALLEL_AXES}
     doubtful = [axis.value for axis, shown in sizes_of_axis.items() if len(shown) > 1 or -1 in shown]
     if doubtful:
@@ -226,14 +226,14 @@ def job_group(
 
 
 def _together(bare: Mapping[int, Columns], hosts: Mapping[int, str]) -> bool:
-    """Say whether all ranks ran the same, at the same time."""
+    """Return whether all ranks ran the same, at the same time."""
     longest = max(bare, key=lambda rank: len(bare[rank]))
     host = hosts.get(longest, "")
     return all(_tied(bare[longest], columns, same_host=hosts.get(rank, "") == host) for rank, columns in bare.items())
 
 
 def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
-    """Say whether a rank's operations are those of the longest recording, or a stretch of them, and end with them.
+    """Return whether a rank's operations are those of the longest recording, or a stretch of them, and end with them.
 
     The median distance of the ends is the distance of the clocks, and is taken out first. On one host, only the
     timestamps of two devices can differ, and by little.

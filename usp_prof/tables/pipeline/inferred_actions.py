@@ -48,7 +48,7 @@ class Inference:
         self._made: dict[int, pa.Table] | None = None
 
     def of(self, rank: int) -> pa.Table:
-        """Give a rank's actions: as marked, completed, or inferred."""
+        """Return a rank's actions: as marked, completed, or inferred."""
         if self._made is None:
             self._made = _complete(self._sources)
         return self._made[rank]
@@ -70,7 +70,7 @@ class _Completed:
         self._inference, self._rank = inference, rank
 
     def __call__(self, _: View) -> View:
-        """Give them; the first of all ranks makes them."""
+        """Return them; the first of all ranks makes them."""
         view: View = self._inference.of(self._rank)
         return view
 
@@ -84,7 +84,7 @@ def _given(made: View, _: View) -> View:
 
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
-    """Give every rank's actions: without any marks inferred, with marks that name no stage completed."""
+    """Return every rank's actions: inferred without marks, completed if marks name no stage."""
     actions_of_rank = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
     is_marked = any(len(recorded) for recorded in actions_of_rank.values())
     if is_marked and not any(_lacks_stages(recorded) for recorded in actions_of_rank.values()):
@@ -254,7 +254,7 @@ def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
 
 
 def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
-    """Give the turns of one rank of an order."""
+    """Return the turns of one rank of an order."""
     rank_of_stage = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
     return [
         Turn(FORWARD if action.kind is Kind.FORWARD else BACKWARD, _sends(action, rank_of_stage, rank))
@@ -263,7 +263,7 @@ def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
 
 
 def _sends(action: Action, rank_of_stage: Mapping[int, int], rank: int) -> bool:
-    """Say whether an action's result goes to another rank: that of the next stage, of a backward the one before."""
+    """Return whether an action's result goes to another rank: that of the next stage, of a backward the one before."""
     if action.kind is Kind.WEIGHT_GRADIENT:
         return False
     following = action.stage + (1 if action.kind is Kind.FORWARD else -1)

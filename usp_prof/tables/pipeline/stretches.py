@@ -71,7 +71,7 @@ class Stretches:
     """Time in which something was computed."""
 
     def heavy(self, share: float) -> Ints:
-        """Give the rows with at least this share of their kind's usual work: lighter ones are between actions.
+        """Return the rows with at least this share of their kind's usual work: lighter ones are between actions.
 
         Usual is what half of all work is done in stretches of, however many light ones there are.
         """
@@ -85,7 +85,7 @@ class Stretches:
         return np.flatnonzero(is_heavy)
 
     def sends(self, rows: Ints, passed: Messages) -> Flags:
-        """Say after which of these rows something was sent: up to the next row, or the step's last message."""
+        """Return after which of these rows something was sent: up to the next row, or the step's last message."""
         sent, step_sent = passed.posted[passed.sends], passed.step[passed.sends]
         start, step = self.work.begun[self.first[rows]], self.step[rows]
         until = np.r_[start[1:], np.iinfo(np.int64).max] if len(rows) else start
@@ -116,7 +116,7 @@ class Stretches:
         return [(int(places[begin]), int(places[end - 1]) + 1) for begin, end in pairwise(edges)]
 
     def after_receiving(self, low: int, high: int, arrived: Ints) -> int:
-        """Give where a range of work begins that waited for a receive: what ran before it arrived prepared it."""
+        """Return where a range of work begins that waited for a receive: what ran before it arrived prepared it."""
         start, end = self.work.start[low:high], self.work.end[low:high]
         since = arrived[(arrived > start[0]) & (arrived <= start[-1])]
         if not len(since):
@@ -175,7 +175,7 @@ def stretches(source: Source, passed: Messages) -> Stretches:
 
 
 def _posted(source: Source, activities: Columns) -> Ints:
-    """Give when the host posted each message: its launch, on a CPU the op that gave it to a worker."""
+    """Return when the host posted each message: its launch, on a CPU the op that gave it to a worker."""
     begun, _ = _host_times(source, activities)
     ops = Columns(source.view("ops"))
     if len(Columns(source.view("launches"))) or not len(ops):
@@ -185,7 +185,7 @@ def _posted(source: Source, activities: Columns) -> Ints:
 
 
 def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
-    """Give when the host launched each activity and was done with it: on a CPU, when it ran."""
+    """Return when the host launched each activity and was done with it: on a CPU, when it ran."""
     launches = Columns(source.view("launches"))
     start = activities["start_ns"]
     if not len(launches):
@@ -196,7 +196,7 @@ def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
 
 
 def _kinds(source: Source, activities: Columns, compute: Flags) -> Ints:
-    """Say of each activity whether it is forward or backward work, by its op or the pace that it keeps."""
+    """Return for each activity whether it is forward or backward work, by its op or the pace that it keeps."""
     ops = Columns(source.view("ops"))
     by_op = np.full(len(activities), _UNKNOWN, np.int64)
     if len(ops):
@@ -235,7 +235,7 @@ def _within_backward(kind: Ints, code: Ints) -> Ints:
 
 
 def _first_of_step(passed: Messages, step: Ints) -> Ints:
-    """Say for each row when its step's first message was posted, if that is a receive: nothing can act before it."""
+    """Return for each row when its step's first message was posted, if that is a receive: nothing can act before it."""
     first = np.full(len(step), np.iinfo(np.int64).min)
     steps, place = np.unique(passed.step, return_index=True)
     waits = ~passed.sends[place]
@@ -245,7 +245,7 @@ def _first_of_step(passed: Messages, step: Ints) -> Ints:
 
 
 def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) -> Ints:
-    """Say for each row when its step's last message or backward work was: what comes after and has no phase is none."""
+    """Return for each row the time of its step's last message or backward work; later work without a phase is none."""
     steps = np.r_[step, passed.step]
     times = np.r_[np.where(backward, begun, 0), passed.posted]
     codes = group_codes(steps)
@@ -255,7 +255,7 @@ def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) ->
 
 
 def _at_messages(share: Floats, bounds: Ints, count: int) -> dict[int, int]:
-    """Give the cuts that lie at messages, by number: of several messages that are next to one share, the nearest."""
+    """Return the cuts that lie at messages, by number: of several messages that are next to one share, the nearest."""
     cuts: dict[int, int] = {}
     for bound in bounds.tolist() if count > 1 else ():
         number = max(1, min(count - 1, round(float(share[bound]))))

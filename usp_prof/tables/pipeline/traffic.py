@@ -72,7 +72,7 @@ def transfers_of(rows: Columns) -> Transfers:
 
 
 def _ahead(ends: Ints, answers: Ints) -> bool:
-    """Say whether some answer begins when `_AHEAD` more messages are over than were answered before it."""
+    """Return whether some answer begins when `_AHEAD` more messages are over than were answered before it."""
     moments = np.sort(answers)
     over = np.searchsorted(np.sort(ends), moments, side="right")
     return bool((over - np.arange(len(moments))).max() >= _AHEAD)
@@ -97,7 +97,7 @@ def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> lis
 
 
 def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
-    """Give all ranks that a rank exchanges messages with, also through others; nothing where peers are unknown."""
+    """Return all ranks that a rank exchanges messages with, also through others; nothing where peers are unknown."""
     members, new = {rank}, {rank}
     while new:
         heard = {peer for one in new if one in passed for peer in np.unique(passed[one].peer).tolist()}

@@ -81,7 +81,7 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
 
 
 def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, high: Ints) -> Ints:
-    """Give the time of each boundary: where the activity begins that opens a step, after `low` and not after `high`.
+    """Return the time of each boundary: where the activity begins that opens a step, after `low` and not after `high`.
 
     Where no activity is known to open the step, its first call does. Example with the calls `a` and `c`, of which `c`
     opens the step on the other rank with the kernel `k` before it:
@@ -104,7 +104,7 @@ def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, h
 
 
 def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, candidates: list[range]) -> Ints:
-    """Give the row of the activity that opens the step behind each boundary; -1 where none is known.
+    """Return the row of the activity that opens the step behind each boundary; -1 where none is known.
 
     All boundaries by one rule, the first that finds an activity at each inner boundary:
     1. The activities around it are those around the other rank's boundaries: of `_SIDES`, the strictest that finds
@@ -139,7 +139,7 @@ def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, befor
 
 
 def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
-    """Give each activity a number for the names of so many activities before it and from it on; -1 stands for none."""
+    """Return for each activity a number for the names of the activities before it and from it on; -1 means none."""
     padded = np.r_[np.full(before, -1), work.name, np.full(behind, -1)]
     number = np.zeros(len(work), np.int64)
     for offset in range(before + behind):
@@ -148,7 +148,7 @@ def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
 
 
 def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:
-    """Say which steps are whole: at an edge where no call lies outside, the recording may have cut one short."""
+    """Return which steps are whole: at an edge where no call lies outside, the recording may have cut one short."""
     step = np.searchsorted(at, work.start_ns, side="right") - 1
     inside = (step >= 0) & (step < len(at) - 1)
     kinds = np.unique(work.symbol, return_inverse=True)[1].astype(np.int64)
@@ -171,7 +171,7 @@ _ON_HOST = ("launches", "memory", "ops", "actions")
 
 
 def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
-    """Give one rank's tables, cut into other steps; the cached tables beneath stay as they are."""
+    """Return one rank's tables, cut into other steps; the cached tables beneath stay as they are."""
     changes: dict[str, Callable[[View], View]] = {
         name: partial(_with_steps, name=name, steps=steps) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")
     }
@@ -188,7 +188,7 @@ def _steps_of_rank(_: View, rank: int, steps: step_table.Steps) -> View:
 
 
 def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
-    """Give the step of each row of a table, by where it ran."""
+    """Return the step of each row of a table, by where it ran."""
     columns = Columns(view)
     start = columns["start_ns"]
     if name in _ON_DEVICE:

@@ -64,7 +64,7 @@ def _regular(heads: Ints, length: int) -> bool:
 
 
 def parts_of(cycle: Ints) -> int:
-    """Say into how many alike parts one cycle falls: its micro-batches, or several steps; 1 for none.
+    """Return the number of equal parts of one cycle: micro-batches, or several steps; 1 for none.
 
     A part shows by symbols that occur once in each: at even distances, also from the last one around to the first.
     """
@@ -77,19 +77,19 @@ def parts_of(cycle: Ints) -> int:
 
 
 def in_one_part(cycle_flags: Flags, parts: int) -> bool:
-    """Say whether marked symbols, of which there are some, keep to one place of a cycle instead of all its parts."""
+    """Return whether marked symbols, of which there are some, keep to one place of a cycle instead of all its parts."""
     places = np.flatnonzero(cycle_flags)
     most = min(0.7, 1.6 / parts)
     return bool(len(places)) and _longest_gap(places, len(cycle_flags)) > most * len(cycle_flags)
 
 
 def update_in_one_part(classes: Sequence[Flags], parts: int) -> bool:
-    """Say whether any class of symbols occurs in one part only, so that the whole cycle is one step."""
+    """Return whether any class of symbols occurs in one part only, so that the whole cycle is one step."""
     return any(in_one_part(flags, parts) for flags in classes)
 
 
 def _longest_gap(places: Ints, length: int) -> int:
-    """Give the longest distance to the next occurrence, the last one's around to the first."""
+    """Return the longest distance to the next occurrence, the last one's around to the first."""
     return int(np.diff(np.r_[places, places[0] + length]).max())
 
 
@@ -111,7 +111,7 @@ class Alphabet:
         self._codes: dict[str, int] = {}
 
     def codes(self, texts: list[str]) -> Ints:
-        """Give each text its number; new ones get the next."""
+        """Return the number of each text; new ones get the next."""
         return np.array([self._codes.setdefault(text, len(self._codes)) for text in texts], np.int64)
 
 
@@ -174,7 +174,7 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
 
 
 def _communication_symbols(parts: Columns, alphabet: Alphabet) -> tuple[Ints, Ints]:
-    """Give each part's symbol, and that of its operation and axis alone."""
+    """Return each part's symbol, and that of its operation and axis alone."""
     op_code, ops = parts.codes("op")
     axis_code, axes = parts.codes("axis")
     size, count = np.maximum(parts["in_bytes"], parts["out_bytes"]), parts["group_size"]
@@ -220,7 +220,7 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
 
 
 def _readiness(work: DeviceWork) -> Floats:
-    """Say how readily a step begins at each activity (0 to 1): behind the updates of parameters, else after a pause."""
+    """Return the likelihood of a step start at each activity (0 to 1): after parameter updates, or after a pause."""
     busy_until = np.r_[work.start_ns[0], np.maximum.accumulate(work.end_ns)[:-1]]
     pause = np.maximum(work.start_ns - busy_until, 0)
     rank = np.argsort(np.argsort(pause, kind="stable"), kind="stable") / len(pause)

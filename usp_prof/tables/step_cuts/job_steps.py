@@ -152,7 +152,7 @@ class _Job:
         return Cut(np.arange(len(periods)), at, PATTERN if len(self._sources) == 1 else CALLS)
 
     def work(self, rank: int) -> DeviceWork:
-        """Give a rank's device work, read once."""
+        """Return a rank's device work, read once."""
         if rank not in self._work:
             self._work[rank] = device_work(self._sources[rank], self._alphabet)
         return self._work[rank]
@@ -197,7 +197,7 @@ def _uncut(
 
 
 def _hold_the_same(sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int]) -> bool:
-    """Say whether all ranks are one window each, in which the members of every group ran equally many calls."""
+    """Return whether all ranks are one window each, in which the members of every group ran equally many calls."""
     if len(guessed) < len(sources) or any(len(own[rank]) > 1 for rank in guessed):
         return False
     calls = {rank: _calls_by_group(source) for rank, source in sources.items()}
@@ -220,7 +220,7 @@ def _calls_by_group(source: Source) -> dict[str, int]:
 
 
 def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps: int) -> list[HealthRow]:
-    """Say how steps were cut, and on which ranks they could not be."""
+    """Return how steps were cut, and on which ranks they could not be."""
     cut_ranks = [rank for rank in guessed if rank in cuts]
     rows = []
     if any(cuts[rank].source == CALLS for rank in cut_ranks):

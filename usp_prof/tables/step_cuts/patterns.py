@@ -49,7 +49,7 @@ class _WorkInOrder:
         return [self.phase == _STEP, self.phase == _BACKWARD]
 
     def marks(self, periods: Repetition | None) -> Marks:
-        """Give numbers, starts and ends on the host of what repeats."""
+        """Return numbers, starts and ends on the host of what repeats."""
         if periods is None:
             return _NOTHING, _NOTHING, _NOTHING
         start = self.host[periods.start]
@@ -108,7 +108,7 @@ def _most(keys: Ints) -> Flags:
 
 
 def _begin(host: Ints, phase: Ints) -> Floats:
-    """Say how readily a step begins at each event: behind the optimizer, never inside the backward, after a pause."""
+    """Return the likelihood of a step start at each event: after the optimizer or a pause, never inside backward."""
     pause = np.r_[0, np.maximum(np.diff(host), 0)]
     rank = np.argsort(np.argsort(pause, kind="stable"), kind="stable") / max(len(pause), 1)
     before = np.r_[0, phase[:-1]]
