@@ -1,1 +1,1 @@
-"""Tables made from the events, one a module: its schema and its `build`."""
+"""Tables built from the events, one per module: its schema and its `build`."""

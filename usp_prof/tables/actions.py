@@ -1,4 +1,4 @@
-"""Table of actions: (stage, kind, micro-batch) of each pipeline action, from whatever marks the trace has."""
+"""Table of actions: (stage, kind, micro-batch) of each pipeline action, from any marks in the trace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SCHEMA = Schema(
 
 
 class Action(NamedTuple):
-    """What an annotation says: which kind of action, on which stage, of which micro-batch, by whose grammar."""
+    """A parsed annotation: kind of action, stage, micro-batch, and the grammar of the mark."""
 
     kind: str
     stage: int
@@ -58,7 +58,7 @@ _DEEPSPEED = re.compile(r"(?:PipelineEngine\.)?_exec_(?P<kind>forward|backward)_
 
 
 def parse_action(name: str) -> Action | None:
-    """Read an annotation as an action; `None` when it is none."""
+    """Parse an annotation as an action; `None` if it is none."""
     mark = parse_mark(name)
     if mark is not None:
         if mark.area != "pp" or mark.what not in PIPELINE_KINDS:
@@ -77,7 +77,7 @@ def parse_action(name: str) -> Action | None:
 
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
-    """Build the table: one row for each action, in order of start; of two grammars the one that tells more counts."""
+    """Build the table, one row per action in order of start; of two grammars, the more informative one counts."""
     rows = frame.rows(*MARKS)
     action_of_row = frame.by_name(rows, parse_action, object)
     is_action = np.array([action is not None for action in action_of_row.tolist()], bool)
@@ -106,7 +106,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
 
 
 def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], steps: Steps) -> np.ndarray:
-    """Count micro-batches within a step, by kind and stage, where the annotation leaves them out."""
+    """Count micro-batches within a step, by kind and stage, if annotations leave them out."""
     marked = np.array([action.micro_batch for action in actions], np.int64)
     if (marked >= 0).all():
         return marked
@@ -121,17 +121,17 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
 
 
 def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the device work launched inside each action begins and ends; the action itself without any."""
+    """Return start and end of the device work launched inside each action, or of the action itself without any."""
     start, end = frame.start[rows].copy(), frame.end[rows].copy()
     if not len(rows) or not len(links.work):
         return start, end
     linked = links.call >= 0
     work, call = links.work[linked], links.call[linked]
-    # Actions of one rank follow each other; backward launches from autograd's thread, so time decides, not the thread.
+    # Actions of one rank are sequential. Backward launches from autograd's thread, so time decides, not the thread.
     action_of_work = range_at(start, end, frame.start[call])
     inside = action_of_work >= 0
     work, action_of_work = work[inside], action_of_work[inside]
-    # By action: when its first work began and its last ended; the initial values stand for none.
+    # Start of each action's first work and end of its last; the initial values mean none.
     first = np.full(len(rows), np.iinfo(np.int64).max)
     last = np.full(len(rows), np.iinfo(np.int64).min)
     np.minimum.at(first, action_of_work, frame.start[work])

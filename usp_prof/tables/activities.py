@@ -1,8 +1,8 @@
 """Table of activities: what kept a rank's device busy, in one form for GPU and CPU traces.
 
-On GPU traces these are the kernels. On CPU-only traces the compute lane is the thread that computes (its leaf aten
-ops and paced waits) and each gloo worker thread is a communication lane; sends and receives post on the calling
-thread and have lanes of their own. Analyses read this table and need not know which device it was.
+On GPU traces these are the kernels. On CPU-only traces, the compute lane is the computing thread (its leaf aten ops and
+paced waits), and each gloo worker thread is a communication lane. Sends and receives are posted by the calling thread
+and have their own lanes. Analyses read this table and need not know the kind of device.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ SCHEMA = Schema(
     ),
 )
 
-# Host ops that are not the computation itself: they post, wait, or only enclose other ops.
+# Host ops that are not computation: they post, wait, or only enclose other ops.
 _NO_WORK = re.compile(
     r"c10d|_c10d_functional|autograd::|torch::autograd|torch::jit|profiler::|record_param_comms|symm_mem::|gloo:|nccl:"
 )
 
 
 def build(frame: EventFrame, links: Links, parts: Parts, collectives: pa.Table, steps: Steps) -> pa.Table:
-    """Build the table: the kernels, or on CPU the computing threads' ops and gloo's ranges; in order of start.
+    """Build the table in order of start: the kernels, or on a CPU the computing threads' ops and gloo's ranges.
 
-    A rank whose device was not recorded has none: its host ops launch the work, they are not the work.
+    A rank whose device was not recorded has no rows: its host ops launch the work, they are not the work.
     """
     if lacks_device_work(frame):
         return empty(SCHEMA)
     columns = _device(frame, links, parts) if len(links.work) else _host(frame, links, parts)
     row, collective = columns.pop("row"), columns["collective"]
     axis_of_part, axes = Columns(collectives).codes("axis")
-    axis = lookup(axis_of_part, collective, missing=len(axes))  # -1, no communication: the empty text behind all axes
+    axis = lookup(axis_of_part, collective, missing=len(axes))  # -1 (no communication): the empty text after all axes
     columns |= {
         "rank": frame.rank,
         "event": frame.event[row],
@@ -93,7 +93,7 @@ def _device(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
 
 
 def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
-    """Take the ops that compute, the paced waits that stand for compute, and the parts."""
+    """Return the computing ops, the paced waits that represent compute, and the parts."""
     compute = computing(frame)
     row = np.concatenate([compute, parts.row[: 0 if parts.on_host else None]])
     communication = np.arange(len(row)) >= len(compute)
@@ -115,8 +115,8 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
 def computing(frame: EventFrame) -> Ints:
     """Find the host events that are the computation.
 
-    An op that spends at least half of its time outside inner ops stands for itself, and the ops inside are part of
-    it, as they are of a paced wait; an op that only encloses others is left to them:
+    An op that spends at least half of its time outside inner ops counts, and so does a paced wait; inner ops are part
+    of it. An op that only encloses others is represented by them:
 
         aten::linear 10 us, inside it aten::mm 9 us    -> aten::mm
         aten::dropout 10 us, inside it aten::empty 2 us    -> aten::dropout
@@ -127,11 +127,11 @@ def computing(frame: EventFrame) -> Ints:
     marks = marks[frame.by_name(marks, _is_paced)]
     row = np.concatenate([ops, marks])
     tracks = frame.nested(row)
-    # By row: the time of what lies directly inside. Parent -1, of rows at the top, adds to the last entry.
+    # Time of direct children by row. Parent -1, of top rows, adds to the last entry.
     inner_ns = np.zeros(len(row) + 1, np.int64)
     np.add.at(inner_ns, tracks.parent, frame.duration[row])
     is_whole = (2 * inner_ns[:-1] <= frame.duration[row]) | (np.arange(len(row)) >= len(ops))
-    # Level by level from the outside: whether a range around it stands for itself.
+    # Level by level from the outside: whether an enclosing range already counts.
     is_covered = np.zeros(len(row), dtype=bool)
     for depth in range(1, int(tracks.depth.max(initial=0)) + 1):
         level = np.flatnonzero(tracks.depth == depth)
@@ -148,7 +148,7 @@ def _is_paced(name: str) -> bool:
 def _host_lanes(
     frame: EventFrame, row: Ints, collective: Ints, of_parts: tuple[Ints, list[str]]
 ) -> tuple[Ints, list[str]]:
-    """Name the busiest computing thread cpu, others by their number; parts lie on their own lanes."""
+    """Name the busiest computing thread cpu and others by their number; parts have their own lanes."""
     codes, threads = frame.codes("thread")
     thread = codes[row]
     count = np.bincount(thread[collective < 0], minlength=len(threads))

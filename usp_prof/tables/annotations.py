@@ -1,4 +1,4 @@
-"""Table of annotations: ranges that people and libraries marked."""
+"""Table of annotations: ranges marked by users and libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building of tables: schemas to Arrow, and columns checked against their schema."""
+"""Table building: Arrow schemas, and columns checked against their schema."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ABSENT: dict[Kind, Any] = {Kind.INT: -1, Kind.FLOAT: float("nan"), Kind.TEXT: "
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of a table. What is absent has a value for it (`_ABSENT`): no column holds nulls."""
+    """Return the Arrow schema of a table. Missing values have a code (`_ABSENT`): no column has nulls."""
     return pa.schema([pa.field(column.name, _TYPES[column.kind], nullable=False) for column in schema.columns])
 
 
 def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -> pa.Table:
-    """Make a table from arrays, scalars and missing columns (filled with what means absent), in schema order."""
+    """Build a table from arrays, scalars and missing columns (filled with the missing value), in schema order."""
     unknown = set(columns) - set(schema.names)
     if unknown:
         raise KeyError(f"table {schema.name} has no columns {sorted(unknown)}")
@@ -43,14 +43,14 @@ def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -
 
 
 def table_from_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Make a small table from rows; columns that a row leaves out are absent."""
+    """Build a small table from rows; columns that a row leaves out are missing."""
     listed: Sequence[Mapping[str, Any]] = list(rows)
     columns = {c.name: [row.get(c.name, _ABSENT[c.kind]) for row in listed] for c in schema.columns}
     return table(schema, columns, len(listed))
 
 
 def empty(schema: Schema) -> pa.Table:
-    """Make the table without rows."""
+    """Build the table without rows."""
     return pa.Table.from_batches([], schema=arrow_schema(schema))
 
 
@@ -76,7 +76,7 @@ def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - wha
 
 
 def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came where it is no array
-    """Make an array of a list of what the column holds; numbers beyond 64 bits stay in the list."""
+    """Build an array from a list of values; numbers beyond 64 bits stay in the list."""
     try:
         return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])
     except OverflowError:
@@ -84,7 +84,7 @@ def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came w
 
 
 def _without_nulls(kind: Kind, array: pa.Array) -> pa.Array:
-    """Put in place of nulls what stands for absent."""
+    """Replace nulls by the missing value."""
     if not array.null_count:
         return array
     if kind is Kind.TEXT:
@@ -108,5 +108,5 @@ def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 -
         return pa.array(value, pa.string()).dictionary_encode().cast(kind)
     try:
         return pa.array(value, kind)
-    except (OverflowError, pa.ArrowTypeError):  # a damaged number (beyond 64 bits, a truth value) is absent
+    except (OverflowError, pa.ArrowTypeError):  # a damaged number (beyond 64 bits, a boolean) is missing
         return pa.array([int(item) if -(2**63) <= int(item) < 2**63 else -1 for item in value], kind)

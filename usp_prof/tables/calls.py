@@ -79,21 +79,21 @@ PARTS = Schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The calls of a run, and their parts."""
+    """Calls of a run, and their parts."""
 
     calls: pa.Table
     parts: Parts
-    """Beside the columns of `call_parts`, `delivered_ns`: how long the range goes on after the data was across."""
+    """Columns of `call_parts`, plus `delivered_ns`: how long the range continues after the data arrived."""
     last_rank: NDArray[np.int32]
-    """By call: who arrived last, however close the one before; -1 for one who is not among the parts."""
+    """Rank that arrived last in each call, even if close; -1 if it is not among the parts."""
     _columns: Columns = field(init=False)
     _is_pair: Flags = field(init=False)
-    """By call: a send or receive whose both sides were read."""
+    """Whether the call is a send or receive whose two sides were read."""
     is_collective: Flags = field(init=False)
-    """By call: a collective of several ranks, of all of which the part was read."""
+    """Whether the call is a collective of several ranks, all of whose parts were read."""
 
     def __post_init__(self) -> None:
-        """Set up once what is asked for again and again."""
+        """Precompute masks that are used repeatedly."""
         columns = Columns(self.calls)
         object.__setattr__(self, "_columns", columns)
         is_transfer = columns.matches("matched_by", str(MatchedBy.P2P))
@@ -106,16 +106,16 @@ class Calls:
         return self._columns
 
     def touching(self, ranks: Iterable[int]) -> Flags:
-        """Mark the calls that some of these ranks are members of."""
+        """Mark the calls in which any of these ranks participates."""
         touched = np.zeros(len(self._columns), bool)
         for rank in ranks:
             touched[self.parts.of(rank, "call")["call"]] = True
         return touched
 
     def among(self, ranks: Sequence[int]) -> Calls:
-        """Return the calls that some of these ranks are members of, and these members' parts.
+        """Return the calls in which these ranks participate, and their parts.
 
-        What is known of a call stays what all its members told; one that came last and is not among these is -1.
+        Values of a call still come from all participants; a last rank that is not among these becomes -1.
         """
         parts_of = {rank: self.parts.of(rank, *COLUMNS) for rank in ranks}
         rows = {name: np.concatenate([parts[name] for parts in parts_of.values()]) for name in COLUMNS}
@@ -139,7 +139,7 @@ class Calls:
 
 
 def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
-    """Return a table with some of its integer columns made anew."""
+    """Return a table with some integer columns replaced."""
     for name, values in columns.items():
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, rows.schema.field(name), pa.array(values))
@@ -147,7 +147,7 @@ def _with(rows: pa.Table, **columns: Ints) -> pa.Table:
 
 
 def of(tables: TableSet) -> Calls:
-    """Match the calls of a run and set them on one clock, once."""
+    """Match the calls of a run on one clock, memoized."""
     return tables.memo("calls", lambda: _make(tables))
 
 
@@ -157,10 +157,10 @@ def of_each_rank(
     ranks: Sequence[int] | None = None,
     more: Callable[[TableSet, Sequence[int]], Known] = lambda *_: {},
 ) -> Iterator[Made]:
-    """Return `measure(tables, rank)` of each rank, in order, by workers where there are some (see `shares`).
+    """Return `measure(tables, rank)` of each rank, in order, computed by workers if there are any (see `shares`).
 
-    Of the run as a whole it may ask for the clocks, for the calls that its rank is a member of, whose numbers are
-    others there, and for what `more` gives.
+    Of the whole run, `measure` may use the clocks, the calls in which its rank participates (renumbered), and what
+    `more` returns.
     """
 
     def known(of_share: Sequence[int]) -> Known:
@@ -170,12 +170,12 @@ def of_each_rank(
 
 
 def build(tables: TableSet) -> pa.Table:
-    """Make the table of calls."""
+    """Build the table of calls."""
     return of(tables).calls
 
 
 def build_parts(tables: TableSet) -> pa.Table:
-    """Make the table of which part belongs to which call; of many parts nobody but a query asks for it."""
+    """Build the table of parts and their calls; with many parts, only a query uses it."""
     matched = of(tables)
     count = matched.parts.of_each_call()
     begin = np.cumsum(count) - count
@@ -189,19 +189,19 @@ def build_parts(tables: TableSet) -> pa.Table:
 
 
 def _make(tables: TableSet) -> Calls:
-    """Measure the calls of each block of groups, and set them below each other by first arrival."""
+    """Measure the calls of each block of groups, and sort them by first arrival."""
     folder, apart = None, None
     if plan_of(tables).parts > MOST_HELD:
         folder, apart = Folder("calls"), Folder("calls-of-blocks")
     parts, measured = Parts(folder), measured_calls.Measured(Shelf(apart.path if apart else None))
-    # How long gloo's transfers carried data is told by the compute of their ranks, which blocks do not have.
+    # The transfer time of gloo is estimated from the compute of its ranks, which blocks do not have.
     may_post = plan_of(tables).may_have("gloo")
     mark_late = partial(late_by_compute, tables=tables) if may_post else none_late
     measure = partial(measured_calls.measure, clocks=clock.of(tables), nodes=nodes_of(tables), mark_late=mark_late)
     for block in same_calls.of_each_block(tables, TO_MEASURE, measure, apart=not may_post):
         measured.put(block)
         parts.add(block.rank, block.parts, len(block.number))
-    remove_files(tables)  # clocks are solved and calls measured: nobody reads blocks any more
+    remove_files(tables)  # clocks are solved and calls measured, so blocks are no longer needed
     columns, number = measured.in_order(folder)
     parts.number(number)
     last_rank = columns.pop("last_rank")
@@ -210,12 +210,12 @@ def _make(tables: TableSet) -> Calls:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idling:
-    """By row of a rank's `collectives`: time at the range's begin and end in which nothing is carried."""
+    """Time without data transfer at start and end of each range, by row of a rank's `collectives`."""
 
     waiting_ns: Ints
-    """A receive waits for its peer to send, or a posted send for its receiver: whoever keeps the peer costs it."""
+    """A receive waits for its sender, or a posted send for its receiver; the peer determines the cause."""
     delivered_ns: Ints
-    """The data of a posted send or receive is across, and nobody has asked yet."""
+    """The data of a posted send or receive has arrived, and the rank has not asked yet."""
 
 
 def paired(tables: TableSet, rank: int) -> Flags:
@@ -226,14 +226,14 @@ def paired(tables: TableSet, rank: int) -> Flags:
 
 
 def idling(tables: TableSet, rank: int, axis: str) -> Idling:
-    """Return for the sends and receives of a rank on one axis the time in which they carry nothing; 0 elsewhere."""
+    """Return the time without data transfer of a rank's sends and receives on one axis; 0 for other rows."""
     collectives = tables.columns("collectives", rank)
     pairs = of(tables).pairs_of(rank, "part", "wait_ns", "delivered_ns")
     waiting, delivered = (np.zeros(len(collectives), np.int64) for _ in range(2))
     waiting[pairs["part"]] = pairs["wait_ns"]
     delivered[pairs["part"]] = pairs["delivered_ns"]
     on_axis = collectives.matches("axis", axis)
-    # A send kernel counts as communication from its start; gloo's range of a send says only when it was posted.
+    # A send kernel counts as communication from its start; gloo's range of a send shows only when it was posted.
     is_posted_send = collectives.matches("op", "send") & collectives.matches("library", "gloo")
     may_wait = on_axis & (collectives.matches("op", "recv", "send_recv") | is_posted_send)
     return Idling(np.where(may_wait, waiting, 0), np.where(on_axis, delivered, 0))

@@ -1,4 +1,4 @@
-"""Catalogue of tables: all schemas, a rank's tables built from its events, and a run assembled from its ranks."""
+"""Catalog of tables: all schemas, the tables of one rank, and the assembly of a run from its ranks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SCHEMAS: tuple[Schema, ...] = (
     events.THREADS,
     health.SCHEMA,
 )
-"""Every table's schema, in the order in which the documentation shows them."""
+"""Schemas of all tables, in the order of the documentation."""
 
 RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     calls.SCHEMA.name: calls.build,
@@ -81,10 +81,10 @@ RUN_TABLES: dict[str, Callable[[TableSet], pa.Table]] = {
     health.SCHEMA.name: health.build_run,
     clock.SCHEMA.name: clock.build,
 }
-"""What makes the tables that are of the run as a whole."""
+"""Builders of the tables of the whole run."""
 
 ROOMS = ("contract.py", "limits.py", "schedule.py", "schedule_orders.py", "columns", "inputs", "model", "tables")
-"""Files and rooms whose code decides what tables are made of a trace; their fingerprint is part of the cache's key."""
+"""Files and folders whose code determines the tables; their fingerprint is part of the cache key."""
 
 
 def schema(name: str) -> Schema:
@@ -96,9 +96,9 @@ def schema(name: str) -> Schema:
 
 
 def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
-    """Build all tables of one rank from what its file says; axes that need other ranks are settled at assembly.
+    """Build all tables of one rank from its file; axes that depend on other ranks are resolved at assembly.
 
-    The two that have a row for nearly every event come in parts.
+    The two tables with a row for nearly every event are built in parts.
     """
     frame = EventFrame(raw, rank)
     overrunning = cut(frame)
@@ -130,7 +130,7 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
 def assemble(
     sources: Mapping[int, Source], *, manifest: Manifest | None = None, health: Iterable[HealthRow] = ()
 ) -> TableSet:
-    """Join ranks to a run; `health` is what is known of the run beside the ranks' own tables."""
+    """Combine ranks to a run; `health` has rows in addition to the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
     layout, health_of_axes = group_axes.resolve(sources, manifest)
     known = sorted(
@@ -152,7 +152,7 @@ def assemble(
 
 
 def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
-    """Return the rows of health that the ranks' own tables hold."""
+    """Return the health rows of the ranks' own tables."""
     fields = [field.name for field in dataclasses.fields(HealthRow)]
     rows_of_ranks = []
     for source in sources.values():
@@ -162,7 +162,7 @@ def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
 
 
 def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
-    """Name the ranks whose device was not recorded: nothing that needs device work is shown of them."""
+    """Return a health row for ranks whose device was not recorded."""
     detail = (
         "the trace holds no device activity, only what the host did: no figure of device work is shown; record with "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"

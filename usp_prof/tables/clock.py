@@ -1,7 +1,7 @@
-"""Table of clocks: how far each host's clock is from the others', and how sure that is.
+"""Table of clocks: the offset of each host's clock, and its accuracy.
 
-Members of a collective end almost together, so their ends (never their starts) tie the clocks of the hosts they are
-on. Ranks of one host share a clock when their files have a time base; a file without one has a clock of its own.
+Participants of a collective end almost together, so their ends (never their starts) connect the clocks of their hosts.
+Ranks of one host share a clock if their files have a time base; a file without one has its own clock.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ SCHEMA = Schema(
     Scope.RUN,
 )
 
-SAME_CLOCK_TOLERANCE_NS = 1_000  # what a device's own timestamps leave open between ranks of one clock
+SAME_CLOCK_TOLERANCE_NS = 1_000  # uncertainty of a device's timestamps between ranks of one clock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clock:
-    """The clocks of all ranks, ready to align times; arrays follow `ranks`, which is sorted."""
+    """Clocks of all ranks, ready to align times; arrays follow `ranks`, which is sorted."""
 
     ranks: Ints
     domain: Ints
-    """Ranks with one number share a clock."""
+    """Ranks with the same number share a clock."""
     component: Ints
     offset_ns: Ints
     drift_ppm: Floats
@@ -70,10 +70,10 @@ class Clock:
     contradicted: Flags
     """The rank shares a host name with others, but collectives show that it has a clock of its own."""
     jumps_ns: Ints
-    """How far the rank's clock jumps against the others' during the window; 0 where it does not."""
+    """Jump of the rank's clock against the others during the window; 0 without a jump."""
 
     def align(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring times of one rank to the common clock."""
+        """Convert times of one rank to the common clock."""
         when, row = np.asarray(ns, np.int64), int(np.searchsorted(self.ranks, rank))
         offset, ppm = int(self.offset_ns[row]), float(np.nan_to_num(self.drift_ppm[row]))
         if not ppm:
@@ -81,14 +81,14 @@ class Clock:
         return np.asarray(when + offset + np.rint((when - int(self.reference_ns[row])) * (ppm * 1e-6)).astype(np.int64))
 
     def align_rows(self, rank: Ints, ns: Ints) -> Ints:
-        """Bring times to the common clock, each row of its own rank."""
+        """Convert times to the common clock, each row from its own rank."""
         row = np.searchsorted(self.ranks, rank)
         ppm = np.nan_to_num(self.drift_ppm)[row]
         drifted = np.rint((ns - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
         return np.asarray(ns + self.offset_ns[row] + drifted)
 
     def local(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring common times back to one rank's own clock (to a nanosecond)."""
+        """Convert common times to one rank's own clock (to a nanosecond)."""
         when = np.asarray(ns, np.int64)
         guess = 2 * when - self.align(rank, when)
         return np.asarray(guess + when - self.align(rank, guess))
@@ -98,24 +98,24 @@ class Clock:
         return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
 
     def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
-        """Return how far apart times of two ranks must be before an order between them means anything."""
+        """Return the least difference between times of two ranks that determines an order."""
         a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
         residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
         return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
 
     @property
     def components(self) -> int:
-        """Into how many parts that cannot be compared the run falls."""
+        """Number of parts of the run that cannot be compared."""
         return len(np.unique(self.component))
 
 
 def of(tables: TableSet) -> Clock:
-    """Solve the clocks of a run, once."""
+    """Solve the clocks of a run, memoized."""
     return tables.memo("clock", lambda: _solve(tables))
 
 
 def build(tables: TableSet) -> pa.Table:
-    """Make the table."""
+    """Build the table."""
     clock = of(tables)
     columns: dict[str, Any] = {
         "rank": clock.ranks,
@@ -132,12 +132,12 @@ def build(tables: TableSet) -> pa.Table:
 
 
 def hosts_of(tables: TableSet) -> list[str]:
-    """Return each rank's host as recorded, or as the manifest names it; empty when neither does."""
+    """Return each rank's host as recorded, or from the manifest; empty if unknown."""
     return [host for host, _, _ in _recorded(tables)]
 
 
 def _recorded(tables: TableSet) -> list[tuple[str, bool, int | None]]:
-    """Return each rank's host, whether its file has a time base, and its first event; tables are read one by one."""
+    """Return each rank's host, whether its file has a time base, and its first event; one table at a time."""
 
     def read() -> list[tuple[str, bool, int | None]]:
         named = tables.manifest.hosts if tables.manifest else {}
@@ -158,8 +158,8 @@ def _solve(tables: TableSet) -> Clock:
     ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
-    # Files without a host name may come from one machine or from many. Where their clocks contradict no collective
-    # (nobody ends before the last has begun) they are taken as they are.
+    # Files without a host name may come from one machine or several. If their clocks contradict no collective
+    # (no rank ends before the last one starts), they are used as they are.
     start = together if together.possible(ties) else apart
     # Equal host names do not prove one clock: every container may be called localhost.
     contradicted = start.contradicted_ranks(ties)
@@ -167,7 +167,7 @@ def _solve(tables: TableSet) -> Clock:
         start = Solution.alone(_split(start.domain, contradicted), ties)
     first_ns = [first for _, _, first in _recorded(tables)]
     solved = _placed(solve(start, ties), first_ns)
-    # Where communication was lost, calls are matched wrongly: what looks like a jump is none.
+    # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
     jumps_ns = np.zeros(len(ranks), np.int64)
     if not losses(tables, *LOST_WORK):
         jumps_ns = clock_jumps(solved, ties, len(ranks))
@@ -201,7 +201,7 @@ def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
 
 
 def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
-    """Return clocks numbers, one a host; a rank whose host is not known joins the others like it, or stays alone."""
+    """Assign clocks numbers, one per host; ranks of unknown hosts share a number or stay alone."""
     keys = [
         f"host {host}" if has and host else ("unknown" if has and together else f"rank {row}")
         for row, (host, has) in enumerate(zip(hosts, based.tolist(), strict=True))
@@ -211,7 +211,7 @@ def _domains(hosts: list[str], based: Flags, *, together: bool) -> Ints:
 
 
 def _clock(ranks: Ints, solved: Solution, ties: AllTies, contradicted: Flags, apart: Flags, jumps_ns: Ints) -> Clock:
-    # One entry a member of a tie: the place of its rank, and how far its end lies from the others'.
+    # One entry per participant of a tie: the index of its rank, and the distance of its end from the others.
     row_of_member = np.concatenate([block.row for block in ties.blocks])
     residual = np.concatenate([solved.disagreement(block) for block in ties.blocks])
     p50, p99 = (np.full(len(ranks), -1, np.int64) for _ in range(2))

@@ -67,7 +67,7 @@ SCHEMA = Schema(
 
 
 def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership, steps: Steps) -> pa.Table:
-    """Build the table, one row for each part, in order of start."""
+    """Build the table, one row per part, in order of start."""
     row = parts.row
     axis, source = _axes(frame, parts, membership)
     recorded_size = numbers(parts.arguments, "group_size")
@@ -106,10 +106,10 @@ def build(frame: EventFrame, links: Links, parts: Parts, membership: Membership,
 
 
 def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[str]]:
-    """Name the lane of each part: its stream, its gloo worker, or a lane among sends and receives in flight."""
+    """Return the lane of each part: its stream, its gloo worker, or a lane for sends and receives in flight."""
     row = parts.row
     if parts.gloo:
-        # Sends and receives in flight share lanes whatever their thread; of collectives each thread has its own.
+        # Sends and receives in flight share lanes over threads; collectives have a lane per thread.
         is_p2p = np.isin(parts.operation, P2P)
         track = np.where(is_p2p, 0, frame.track[row])
         lane = np.zeros(len(row), np.int64)
@@ -123,7 +123,7 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
     elif parts.on_host:
         named = ["host"] * len(row)
     else:
-        # One entry an event: the lane of device work; -1 for all else.
+        # Lane of device work by event; -1 for other events.
         lane_of_event = np.full(len(frame), -1, np.int64)
         lane_of_event[links.work] = links.named_lane
         return lane_of_event[row], links.lane_names
@@ -133,15 +133,15 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
 
 
 def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:
-    """Take the axis of the group's description, else of the marks around the moment when the part was posted."""
+    """Return the axis of the group's description, or of the marks around the post."""
     axes, sources = [*Axis], [*AxisSource]
     no_source, inferred = sources.index(AxisSource.NONE), sources.index(AxisSource.INFERRED)
-    # One row a group: the places of its axis and of its source. `of_part` is -1 where no group is known: the last row.
+    # One row per group: indices of its axis and source. `of_part` is -1 (the last row) without a group.
     of_group = [(axes.index(Axis(g.axis)), sources.index(AxisSource(g.axis_source))) for g in membership.groups]
     of_group.append((axes.index(Axis.UNKNOWN), no_source))
     axis, source = np.array(of_group)[membership.of_part].T
     source = np.where(membership.inferred & (source != no_source), inferred, source)
-    # Marks tell the axis where the group tells none, or only that it spans the job; -1: there is no mark.
+    # Marks determine the axis if the group has none or spans the job; -1: no mark.
     by_mark = axis_of_marks(frame, parts.posted_track, parts.posted_at)
     tells_none = (axis == axes.index(Axis.UNKNOWN)) | (axis == axes.index(Axis.WORLD))
     is_marked = tells_none & (by_mark >= 0)
@@ -155,12 +155,12 @@ def _bytes(parts: Parts, size: Ints) -> tuple[Ints, Ints, NDArray[np.object_]]:
     into, out, dtype, by_shape = sizes(parts.arguments)
     op = parts.operation
     has_size = size > 0
-    # What comes out by what went in; -1 where the operation, or the size of its group, leaves it open.
+    # Ratio of output to input; -1 if the operation or the group size leaves it open.
     derived = np.where(np.isin(op, ("all_reduce", "all_to_all", "broadcast", "reduce", "scatter")), into, -1)
     derived = np.where((op == "all_gather") & has_size, into * size, derived)
     derived = np.where((op == "reduce_scatter") & has_size, into // np.maximum(size, 1), derived)
     out = np.where(by_shape & (into >= 0), derived, out)
-    # A send has no output. The one shape that a receive records is of what it gets.
+    # A send has no output. The only shape of a receive is that of its output.
     is_send, is_receive = by_shape & (op == "send"), by_shape & (op == "recv")
     out = np.where(is_send, 0, out)
     out = np.where(is_receive, into, out)

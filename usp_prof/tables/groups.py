@@ -55,16 +55,16 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The groups of one rank and, for each part, which of them it ran in (place in `groups`; -1 when unknown)."""
+    """Groups of one rank and, for each part, the group it ran in (index in `groups`; -1 if unknown)."""
 
     groups: tuple[Group, ...]
     of_part: Ints
     inferred: Flags
-    """The part's group is inferred from where and how it ran, not said by its events."""
+    """Whether the part's group is inferred from where and how it ran."""
 
 
 def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
-    """Read the groups that the file declares in `pg_config`."""
+    """Read the groups declared in the file's `pg_config`."""
     config = distributed(metadata).get("pg_config")
     entries = config.values() if isinstance(config, dict) else config if isinstance(config, list) else []
     groups = []
@@ -87,20 +87,20 @@ def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
 
 
 def make_group(name: str, ranks: tuple[int, ...], *, description: str = "", backend: str = "", size: int = -1) -> Group:
-    """Make a group; its axis is what the description says."""
+    """Build a group; its axis comes from the description."""
     axis = axis_of_description(description)
     source = AxisSource.NONE if axis is Axis.UNKNOWN else AxisSource.DESCRIPTION
     return Group(group_key(name, ranks), name, description, backend, ranks, size, axis, source)
 
 
 def parse_ranks(value: object) -> tuple[int, ...]:
-    """Read a list of ranks, as JSON or as its text; one cut short ("...") or with an odd value is unknown."""
+    """Parse a list of ranks, as JSON or as text; a truncated one ("...") or an invalid value is unknown."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return ()
-    if isinstance(value, dict):  # the form of 2021: global rank to group rank
+    if isinstance(value, dict):  # the format of 2021: global rank to group rank
         value = [limits.whole(str(key)) for key in value]
     if not isinstance(value, list) or not all(map(limits.RANK.holds, value)):
         return ()
@@ -108,7 +108,7 @@ def parse_ranks(value: object) -> tuple[int, ...]:
 
 
 def join(frame: EventFrame, parts: Parts) -> Membership:
-    """Find the group of each part from what its events say, else from the stream or the worker that it runs on."""
+    """Find the group of each part from its events, or from its stream or worker."""
     config = declared(frame.metadata)
     if not len(parts):
         return Membership(config, np.zeros(0, np.int64), np.zeros(0, dtype=bool))
@@ -123,14 +123,14 @@ def join(frame: EventFrame, parts: Parts) -> Membership:
 
 
 def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) -> tuple[tuple[Group, ...], Ints]:
-    """Return the groups of a rank, those of the file's head first, and by part the one that its events name, or -1."""
+    """Return the groups of a rank, those of the file's head first, and the group named by each part, or -1."""
     world = distributed(frame.metadata).get("world_size")
     config_of_name: dict[str, list[Group]] = {}
     for entry in config:
         config_of_name.setdefault(entry.name, []).append(entry)
     words = [texts(parts.arguments, name) for name in ("group_name", "group_id", "ranks", "description")]
     counts = [numbers(parts.arguments, name) for name in ("group_size", "first_rank", "stride")]
-    # What names a group is alike in many parts: each combination is read once.
+    # Many parts name a group in the same way, so each combination is parsed once.
     distinct, combination_of_part = combinations(*(codes for codes, _ in words), *counts)
     groups = {group.key: group for group in config}
     keys = []
@@ -146,12 +146,12 @@ def _groups_named(frame: EventFrame, parts: Parts, config: tuple[Group, ...]) ->
 
 
 def _by_stream(group_of_part: Ints, stream: Ints) -> Ints:
-    """Return parts that say nothing the group of their stream, where all that say something on it agree.
+    """Assign parts without a group the group of their stream, if all other parts on it agree.
 
-    A communicator has a stream of its own; what was launched before the window carries no arguments but runs on it.
+    A communicator has its own stream; work launched before the window has no arguments but runs on it.
     """
     is_known = group_of_part >= 0
-    # Each pair of a stream and a group on it, sorted; then the pairs of streams on which there is one group alone.
+    # Pairs of stream and group, sorted; then the pairs of streams with a single group.
     pairs = np.unique(np.stack([stream[is_known], group_of_part[is_known]], axis=1), axis=0)
     streams, groups_on_stream = np.unique(pairs[:, 0], return_counts=True)
     stream_of_pair, group_of_pair = pairs[np.isin(pairs[:, 0], streams[groups_on_stream == 1])].T
@@ -160,10 +160,10 @@ def _by_stream(group_of_part: Ints, stream: Ints) -> Ints:
 
 
 def _group(words: list[str], counts: list[int], config_of_name: Mapping[str, list[Group]], world: int) -> Group | None:
-    """Make the group that an event's words and counts name; `None` where they name neither group nor ranks.
+    """Build the group from an event's arguments; `None` if they give neither group nor ranks.
 
-    Ranks come from the event's own list, else from the one group of this name in the file's head, else from size, first
-    rank and stride, else from a size that is that of the whole job.
+    Ranks come from the event's list, from the only group of this name in the file's head, from size, first rank and
+    stride, or from a size equal to that of the job.
     """
     name, number, listed, description = words
     size, first, stride = counts
@@ -183,7 +183,7 @@ def _group(words: list[str], counts: list[int], config_of_name: Mapping[str, lis
 
 
 def build(rank: int, groups: Iterable[Group], counts: Sequence[CallCounts]) -> pa.Table:
-    """Build the table: the groups that the file declares and those that only its events name."""
+    """Build the table: groups declared by the file, and those named only by its events."""
     return table_from_rows(
         SCHEMA,
         (
@@ -206,7 +206,7 @@ def build(rank: int, groups: Iterable[Group], counts: Sequence[CallCounts]) -> p
 
 
 def seen(sources: Mapping[int, Source]) -> list[Group]:
-    """Gather the groups of all ranks; of one key the entry that says more counts."""
+    """Return the groups of all ranks; of one key, the entry with more information counts."""
     group_of_key: dict[str, Group] = {}
     for source in sources.values():
         for row in source.table("groups").to_pylist():

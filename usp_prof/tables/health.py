@@ -1,4 +1,4 @@
-"""Table of health, and the rows that a rank's events give: what in them limits what can be known."""
+"""Table of health, and the health rows of a rank's events: what limits the figures."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SCHEMA = Schema(
 
 
 def build_run(tables: TableSet) -> pa.Table:
-    """Build the table of all ranks, with what was found of the run as a whole."""
+    """Build the table of all ranks, with the rows of the whole run."""
     return build(tables.health)
 
 
 def build(rows: Iterable[HealthRow]) -> pa.Table:
-    """Build the table from rows of health, worst and most frequent where the order says so: by code, then file."""
+    """Build the table from health rows, sorted by code, then file."""
     return table_from_rows(
         SCHEMA,
         (
@@ -66,7 +66,7 @@ def build(rows: Iterable[HealthRow]) -> pa.Table:
 def find(
     frame: EventFrame, links: Links, promised: Promises, steps: Steps, parts: Parts, kernels: pa.Table, overrunning: int
 ) -> list[HealthRow]:
-    """List the rows of health of one rank."""
+    """Return the health rows of one rank."""
     counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels), _durations(overrunning)]
     counted += [*marks.rows(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
     return [
@@ -87,7 +87,7 @@ def _durations(overrunning: int) -> Row:
 
 
 def _odd_values(frame: EventFrame) -> Iterator[Row]:
-    """Name what is outside of its declared range: arguments that were read, and numbers of marks."""
+    """Return rows for values outside of their declared range: arguments, and numbers in marks."""
     rows = frame.rows("user_annotation", "gpu_user_annotation")
     odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
     counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}

@@ -1,4 +1,4 @@
-"""Table of kernels: what ran on the device, its kind of work, and the op that launched it."""
+"""Table of kernels: device work, its kind, and the op that launched it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _FIELDS = (
 
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
-    """Build the table: one row for each piece of device work, whether or not its launch is known."""
+    """Build the table: one row per piece of device work, with or without a known launch."""
     rows = links.work
     args = frame.launched(rows, _FIELDS)
     stream = streams(frame, rows)

@@ -55,7 +55,7 @@ _PATTERNS = (
     ("launch", r"Launch"),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
-# A plain copy returns when it is done; its Async sister does not. Freeing device memory waits for the device too.
+# A plain copy returns when it is done; an Async copy does not. Freeing device memory waits for the device too.
 _BLOCKING = re.compile(
     r"(Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*(Async|Batch|Peer))|hipMemcpyWithStream|^(cuda|hip)Free$"
 )
@@ -89,7 +89,7 @@ def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> 
 
 
 def _work_of_each(frame: EventFrame, links: Links) -> tuple[np.ndarray, np.ndarray]:
-    """Count the device events of each call, and how long its first one waited; times before the call count as 0."""
+    """Count the device events of each call, and the delay of its first one; earlier times count as 0."""
     place_of_row = np.full(len(frame) + 1, -1, np.int64)
     place_of_row[links.calls] = np.arange(len(links.calls))
     linked = links.call >= 0

@@ -57,7 +57,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     """Build the table: every CPU op in order of start, outer ones first."""
     rows, depth, above = frame.rows(*HOST_OPS), links.ops.depth, links.ops.parent
     within = np.zeros(len(rows) + 1, np.int64)
-    np.add.at(within, above, frame.duration[rows])  # tops add to the last place, which nothing reads
+    np.add.at(within, above, frame.duration[rows])  # top-level ops add to the last entry, which is not read
     parent_event = lookup(frame.event[rows], above, missing=-1)
     order = sorted_rows(frame.start[rows], depth)
     finder, inputs = phases_of(frame), _Texts(frame.raw.inputs)
@@ -88,7 +88,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
 
 
 class _Texts:
-    """The texts of inputs: each distinct combination is read once."""
+    """Texts of inputs: each distinct combination is parsed once."""
 
     def __init__(self, inputs: Inputs) -> None:
         read = read_arguments(pa.chunked_array([inputs.texts]), np.arange(len(inputs.texts)), _FIELDS)

@@ -1,4 +1,4 @@
-"""Table of ranks: which ranks there are, where they ran, and which file each was read from."""
+"""Table of ranks: the ranks of a run, where they ran, and the file of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.events.frame import EventFrame
 
 UNRECORDED = "unrecorded"
-"""Kind of device whose work is not in the trace: host ops only launch that work, they are no compute."""
+"""Kind of device whose work is not in the trace: host ops only launch that work."""
 
 SCHEMA = Schema(
     "ranks",
@@ -98,7 +98,7 @@ def _content(frame: EventFrame) -> str:
 
 
 def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `distributedInfo`, or nothing when it is missing or damaged."""
+    """Return `distributedInfo`, or nothing if it is missing or damaged."""
     info = top.get("distributedInfo")
     return info if isinstance(info, dict) else {}
 
@@ -120,10 +120,10 @@ def device_kind(frame: EventFrame) -> str:
 
 
 def lacks_device_work(frame: EventFrame) -> bool:
-    """Return whether the rank used a device of which the trace holds no work.
+    """Return whether the rank used a device whose work is missing in the trace.
 
-    Launches and copies prove it. Where no runtime call was recorded, the file names a known device, and neither gloo
-    communication nor paced compute shows that the work is in the host's ranges.
+    Launches and copies prove it. Without runtime calls, the file must name a known device, and neither gloo
+    communication nor paced compute may show that the work is in the host's ranges.
     """
     if len(frame.rows(*DEVICE_WORK)):
         return False
@@ -139,7 +139,7 @@ def _device(frame: EventFrame) -> str:
 
 
 def _properties(frame: EventFrame) -> Mapping[str, Any]:
-    """Return the properties of the device that was used; of the first one where none was."""
+    """Return the properties of the used device, or of the first one."""
     properties = frame.metadata.get("deviceProperties")
     listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
     used = frame.ints("device", frame.rows("kernel", "gpu_memcpy"))

@@ -1,4 +1,4 @@
-"""Relations: the tables in SQL, one SELECT over all ranks at once, with nothing but the tables within reach."""
+"""Relations: the tables in SQL, one SELECT over all ranks, with access to nothing but the tables."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _SETTINGS = {
 _WORD = re.compile(r"\w+")
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?(?:\([^()]*\)\s*)?", re.IGNORECASE)
 _LISTINGS = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns", "pg_catalog"}
-"""Words by which a question asks which tables or columns there are."""
+"""Words of queries that list tables or columns."""
 _OF_THE_ENGINE = re.compile(
     r"""\b(?:duckdb_(?!tables|views|columns|functions|types|constraints|keywords)\w+|pragma_(?!table_info|show)\w+
     |current_setting|which_secret|getenv|query(?:_table)?(?="?\s*\())\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Functions that read the engine's settings, files and secrets, and those that run a text as SQL."""
+"""Functions that read the engine's settings, files and secrets, or run a text as SQL."""
 _MISSING_TABLE = re.compile(r"Catalog Error: Table with name (.+) does not exist!")
 _HINT = "`usp-prof tables` documents every table and column"
 
 
 def _place_of_overflow() -> str:
-    """Name a folder for what does not fit into memory; DuckDB's own choice is the current folder.
+    """Return a folder for data that does not fit in memory; DuckDB would use the current folder.
 
-    It is made when it is needed, and removed with the connection. Without any place such a question is refused.
+    It is created on demand and removed with the connection. Without a writable folder, such a query is refused.
     """
     try:
         return str(Path(tempfile.gettempdir(), f"usp-prof-sql-{uuid4().hex}"))
@@ -66,15 +66,15 @@ def _refused(error: str) -> UsageError:
 
 
 def _in_a_line(error: str) -> str:
-    """Return DuckDB's reason without the SQL itself, which follows LINE with a mark under the place."""
+    """Return DuckDB's reason without the SQL, which follows LINE with a mark at the place."""
     return " ".join(error.partition("\nLINE ")[0].split())
 
 
 class Relations:
-    """The tables of a run as DuckDB sees them; each is brought in when it is first asked for."""
+    """The tables of a run in DuckDB, each registered on first use."""
 
     def __init__(self, tables: TableSet, files: Mapping[str, Sequence[Path]] | None = None) -> None:
-        """Take the tables of a run; those that `files` names lie in Parquet as they are, and are read in part only."""
+        """Store the tables of a run; those in `files` are Parquet files, which are read only in part."""
         self._tables = tables
         self._files = dict(files or {})
         self._connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": _place_of_overflow()})
@@ -89,7 +89,7 @@ class Relations:
         return self.query(f'SELECT * FROM "{name}"')  # noqa: S608 - a known name
 
     def query(self, sql: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Answer one SELECT."""
+        """Run one SELECT."""
         self._check(sql)
         with self._lock:
             for name, source in self._sources(sql, self._registered).items():
@@ -103,14 +103,14 @@ class Relations:
     def answer(
         self, sql: str, *, rows: int | None = None, seconds: float = math.inf, cells: Cells = Cells.TYPED
     ) -> pa.Table:
-        """Answer one SELECT within bounds: its first rows, or an error when time or memory is up.
+        """Run one SELECT with limits: its first rows, or an error at the limit of time or memory.
 
-        A question with a time limit runs in a process of its own. Several may be asked at the same time.
+        A query with a time limit runs in a separate process. Thread-safe.
         """
         is_explain = self._check(sql) == duckdb.StatementType.EXPLAIN
         if not math.isinf(seconds):
             return self._within(seconds, Question(sql, _SETTINGS, {}, {}, rows, cells, is_explain))
-        cursor = self._connection.cursor()  # one connection answers one question at a time
+        cursor = self._connection.cursor()  # one query per connection at a time
         try:
             with self._lock:
                 for name, source in self._sources(sql, set()).items():
@@ -122,7 +122,7 @@ class Relations:
             cursor.close()
 
     def _within(self, seconds: float, question: Question) -> pa.Table:
-        """Answer a question in a process of its own, which reads stored tables from their files."""
+        """Run a query in a separate process, which reads stored tables from their files."""
         with self._lock:
             sources = self._sources(question.sql, set())
         tables = {name: source for name, source in sources.items() if isinstance(source, pa.Table)}
@@ -133,11 +133,11 @@ class Relations:
             raise _refused(str(error)) from None
 
     def _check(self, sql: str) -> duckdb.StatementType | None:
-        """Refuse what is neither one SELECT nor an EXPLAIN of one; gives its kind."""
+        """Refuse anything but one SELECT or an EXPLAIN of one; return its kind."""
         if (function := _OF_THE_ENGINE.search(sql)) is not None:
             raise UsageError(f"{function[0]} cannot be asked: SQL reaches the tables only", hint=_HINT)
         kind = inner = self._kind(sql)
-        # EXPLAIN ANALYZE runs what it explains, which may well be a DROP or a CREATE.
+        # EXPLAIN ANALYZE executes the statement, which may be a DROP or a CREATE.
         if kind == duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
             inner = self._kind(sql[prefix.end() :])
         if inner != duckdb.StatementType.SELECT:
@@ -145,9 +145,9 @@ class Relations:
         return kind
 
     def _kind(self, sql: str) -> duckdb.StatementType | None:
-        """Return the kind of the one statement that this is; `None` for several or none."""
+        """Return the kind of a single statement; `None` for several or none."""
         try:
-            sql.encode()  # bytes of a command line that are no UTF-8 are lone surrogates here
+            sql.encode()  # bytes of a command line that are not UTF-8 are lone surrogates here
             statements = self._connection.cursor().extract_statements(sql)
         except UnicodeEncodeError:
             raise UsageError("the SQL is not UTF-8", hint=_HINT) from None
@@ -156,16 +156,16 @@ class Relations:
         return statements[0].type if len(statements) == 1 else None
 
     def _sources(self, sql: str, known: set[str]) -> dict[str, Any]:
-        """Return the tables that a question names and a connection does not know yet."""
+        """Return the tables that a query names and a connection does not know yet."""
         words = dict.fromkeys(word.lower() for word in _WORD.findall(sql))
         sources = {word: self._source(word) for word in words if word in self._known - known}
         if _LISTINGS & words.keys():
-            # A list of tables needs their names and columns only; each is brought in whole when a question names it.
+            # A list of tables needs only names and columns; each table is registered when a query names it.
             sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - known - words.keys())}
         return sources
 
     def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
-        """Return a table so that DuckDB reads no more columns and rows of it than the question needs."""
+        """Return a table from which DuckDB reads only the columns and rows that the query needs."""
         from pyarrow import dataset  # noqa: PLC0415 - it loads pandas, which a process that reads ranks does not need
 
         files = self._files.get(name)

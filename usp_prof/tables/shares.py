@@ -1,11 +1,11 @@
-"""Shares: ranks whose tables are measured by a worker, with what all ranks of the run together tell of them.
+"""Shares: ranks whose tables a worker analyzes, with the facts that need all ranks of the run.
 
-Most of an analysis is about one rank at a time. `of_each_rank` has it done by workers where a run has some: it sends
-them shares of some ranks, and gives what they made of each rank in order.
+Most of an analysis is about one rank at a time. `of_each_rank` lets workers do that if a run has some. It sends them
+shares of ranks and returns their results in order.
 
-    head      share of ranks 0..31: where their tables lie, their axes, steps and calls
+    head      share of ranks 0..31: location of their tables, their axes, steps and calls
     worker    measure(share, 0), measure(share, 1), ...     arrays per step or per collective
-    head      takes these from one share after the other, and reduces over all ranks
+    head      takes the results share by share, and reduces over all ranks
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import Source
 
     Known = Mapping[object, object]
-    """By key of `memo` what all ranks of a run tell together."""
+    """Facts that need all ranks of a run, by key of `memo`."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 RANKS_OF_SHARE = 32
-"""Enough that sending a share costs little beside measuring it, and few enough that a thousand ranks keep 32 busy."""
+"""Large enough to make sending a share cheap, small enough that a thousand ranks keep 32 workers busy."""
 
 
 class Workers(Protocol):
-    """Who computes what can be computed apart."""
+    """Executor of work that can be computed independently."""
 
     def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Return `function` of each item, in order; both, and what it gives, can be pickled.
+        """Yield `function` of each item, in order; both, and the results, must be picklable.
 
-        What needs temporary files of this machine is to be computed `here`, by processes beside this one.
+        Work that needs temporary files of this machine is computed `here`, by local processes.
         """
         ...
 
@@ -51,14 +51,14 @@ Value = TypeVar("Value")
 
 
 class Common(Generic[Value]):
-    """Something that goes to workers with every share: pickled once, and unpickled once by each of them."""
+    """An object sent to workers with every share: pickled once, and unpickled once per worker."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
         self._pickled = b""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Common[Value]], tuple[bytes]]:
-        """Carry the bytes."""
+        """Pickle the bytes."""
         self._pickled = self._pickled or pickle.dumps(self.value)
         return _unpickled, (self._pickled,)
 
@@ -70,7 +70,7 @@ def _unpickled(pickled: bytes) -> Common[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _OfRun:
-    """What a run says beside its tables."""
+    """Facts of a run besides its tables."""
 
     manifest: Manifest | None
     topology: Topology
@@ -80,7 +80,7 @@ class _OfRun:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Some ranks of a run, as they are sent."""
+    """Some ranks of a run, as sent to a worker."""
 
     sources: dict[int, Source]
     of_run: Common[_OfRun]
@@ -101,10 +101,10 @@ def of_each_rank(
     known: Callable[[Sequence[int]], Known] = lambda _: {},
     at_once: int | None = None,
 ) -> Iterator[Made]:
-    """Return `measure(tables, rank)` of each rank (all without `ranks`), in order; of many ranks workers measure it.
+    """Yield `measure(tables, rank)` of each rank (all without `ranks`), in order; with many ranks, by workers.
 
-    `measure` asks for tables of its rank, and of what is known of the run as a whole for what `known` gives. A share
-    has `at_once` ranks (`RANKS_OF_SHARE`, unless said), and what is made of them comes back together.
+    `measure` uses the tables of its rank, and the facts of the whole run that `known` returns. A share has `at_once`
+    ranks (default `RANKS_OF_SHARE`), and its results come back together.
     """
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
@@ -118,12 +118,12 @@ def of_each_rank(
 
 
 def of_each_block(tables: TableSet, measure: Callable[[Item], Made], blocks: Iterable[Item]) -> Iterator[Made]:
-    """Return `measure` of each block, in order; where workers do that they read its files on this machine."""
+    """Yield `measure` of each block, in order; workers for this read its files on this machine."""
     return map(measure, blocks) if tables.workers is None else tables.workers.each(measure, blocks, here=True)
 
 
 def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[Made]:
-    """Measure the ranks of a share, one after the other; no more than one is held."""
+    """Analyze the ranks of a share one after the other; only one is in memory."""
     tables, made = share.opened(), []
     for rank in tables.ranks:
         made.append(measure(tables, rank))

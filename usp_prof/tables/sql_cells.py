@@ -1,7 +1,7 @@
-"""Cells of an answer in SQL: numbers, truth values and texts as they are, all else as the text that DuckDB writes.
+"""Cells of SQL results: numbers, booleans and texts unchanged, other types as the text that DuckDB writes.
 
-Arrow or Python lose parts of the rarer types, or fail on them: the zone of a TIMETZ, the nanoseconds of a TIME_NS, a
-UHUGEINT beyond 127 bits, dates beyond the year 9999. DuckDB's own text, `CAST(... AS VARCHAR)`, is whole.
+Arrow or Python lose parts of rare types, or fail on them: the zone of a TIMETZ, the nanoseconds of a TIME_NS, a
+UHUGEINT beyond 127 bits, dates beyond the year 9999. DuckDB's own text, `CAST(... AS VARCHAR)`, is complete.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _PLAIN = frozenset({
     "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
     "float", "double", "decimal", "varchar", "null", "sqlnull",
 })  # fmt: skip
-"""Types, as `DuckDBPyType.id` names them, whose values come through Arrow whole and are plain in every format."""
+"""Types, as named by `DuckDBPyType.id`, whose values pass through Arrow unchanged and are plain in every format."""
 _LOST_IN_ARROW = frozenset({
     "uhugeint", "bignum", "varint", "bit", "time with time zone", "union", "variant", "geometry",
 })  # fmt: skip
-"""Types that Arrow has not: a UHUGEINT comes as -1, a TIMETZ without its zone, others as bytes of DuckDB's own."""
+"""Types that Arrow lacks: a UHUGEINT becomes -1, a TIMETZ loses its zone, others become DuckDB's bytes."""
 
 
 class Cells(StrEnum):
-    """How the values of an answer come."""
+    """Form of the values of a result."""
 
     TYPED = "typed"
-    """By Arrow's types, where it has one: for Parquet and for programs."""
+    """Arrow types if they exist, for Parquet and programs."""
     PLAIN = "plain"
-    """Numbers, truth values, texts, and lists and structs of these: for JSON, CSV and grids."""
+    """Numbers, booleans, texts, and lists and structs of these, for JSON, CSV and grids."""
     TEXT = "text"
-    """Lists and structs as texts too: for people."""
+    """Lists and structs as texts too, for people."""
 
 
 def answer_of(relation: Any, rows: int | None, cells: Cells, *, is_explain: bool) -> pa.Table:  # noqa: ANN401 - DuckDB's
@@ -43,7 +43,7 @@ def answer_of(relation: Any, rows: int | None, cells: Cells, *, is_explain: bool
 
 
 def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB relations
-    """Let DuckDB write the values that `cells` wants as text; the names of columns may be lost."""
+    """Convert values to text in DuckDB as `cells` requires; column names may be lost."""
     targets = [_target(kind, cells) for kind in relation.types]
     if targets == list(relation.types):
         return relation
@@ -52,7 +52,7 @@ def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB rel
 
 
 def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types
-    """Return the type that a column is cast to: its own, text, or one that holds such."""
+    """Return the type to which a column is cast: its own, text, or one that contains text."""
     import duckdb  # noqa: PLC0415 - it takes long to load, and few ask in SQL
 
     if kind.id in _PLAIN:
@@ -61,9 +61,9 @@ def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types
         is_lost = cells is not Cells.TYPED or kind.id in _LOST_IN_ARROW
         return duckdb.type("VARCHAR") if is_lost else kind
     names = [name for name, _ in kind.children]
-    if len(set(names)) < len(names):  # `row(1, 2)`: a dict would keep the last
+    if len(set(names)) < len(names):  # `row(1, 2)`: a dict would keep only the last field
         return duckdb.type("VARCHAR")
-    # An array has its size for a second child.
+    # The second child of an array is its size.
     inner = {name: _target(child, cells) if hasattr(child, "id") else child for name, child in kind.children}
     if list(inner.items()) == list(kind.children):
         return kind
@@ -77,4 +77,4 @@ _NESTED = {
     Cells.PLAIN: frozenset({"list", "array", "struct"}),
     Cells.TEXT: frozenset[str](),
 }
-"""Types that stay what they are, with other values inside."""
+"""Types that stay, with other values inside."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 WINDOW = "window"
-"""The source of a step that is the whole trace, since no steps are known."""
+"""Source of a step that is the whole trace, because steps are unknown."""
 
 SCHEMA = Schema(
     "steps",
@@ -53,7 +53,7 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one rank, in order: host marks and device windows."""
+    """Steps of one rank, in order: host marks and device windows."""
 
     number: Ints
     start: Ints
@@ -62,21 +62,21 @@ class Steps:
     host_end: Ints
     source: str
     without_work: int = 0
-    """Marks that launched no device work, though others did."""
+    """Marks that launched no device work, although others did."""
     by_host: bool = False
-    """The windows are the host's marks, though there is device work: which of it they launched is not known."""
+    """Whether the windows are the host's marks although there is device work, because its launches are unknown."""
 
     def of_device(self, start: Ints) -> Ints:
-        """Return the step in whose device window work begins; -1 outside."""
+        """Return the step in whose device window work starts; -1 outside."""
         return _within(self.start, self.end, self.number, start)
 
     def of_host(self, start: Ints) -> Ints:
-        """Return the step in whose host mark an event begins; -1 outside."""
+        """Return the step in whose host mark an event starts; -1 outside."""
         return _within(self.host_start, self.host_end, self.number, start)
 
 
 def find(frame: EventFrame, links: Links) -> Steps:
-    """Find the steps: profiler steps, marks, numbered or repeated annotations, a pattern of work, else one window."""
+    """Find the steps: profiler steps, marks, numbered or repeated annotations, a pattern of work, or one window."""
     on_device = _device_marks(frame, links)
     if on_device is not None:
         return on_device
@@ -125,7 +125,7 @@ def build(frame: EventFrame, steps: Steps) -> pa.Table:
 
 
 def table_of_rank(rank: int, steps: Steps) -> pa.Table:
-    """Build the table of steps that are known already."""
+    """Build the table from known steps."""
     columns = {
         "rank": rank,
         "step": steps.number,
@@ -171,14 +171,14 @@ def _between_optimizers(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG0
 
 
 def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
-    """Cut at the ends of the optimizer's steps, where there are two at least; the first begins with the trace."""
+    """Cut at the ends of optimizer steps, if there are at least two; the first step starts with the trace."""
     rows = frame.rows(*MARKS)
     rows = rows[frame.by_name(rows, is_optimizer)]
     codes, _ = frame.codes("name")
     used, count = np.unique(codes[rows], return_counts=True)
     if not len(used) or count.min() < 2:
         return rows[:0], rows[:0], rows[:0]
-    # Of several optimizers those that step least often do so once a step; the last of them ends it.
+    # Of several optimizers, the ones that step least often do so once per step; the last of them ends it.
     once = used[count == count.min()]
     ends = np.sort(frame.end[rows][np.isin(codes[rows], once)])
     last = ends[len(once) - 1 :: len(once)]
@@ -198,9 +198,9 @@ _SOUGHT: tuple[tuple[str, Callable[[EventFrame, Links], Marks]], ...] = (
 
 
 def _device_marks(frame: EventFrame, links: Links) -> Steps | None:
-    """Take profiler steps from their projections onto the device, where the host's own marks were not recorded.
+    """Use the projections of profiler steps onto the device, if the host's marks were not recorded.
 
-    A projection spans what was launched inside the mark, on one stream: the first begin of a number begins the step.
+    A projection spans what was launched inside the mark, on one stream; the first start of a number starts the step.
     """
     if not len(links.work) or len(_profiler_steps(frame, links)[0]):
         return None
@@ -221,7 +221,7 @@ def _device_marks(frame: EventFrame, links: Links) -> Steps | None:
 
 
 def _ends_of_steps(window: Ints, begin: Ints, last_end: Ints) -> Ints:
-    """End each step where the next one of its window begins, and the last of a window where its work has ended."""
+    """End each step where the next one of its window starts, and the last of a window where its work ends."""
     goes_on = np.append(window[1:] == window[:-1], False)
     next_begin = np.append(begin[1:], 0)
     return np.where(goes_on, next_begin, last_end)
@@ -233,10 +233,10 @@ def _number(pattern: re.Pattern[str], name: str) -> int:
 
 
 def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
-    """Find the marks whose name carries a step's number; of two with one number the longer counts."""
+    """Find the marks whose name has a step number; of two with one number, the longer counts."""
     rows = frame.rows(*MARKS)
     numbers = frame.by_name(rows, partial(_number, pattern), np.int64)
-    # A mark whose length is missing or negative is kept as an instant: how long its step took is not known.
+    # A mark with a missing or negative length is kept as an instant: the length of its step is unknown.
     is_step = (numbers >= 0) & (frame.duration[rows] > 0)
     rows, numbers = rows[is_step], numbers[is_step]
     is_outer = _of_outer_kinds(frame, rows)
@@ -250,10 +250,10 @@ def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
 
 
 def _of_outer_kinds(frame: EventFrame, rows: Ints) -> Flags:
-    """Mark the numbered marks whose kind is not one of parts: `batch 1` and `batch 2` lie inside of `iteration 5`.
+    """Mark the numbered marks whose kind is not one of parts: `batch 1` and `batch 2` are inside `iteration 5`.
 
-    A kind is a name without its number. It counts parts when more than half of its marks lie in marks of another kind;
-    a mark inside one of its own kind says nothing, as one damaged duration is enough for that.
+    A kind is a name without its number. It counts parts if more than half of its marks are inside marks of another
+    kind. A mark inside one of its own kind proves nothing, because one damaged duration is enough for that.
     """
     names = frame.texts("name", rows)
     kinds, kind = np.unique([re.sub(r"\d+", "", name) for name in names], return_inverse=True)
@@ -277,18 +277,18 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
     first = np.full(len(number), np.iinfo(np.int64).max)
     first[mark[::-1]] = frame.start[work][::-1]  # sorted by start: the first one is written last
     idle = first == np.iinfo(np.int64).max
-    # A mark between others seems idle, and work is there whose launch is not known: it is the mark's own.
+    # A mark between others seems idle, and there is work with unknown launch: it belongs to the mark.
     has_lost_all = links.ambiguous.any() and idle[int(np.argmin(idle)) : int(mark.max())].any()
     if has_lost_all or _begins_in_doubt(frame, links, start, work, mark):
         return Steps(number, start, end, start, end, source, by_host=True)
     worked_until = np.full(len(number), np.iinfo(np.int64).min)
     np.maximum.at(worked_until, mark, frame.end[work])
     window = _windows_of_profiler(number, start, end)
-    # A mark that launched nothing (recording began or ended inside it) has no window; health counts those.
+    # A mark without launches (recording started or ended inside it) has no window; health counts those.
     number, start, end, first, worked_until, window = (
         column[~idle] for column in (number, start, end, first, worked_until, window)
     )
-    # A step cannot begin after the next one: work that overtakes ends the step before it.
+    # A step cannot start after the next one: work that overtakes ends the previous step.
     first = np.minimum.accumulate(first[::-1])[::-1]
     last_end = np.maximum.accumulate(worked_until)
     ends = _ends_of_steps(window, first, last_end)
@@ -296,10 +296,10 @@ def _with_windows(frame: EventFrame, links: Links, number: Ints, start: Ints, en
 
 
 def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, mark: Ints) -> bool:
-    """Return whether what a mark launched first may be work whose launch is not known, so that its window is too short.
+    """Return whether a mark's first work may have an unknown launch, so that its window is too short.
 
-    Such a mark holds a launch of nothing ahead of the launch of its first work, and work without a launch lies between
-    what the marks before it launched and that first work. `work` is linked work in order of start, with its `mark`.
+    Such a mark has a launch without work before the launch of its first work, and work without a launch is between the
+    work of earlier marks and that first work. `work` is linked work in order of start, with its `mark`.
     """
     unknown = frame.start[links.work[links.call < 0]]
     if not len(unknown):
@@ -310,7 +310,7 @@ def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, m
     marks, first = np.unique(mark, return_index=True)
     last_begun = np.full(len(marks), np.iinfo(np.int64).min)
     np.maximum.at(last_begun, np.searchsorted(marks, mark), frame.start[work])
-    # By mark: when the last work of all marks before it began, when its own first did, and when that was launched.
+    # By mark: start of the last work of earlier marks, start of its own first work, and the launch of that.
     begun_before = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(last_begun)[:-1]]
     first_work = work[first]
     first_begun = frame.start[first_work]
@@ -323,16 +323,16 @@ def _begins_in_doubt(frame: EventFrame, links: Links, start: Ints, work: Ints, m
 
 
 def _windows_of_profiler(number: Ints, start: Ints, end: Ints) -> Ints:
-    """Return the recorded stretch that each step lies in: between two of them steps ran that were not recorded.
+    """Return the recorded section of each step: between two sections, steps ran that were not recorded.
 
-    Numbers 3, 4, 13 with time between 4 and 13 give stretches 0, 0, 1.
+    Numbers 3, 4, 13 with time between 4 and 13 return sections 0, 0, 1.
     """
     unrecorded = (number[1:] != number[:-1] + 1) & (start[1:] > end[:-1])
     return np.asarray(np.r_[0, np.cumsum(unrecorded)], np.int64)
 
 
 def _one_window(frame: EventFrame, links: Links) -> Steps:
-    """Take the whole trace as one step: all device work or, without any, everything the host did."""
+    """Use the whole trace as one step: all device work or, without any, all host events."""
     rows = links.work if len(links.work) else frame.rows("cpu_op", *MARKS)
     host = frame.rows("cpu_op", *MARKS, "cuda_runtime", "cuda_driver")
     host = host if len(host) else rows
@@ -348,5 +348,5 @@ def _one_window(frame: EventFrame, links: Links) -> Steps:
 
 
 def _within(start: Ints, end: Ints, number: Ints, at: Ints) -> Ints:
-    """Return the number of the step in which each moment lies; -1 outside of all."""
+    """Return the number of the step at each time; -1 outside of all."""
     return lookup(number, range_at(start, end, at), missing=-1)

@@ -1,4 +1,4 @@
-"""Table set: the tables of all ranks, by name, and what is known about the run. Analyses take it."""
+"""Table set: the tables of all ranks, by name, and what is known about the run; input of all analyses."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FEW_RANKS = 64
-"""A run of no more ranks keeps all that was read of them."""
+"""A run with at most this number of ranks keeps everything in memory."""
 HELD_BYTES = 512 << 20
-"""Tables of more ranks that are held in memory, counted as if all their columns were."""
+"""Limit of tables in memory with more ranks, counted as if all their columns were read."""
 _LATELY_USED = 8
-"""Ranks that are held in any case: an analysis may set a few beside each other."""
+"""Ranks that stay in memory in any case: an analysis may compare a few."""
 
 
 class Source(Protocol):
-    """Where one rank's tables come from: memory, or Parquet files in the cache."""
+    """Source of one rank's tables: memory, or Parquet files in the cache."""
 
     def table(self, name: str) -> pa.Table:
         """Return one table of this rank."""
         ...
 
     def view(self, name: str) -> View:
-        """Return the same, not read before its columns are asked for."""
+        """Return one table that is not read before its columns are used."""
         ...
 
     def let_go(self) -> None:
-        """Forget what was read and can be read again."""
+        """Release data that can be read again."""
         ...
 
 
 class Kept(Protocol):
-    """Where something made of these tables can be kept: beside them in the cache."""
+    """Place for data derived from these tables, next to them in the cache."""
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
-        """Return the folder of something, made by `write(folder)` when it is not there yet."""
+        """Return the folder of derived data, made by `write(folder)` if it does not exist."""
         ...
 
 
 class MemorySource:
-    """Tables that are already in memory."""
+    """Tables in memory."""
 
     def __init__(self, tables: Mapping[str, View]) -> None:
         self._tables = {name: table_of(table) for name, table in tables.items()}
@@ -77,14 +77,14 @@ class MemorySource:
         return found
 
     def let_go(self) -> None:
-        """Keep all: there is nowhere to read it again."""
+        """Keep everything: it cannot be read again."""
 
 
 class ChangedSource:
-    """One rank's tables, some of which are changed when they are asked for; what lies beneath stays as it is."""
+    """One rank's tables, some of which are changed on request; the original stays."""
 
     def __init__(self, source: Source, changes: Mapping[str, Callable[[View], View]]) -> None:
-        """Take for each table that changes what makes the new one of the one beneath."""
+        """Store for each changed table the function that builds it from the original."""
         self._source = source
         self._changes = changes
 
@@ -93,17 +93,17 @@ class ChangedSource:
         return table_of(self.view(name)) if name in self._changes else self._source.table(name)
 
     def view(self, name: str) -> View:
-        """Return the same, not read before its columns are asked for."""
+        """Return one table that is not read before its columns are used."""
         view = self._source.view(name)
         return self._changes[name](view) if name in self._changes else view
 
     def let_go(self) -> None:
-        """Forget what was read beneath."""
+        """Release the original's data."""
         self._source.let_go()
 
 
 class _Held:
-    """Tables of ranks as arrays, and what was made of each rank's: of many ranks as much as a bound allows."""
+    """Tables of ranks as arrays, and data derived from each rank, within a memory limit if there are many ranks."""
 
     def __init__(self, sources: Mapping[int, Source]) -> None:
         self._sources = sources
@@ -116,7 +116,7 @@ class _Held:
         self.has_many = len(sources) > FEW_RANKS
 
     def once(self, rank: int, key: object, build: Callable[[], T]) -> T:
-        """Build something of one rank's tables, and keep it for as long as they are held."""
+        """Build something from one rank's tables, and keep it as long as they are in memory."""
         held = self._of_rank.setdefault(rank, {})
         if key not in held:
             held[key] = build()
@@ -126,35 +126,34 @@ class _Held:
         return held[key]  # type: ignore[return-value] # the key names the type
 
     def has(self, rank: int, key: object) -> bool:
-        """Return whether something is held of a rank."""
+        """Return whether a rank has data in memory."""
         return key in self._of_rank.get(rank, {})
 
     def add(self, rank: int, size: int) -> None:
-        """Count a table that is held from now on."""
+        """Count a table that is in memory from now on."""
         self._bytes_of_rank[rank] = self._bytes_of_rank.get(rank, 0) + size
         self._bytes += size
 
     def let_go(self, rank: int) -> None:
-        """Hold nothing of a rank any more."""
+        """Release a rank's data."""
         self._of_rank.pop(rank, None)
         self._bytes -= self._bytes_of_rank.pop(rank, 0)
         self._sources[rank].let_go()
 
     def _bound(self) -> None:
-        """Let ranks go until those that are held keep to the bound.
+        """Release ranks until memory is within the limit.
 
-        Analyses take the ranks in turn, so the one that was used last comes again last: it goes first, but for the few
-        that may be in use. Were it the one that was used longest ago, each would be gone just before its turn.
+        Analyses take the ranks in turn, so the most recently used one is needed last and is released first, except a
+        few that may be in use. Releasing the least recently used one would remove each rank just before its turn.
         """
         while self._bytes > HELD_BYTES and len(self._of_rank) > _LATELY_USED:
             self.let_go(next(islice(reversed(self._of_rank), _LATELY_USED, None)))
 
 
 class TableSet:
-    """The tables of a run. Derived results are built once and kept (`memo`), those of one rank beside its tables.
+    """The tables of a run. Derived results are memoized (`memo`), those of one rank next to its tables.
 
-    Of many ranks only as much is held in memory as a bound allows; the rest is read from the store again when it is
-    asked for.
+    With many ranks, memory is limited, and the rest is read from the store again on request.
     """
 
     def __init__(
@@ -166,9 +165,9 @@ class TableSet:
         topology: Topology | None = None,
         known: Mapping[object, object] | None = None,
     ) -> None:
-        """Take the ranks' tables; of a share of a run what is `known` of it as a whole, by the key of `memo`.
+        """Store the ranks' tables; for a share of a run also the facts `known` about the whole run, by key of `memo`.
 
-        Nothing else can be asked of a share that all ranks tell together.
+        Other facts that need all ranks are not available in a share.
         """
         self._sources = dict(sorted(sources.items()))
         self._held = _Held(self._sources)
@@ -196,11 +195,11 @@ class TableSet:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of a step over all ranks, as given by hand, else as the manifest says; 0 where nobody tells."""
+        """Tokens per step over all ranks, from the user or the manifest; 0 if unknown."""
         return self.assumptions.tokens_per_step or (self.manifest.tokens_per_step if self.manifest is not None else 0)
 
     def refuse_if_absent(self, selection: Selection, name: str) -> None:
-        """Raise `UsageError` for ranks that the run (so named) has not, or steps none of which it has."""
+        """Raise `UsageError` for ranks that the run (with this name) lacks, or steps of which it has none."""
         missing = sorted(set(selection.ranks or ()) - set(self.ranks))
         if missing or selection.ranks == ():
             hint = f"it has {spans(self.ranks)}"
@@ -215,7 +214,7 @@ class TableSet:
             raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
     def has_device_work(self, rank: int) -> bool:
-        """Return whether the trace holds what the rank's device did, be it the CPU; else only its host is known."""
+        """Return whether the trace has device work, including CPU compute, and not only host events."""
         return not self.columns("ranks", rank).matches("device_kind", UNRECORDED).any()
 
     def columns(self, name: str, rank: int) -> Columns:
@@ -228,11 +227,11 @@ class TableSet:
         return Columns(view)
 
     def memo_of_rank(self, rank: int, key: object, build: Callable[[], T]) -> T:
-        """Build something of one rank's tables, and keep it for as long as they are held."""
+        """Build something from one rank's tables, and keep it as long as they are in memory."""
         return self._held.once(rank, key, build)
 
     def only(self, ranks: Iterable[int]) -> TableSet:
-        """Return the tables of some ranks and what is known of the run; what is held of their ranks is held once."""
+        """Return the tables of some ranks and the facts of the run; data in memory is shared."""
         some = TableSet(
             {rank: self._sources[rank] for rank in ranks},
             manifest=self.manifest,
@@ -246,11 +245,11 @@ class TableSet:
         return some
 
     def sources_of(self, ranks: Iterable[int]) -> dict[int, Source]:
-        """Return where the tables of some ranks come from."""
+        """Return the sources of some ranks' tables."""
         return {rank: self._sources[rank] for rank in ranks}
 
     def let_go(self, rank: int) -> None:
-        """Hold nothing of a rank any more: it is read again when it is asked for."""
+        """Release a rank's data; it is read again on request."""
         self._held.let_go(rank)
 
     def together(self, name: str, columns: Sequence[str]) -> Columns:
@@ -270,7 +269,7 @@ class TableSet:
                 self._sources[rank].let_go()
 
     def view(self, name: str, rank: int) -> View:
-        """Return one table of one rank, not read before its columns are asked for."""
+        """Return one table of one rank that is not read before its columns are used."""
         return self._sources[rank].view(name)
 
     def arrow(self, name: str, ranks: Iterable[int] | None = None) -> pa.Table:
@@ -287,7 +286,7 @@ class TableSet:
         return self._memo[key]  # type: ignore[return-value] # the key names the type
 
     def memo_as_assumed(self, key: object, build: Callable[[], T]) -> T:
-        """Build a result that follows from the assumptions, once for those that hold now."""
+        """Build a result that depends on the assumptions, once per set of assumptions."""
         assumed = self.assumptions
-        # The pair keeps the assumptions alive, so that no others can come by their id.
+        # The pair keeps the assumptions alive, so that their id is not reused.
         return self.memo((key, id(assumed)), lambda: (assumed, build()))[1]
