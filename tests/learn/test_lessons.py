@@ -67,8 +67,7 @@ def test_a_page_says_which_predictions_miss() -> None:
     rest = {name: replace(run, replayed_step_ns=None, planned_step_ns=None) for name, run in runs.items()}
     missed = misses(lesson("zero"), replace(figures, runs={**rest, "zero-1": one, "zero-3": three}))
     assert missed == (
-        "Predictions that miss the measured step: zero-1 replayed, -6% where it states an error of 5%; "
-        "zero-3 planned, -6%."
+        "Predictions outside their error: zero-1 replayed, off by -6% (stated error 5%); zero-3 planned, off by -6%."
     )
     assert not misses(lesson("zero"), replace(figures, runs=rest))
 
