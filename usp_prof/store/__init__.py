@@ -1,1 +1,1 @@
-"""Store: where the tables of a run are kept, and who reads its files (cache, jobs, executors)."""
+"""Store of a run's tables, and the processes that read its files (cache, jobs, executors)."""

@@ -1,9 +1,9 @@
-"""Cache: the tables of each trace as Parquet, keyed by the file's content and the schemas.
+"""Cache: the tables of each trace as Parquet, keyed by the file's content and the table schemas.
 
-One entry is one folder, made aside and renamed into place: it is there whole or not at all, also when two processes
-read the same trace at once. The least recently used entries go when the folder grows beyond its bound, but none that
-may be in use. What others make of the tables (a timeline prepared for drawing) lies here too, counted and cleared with
-them: `Cache.derive`.
+One entry is one folder. It is written to a temporary folder and then renamed, so it is complete or absent, even when
+two processes read the same trace at once. When the cache exceeds its size limit, the least recently used entries are
+deleted, but none that may be in use. Files derived from tables (such as a timeline prepared for drawing) are stored,
+counted and cleared in the same way: see `Cache.derive`.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ if TYPE_CHECKING:
 FOLDER_VARIABLE = "USP_PROF_CACHE"
 DEFAULT_BYTES = 20 << 30
 UNBOUNDED = 0
-"""The limit of a place that somebody named: a run of thousands of ranks is larger than any bound of ours."""
+"""Size limit of a cache folder that the user named: a run with thousands of ranks exceeds any default limit."""
 IN_USE_SECONDS = 600
-"""An entry that was used so lately may be open in another process: it stays, also beyond the bound."""
+"""An entry used this recently may be open in another process. It is kept even above the size limit."""
 LEFT_OVER_SECONDS = 86_400
-"""A folder that lies aside for so long is no longer being filled: a report of thousands of ranks is made for minutes to
-hours, and perhaps by another machine."""
+"""A temporary folder this old is no longer being written: a report of thousands of ranks takes at most hours."""
 
 _MEASURED_AFTER = 32
-"""The folder is measured with the first entry, then when a part of its bound this small has been written: to measure it
-with each of many ranks would take longer than to read them."""
+"""The folder is measured with the first entry, and again after this share of its limit was written. Measuring it with
+every rank would take longer than reading the ranks.
+"""
 
 _ASIDE = "aside-"
 _DERIVED = "derived-"
 
 
 class CacheUnwritableError(InputError):
-    """The cache folder cannot be written to."""
+    """The cache folder is not writable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """What lies in the cache."""
+    """Contents of the cache."""
 
     entries: int
-    """Ranks whose tables are kept."""
+    """Ranks with stored tables."""
     derived: int
-    """Things made of tables that are kept."""
+    """Stored results derived from tables."""
     size_bytes: int
     limit_bytes: int
 
 
 class StoredTables:
-    """The tables of one entry, read from Parquet when asked for."""
+    """The tables of one entry, read from Parquet on demand."""
 
     is_local = True
-    """Whether every table lies on this machine already."""
+    """Whether all tables are on this machine."""
 
     def __init__(self, folder: Path, note: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -82,28 +82,28 @@ class StoredTables:
         return self.view(name).whole()
 
     def view(self, name: str) -> StoredTable:
-        """Return one table of which columns are read when they are asked for."""
+        """Return one table whose columns are read on demand."""
         return self._views.setdefault(name, StoredTable(self.path(name)))
 
     def let_go(self) -> None:
-        """Forget what was read: it is read again when it is asked for."""
+        """Drop what was read; it is read again on demand."""
         self._views.clear()
 
     def path(self, name: str) -> Path:
-        """Return where a table lies."""
+        """Return the path of a table."""
         return self.folder / f"{name}.parquet"
 
     def names(self) -> tuple[str, ...]:
-        """Name the tables that are stored."""
+        """Return the names of the stored tables."""
         return tuple(self.note["tables"])
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Carry where they lie: nothing of them, nor what the file says beside its events."""
+        """Pickle the location only, without table contents or the file's own data."""
         return type(self), (self.folder, {"tables": self.note["tables"]})
 
 
 class Cache:
-    """A folder of entries. What was opened or stored through this object is in use as long as it lives."""
+    """A folder of entries. Entries opened or stored through this object count as in use as long as it exists."""
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_BYTES) -> None:
         self.folder = folder
@@ -115,19 +115,19 @@ class Cache:
 
     @property
     def place(self) -> str:
-        """Where the entries are: a folder or a URL."""
+        """Location of the entries: a folder or a URL."""
         return str(self.folder)
 
     def open(self, key: str) -> StoredTables | None:
-        """Return an entry, or `None` when there is none, or none that is as it was stored (see `damaged`)."""
+        """Return an entry, or `None` if it is absent or not as it was stored (see `damaged`)."""
         note = self._opened(key)
         return None if note is None else StoredTables(self.folder / key, note)
 
     def _opened(self, name: str) -> dict[str, Any] | None:
-        """Check every file of an entry; gives its note."""
+        """Check every file of an entry; return its note."""
         try:
             note = open_sealed(self.folder / name)
-            with suppress(OSError):  # a store that may only be read
+            with suppress(OSError):  # a read-only store
                 os.utime(self.folder / name / ENTRY)
         except BrokenSealError as error:
             self.damaged[name] = str(error)
@@ -138,7 +138,7 @@ class Cache:
         return note
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
-        """Write an entry; of two writers of one key the first wins, and both get a whole entry."""
+        """Write an entry. Of two writers of one key the first wins, and both get a complete entry."""
         self._make(key, lambda aside: fill(aside, key, tables, note), lambda: self.open(key) is not None)
         stored = self.open(key)
         if stored is None:
@@ -146,9 +146,9 @@ class Cache:
         return stored
 
     def derive(self, key: str, write: Callable[[Path], None]) -> Path:
-        """Return the folder of what was made of tables, made by `write(folder)` when it is not there yet.
+        """Return a folder of results derived from tables; `write(folder)` creates it if absent.
 
-        `key` has to say of which tables and in which form (see `Run.derived`). The folder is there whole or not at all.
+        `key` must identify the tables and the format (see `Run.derived`). The folder is complete or absent.
         """
         name = f"{_DERIVED}{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}"
         if self._opened(name) is None:
@@ -163,14 +163,14 @@ class Cache:
         return CacheSize(len(entries) - derived, derived, total, self.limit_bytes)
 
     def clear(self) -> CacheSize:
-        """Remove every entry; gives what was removed."""
+        """Remove every entry; return what was removed."""
         before = self.size()
         for folder in self._folders():
             self._remove(folder)
         return before
 
     def tidy(self) -> None:
-        """Remove what killed processes have left, and beyond the bound what was used least lately."""
+        """Remove leftovers of killed processes and, above the size limit, the least recently used entries."""
         self._unmeasured = 0
         self._remove_left_over()
         entries = sorted(self._entries()) if self.limit_bytes != UNBOUNDED else []
@@ -184,7 +184,7 @@ class Cache:
                 total -= size
 
     def _make(self, name: str, fill: Callable[[Path], None], is_whole: Callable[[], bool]) -> None:
-        """Fill a folder aside and put it in its place."""
+        """Fill a temporary folder and move it into place."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.folder))
@@ -209,13 +209,13 @@ class Cache:
         except OSError:
             if is_whole():
                 return
-            if not os.access(final, os.R_OK | os.W_OK | os.X_OK):  # to be read by its owner alone, who goes on using it
+            if not os.access(final, os.R_OK | os.W_OK | os.X_OK):  # readable only by its owner, who continues to use it
                 raise PermissionError(errno.EACCES, "another user's entry lies there") from None
             self._remove(final)
             aside.rename(final)
 
     def _remove_left_over(self) -> None:
-        """Remove what a process that was killed has left of an entry it was writing."""
+        """Remove the temporary folder of a process that was killed while writing an entry."""
         long_ago = time.time() - LEFT_OVER_SECONDS
         for folder in self._folders():
             try:
@@ -226,7 +226,7 @@ class Cache:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _remove(self, folder: Path) -> None:
-        """Take an entry away at once by renaming, then delete it; a reader that has it open reads on."""
+        """Rename an entry, then delete it; a reader that has it open can continue."""
         doomed = self.folder / f"{_ASIDE}{folder.name}-{os.getpid()}"
         try:
             folder.rename(doomed)
@@ -238,7 +238,7 @@ class Cache:
         return [path for path in self.folder.iterdir() if path.is_dir()] if self.folder.is_dir() else []
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """List entries as (last use, bytes, folder)."""
+        """Return entries as (last use, bytes, folder)."""
         out = []
         for folder in self._folders():
             try:
@@ -249,7 +249,7 @@ class Cache:
 
 
 def fill(folder: Path, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> None:
-    """Write an entry's tables into a folder, and seal it for its key."""
+    """Write an entry's tables into a folder and seal it for its key."""
     for name, table in sorted(tables.items()):
         write_parquet(table, folder / f"{name}.parquet")
     seal(folder, key, {**note, "tables": sorted(tables)})
@@ -265,10 +265,10 @@ def _size_of(folder: Path) -> int:
 
 
 def write_parquet(table: pa.Table | Parted, path: Path) -> None:
-    """Write a table so that it is small and quick to read back; no more of it than a group of rows is in the air.
+    """Write a table as a small file that reads quickly; at most one row group is in memory.
 
-    Integers are written as differences: a quarter less time to write, half to read. Only they carry bounds of pages,
-    which nobody asks of texts. Texts that are hardly ever alike are packed tightly; of the rest little is to be had.
+    Integers are delta-encoded: a quarter less time to write, half to read. Only integers have page statistics, because
+    no query filters by text. Mostly unique texts are compressed strongly; the other columns gain little from it.
     """
     integers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
     texts = [field.name for field in table.schema if pa.types.is_string(field.type)]

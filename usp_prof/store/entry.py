@@ -1,9 +1,9 @@
-"""Entries of the store: a sealed folder of Parquet files, of whose tables each column is read when it is asked for.
+"""Entries of the store: a sealed folder of Parquet files whose columns are read on demand.
 
-`entry.json` names its entry and every file of the folder with its size and hash, and carries a hash of itself. A folder
-whose files differ from that by one bit, or that lies under another entry's name, is not opened. XXH3 of 128 bits guards
-against damage (a flipped bit, a full disk, a write that was cut short, a copy in the wrong place), not against somebody
-who wants to deceive.
+`entry.json` names its entry and every file of the folder with its size and hash, and contains a hash of itself. A
+folder is not opened if its files differ by one bit or if it has another entry's name. XXH3 with 128 bits protects
+against damage (a flipped bit, a full disk, an interrupted write, a copy to the wrong place), not against deliberate
+manipulation.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _OF_GROUP = 0o070
 
 
 class BrokenSealError(Exception):
-    """The folder is there and is not what was sealed; the message says in what."""
+    """The folder exists but differs from what was sealed; the message names the difference."""
 
 
 class Sealed(msgspec.Struct):
-    """What `entry.json` holds of a folder."""
+    """Contents of `entry.json`."""
 
     version: int
     entry: str
-    """The name that the folder was sealed for: it says of which trace the tables are."""
+    """The name that the folder was sealed for. It identifies the trace of the tables."""
     files: dict[str, tuple[int, str]]
-    """Size and hash of each file by its path below the folder."""
+    """Size and hash of each file by its path relative to the folder."""
     note: dict[str, Any]
 
 
@@ -56,9 +56,9 @@ class _Entry(msgspec.Struct):
 
 
 def seal(folder: Path, name: str, note: Mapping[str, Any]) -> None:
-    """Write the `entry.json` of a folder that will be called `name`; nobody but the owner may read its files.
+    """Write the `entry.json` of a folder that will be called `name`; only the owner may read its files.
 
-    Where the group may write to the store that the folder lies in, it may read and replace its entries, too.
+    If the group may write to the store that contains the folder, it may also read and replace its entries.
     """
     files = {path.relative_to(folder).as_posix(): path for path in files_of(folder)}
     stamps = {below: (path.stat().st_size, hash_of(path)) for below, path in files.items()}
@@ -77,8 +77,8 @@ def seal(folder: Path, name: str, note: Mapping[str, Any]) -> None:
 def open_sealed(folder: Path) -> dict[str, Any]:
     """Return the note of a folder that is as it was sealed.
 
-    Raises `FileNotFoundError` where there is no such folder, `PermissionError` where it is not to be read, and
-    `BrokenSealError` where it is damaged.
+    Raises `FileNotFoundError` if the folder does not exist, `PermissionError` if it is not readable, and
+    `BrokenSealError` if it is damaged.
     """
     content = _content(folder)
     for name, (size, digest) in content.files.items():
@@ -88,7 +88,7 @@ def open_sealed(folder: Path) -> dict[str, Any]:
                 raise BrokenSealError(f"{name} has {path.stat().st_size} bytes, not {size}")
             if hash_of(path) != digest:
                 raise BrokenSealError(f"{name} has other contents")
-        except PermissionError:  # somebody else's, and not damaged
+        except PermissionError:  # another user's entry, not damaged
             raise
         except OSError as error:
             raise BrokenSealError(f"{name}: {error.strerror}") from None
@@ -96,7 +96,7 @@ def open_sealed(folder: Path) -> dict[str, Any]:
 
 
 def read_seal(text: bytes, name: str) -> Sealed:
-    """Read the `entry.json` of the entry of that name; raises `BrokenSealError` where it is damaged or another's."""
+    """Read the `entry.json` of an entry. Raises `BrokenSealError` if it is damaged or belongs to another entry."""
     try:
         entry = msgspec.json.decode(text, type=_Entry)
         if xxhash.xxh3_128_hexdigest(bytes(entry.content)) != entry.seal:
@@ -127,7 +127,7 @@ def _content(folder: Path) -> Sealed:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """List the files below a folder, without its `entry.json`."""
+    """Return the files in a folder, without its `entry.json`."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / NAME)
 
 
@@ -143,16 +143,16 @@ def hash_of(path: Path) -> str:
 # Tables of an entry.
 
 _SMALL = 1 << 16
-"""Bytes of a table, as encoded, that is read when it is first looked into: opening costs as much as four columns."""
+"""Encoded bytes of a table that is read completely at first access: opening a file costs as much as four columns."""
 _SCHEMAS: dict[str, pa.Schema] = {}
-"""By file name the schema that was read last: those of all ranks are one object."""
+"""Last schema read, by file name: all ranks share one object."""
 
 
 class StoredTable:
-    """A table in a Parquet file, which is open only while it is read: a run of many ranks has thousands of them.
+    """A table in a Parquet file. The file is open only during reads, because a run with many ranks has thousands.
 
-    Of the file only size and schema are kept. What Parquet keeps of an open file takes as much memory as the columns of
-    a small table.
+    Only the size and schema of the file are kept. The metadata that Parquet keeps for an open file takes as much memory
+    as the columns of a small table.
     """
 
     def __init__(self, path: Path) -> None:
@@ -164,14 +164,14 @@ class StoredTable:
 
     @property
     def num_rows(self) -> int:
-        """Count the rows."""
+        """Number of rows."""
         if self._rows < 0:
             self._look()
         return self._rows
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns' names and types."""
+        """Names and types of the columns."""
         if self._schema is None:
             self._look()
         return self._schema
@@ -184,13 +184,13 @@ class StoredTable:
         return self._read[name]
 
     def _one(self, place: int) -> pa.ChunkedArray:
-        """Read the column at a place: tables are flat, so that a field is a column of the file."""
+        """Read the column at an index. Tables are flat, so a field is a column of the file."""
         with self._opened() as file:
-            # `file.read` hands even one column over to another thread, and waits for it
+            # `file.read` uses another thread even for one column, and waits for it
             return file.reader.read_column(place)
 
     def hold(self, whole: pa.Table) -> None:
-        """Take the table as it was written or read: nothing of it is read again."""
+        """Keep a table that is already in memory, so that no part of it is read again."""
         self._rows, self._schema = whole.num_rows, self._shared(whole.schema)
         self._read.update(zip(whole.column_names, whole.columns, strict=True))
 
@@ -200,12 +200,12 @@ class StoredTable:
             return file.read(use_threads=False)
 
     def only(self, names: Sequence[str]) -> pa.Table:
-        """Read some columns and keep none: of many ranks, those of one at a time."""
+        """Read some columns without keeping them, for example from many ranks one after another."""
         with self._opened() as file:
             return file.read(columns=list(names), use_threads=False)
 
     def _look(self) -> None:
-        """Look into the file; a small table is read as a whole, as the file is open."""
+        """Open the file for the first time; a small table is read completely."""
         with self._opened() as file:
             about = file.metadata
             if sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups)) <= _SMALL:
@@ -219,7 +219,7 @@ class StoredTable:
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        """Open the file; refuse one that is gone, and what was damaged after the entry was opened and checked."""
+        """Open the file. Refuse it if it is gone or was damaged after the entry was checked."""
         try:
             with pq.ParquetFile(self._path) as file:
                 yield file

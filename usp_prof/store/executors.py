@@ -1,8 +1,8 @@
-"""Executors that run rank jobs: worker processes of this machine, or a cluster's that a command line names.
+"""Executors that run rank jobs: worker processes of this machine, or of a cluster named on the command line.
 
-On this machine loky starts as many processes as cores and memory allow; unlike the standard pool it never imports the
-caller's main module, so a script or a notebook needs no main guard. On a cluster, Dask's client gives an executor whose
-workers lie on other machines; they must see the traces and the store under the same paths.
+On this machine loky starts as many processes as cores and memory allow. Unlike the standard pool it never imports the
+caller's main module, so a script or notebook needs no main guard. On a cluster, Dask's client provides an executor
+whose workers run on other machines. They must see the traces and the store under the same paths.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from usp_prof.store.rank_jobs import RankJob
 
 _WORKER_BYTES = 200 << 20
-"""Memory of a worker that reads nothing yet: the interpreter and its libraries."""
+"""Memory of an idle worker: the interpreter and its libraries."""
 _UNPACKED = 12
-"""A packed trace unpacks to about this many times its size; a reader needs about the unpacked size."""
+"""Typical ratio of unpacked to packed trace size; a reader needs about the unpacked size."""
 _MEMORY_SHARE = 0.8
 _DASK = "dask:"
 _HOW = "--executor dask:tcp://HOST:8786"
 _CONNECT_S = 30
 _GREETING_S = 5
-"""How much longer is waited for a server that took the connection."""
+"""Extra wait for a server that accepted the connection."""
 
 
 @contextmanager
 def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]:
-    """Yield a pool of worker processes (at most `most`, if given), and end them afterwards."""
+    """Yield a pool of worker processes (at most `most`, if given), and stop them afterwards."""
     from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
 
     pool = ProcessPoolExecutor(max_workers=workers_for(jobs, most))
     try:
         yield pool
     finally:
-        # Without a failure nothing is running any more; after Ctrl-C nobody waits for what is.
+        # Without a failure nothing is running here; after Ctrl-C no result is needed.
         pool.shutdown(wait=True, kill_workers=True)
 
 
 @contextmanager
 def named_executor(name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Executor]:
-    """Yield the executor that a command line names: `dask:tcp://HOST:PORT`, the address of a Dask scheduler.
+    """Yield the executor for a command-line name: `dask:tcp://HOST:PORT`, the address of a Dask scheduler.
 
-    `say` is told of a scheduler that has no workers yet: jobs wait there until some come.
+    `say` receives a message if the scheduler has no workers yet: jobs then wait for the first one.
     """
     if not name.startswith(_DASK):
         raise UsageError(f"no executor is named {name!r}", hint=_HOW)
@@ -73,8 +73,8 @@ def named_executor(name: str, say: Callable[[str], None] = lambda _: None) -> It
 def _client(address: str) -> Client:
     """Connect to a Dask scheduler.
 
-    Dask waits for ever for the greeting of a server that is none of its own, such as the scheduler's dashboard. So it
-    connects in a thread, which is left behind where the greeting does not come.
+    Dask waits without limit for the greeting of a server that is no scheduler, such as the scheduler's dashboard. So it
+    connects in a thread, which is abandoned if the greeting does not arrive.
     """
     from distributed import Client  # noqa: PLC0415 - the extra `cluster`
 
@@ -85,7 +85,7 @@ def _client(address: str) -> Client:
     def connect() -> None:
         try:
             connected.set_result(Client(address, timeout=_CONNECT_S))  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 - handed over to whoever waits
+        except Exception as error:  # noqa: BLE001 - returned to the waiting thread
             connected.set_exception(error)
 
     Thread(target=connect, daemon=True).start()
@@ -102,7 +102,7 @@ def _client(address: str) -> Client:
 
 
 def _what_is_wrong(address: str) -> str | None:
-    """Return why this cannot be the address of a scheduler; Dask would try to reach one without a port for 30 s."""
+    """Return why this is not a scheduler address. Dask would retry an address without a port for 30 s."""
     _, _, place = address.rpartition("://")
     try:
         return None if urlsplit(f"//{place}").port else "it has no port"
@@ -111,7 +111,7 @@ def _what_is_wrong(address: str) -> str | None:
 
 
 def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
-    """Return how many local workers can read at once: bounded by jobs, processors and memory."""
+    """Return how many local workers can read at once: limited by jobs, processors and memory."""
     bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
     need = _WORKER_BYTES + max((unpacked_bytes(job.path) for job in jobs), default=0)
     if (free := free_memory()) is not None:
@@ -126,7 +126,7 @@ def unpacked_bytes(path: Location) -> int:
 
 
 def free_memory() -> int | None:
-    """Return how many bytes of memory are free for this process, by the system and its container; None: not known."""
+    """Return the bytes of memory free for this process and its container; None: unknown."""
     bounds = []
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -141,7 +141,7 @@ def free_memory() -> int | None:
 
 
 def processors() -> int:
-    """Count the processors that this process may use."""
+    """Return the number of processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

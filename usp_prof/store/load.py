@@ -1,6 +1,6 @@
-"""Loading a run's ranks: from the cache where it has them, else read by an executor's workers and stored.
+"""Load a run's ranks from the cache; an executor's workers read and store the others.
 
-A rank whose file is beyond use is named in the health of the run and costs the others nothing.
+A rank with an unusable file is named in the run's health and does not affect the other ranks.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 _LITTLE = 64 << 20
 """JSON bytes that are read sooner than two workers start: 0.5 CPU s each for their imports, 16 ms for each MB."""
 _OPENED_AT_ONCE = 16
-"""Files and entries that are looked at side by side: on an object store each answer takes a while."""
+"""Files and entries opened concurrently: each answer of an object store takes time."""
 _SEEN_WITHIN_S = 65
 _LOOKED_EVERY_S = 1
 _AT_HAND = 1 << 28
-"""Bytes of tables that are kept as they were made here; of further ranks they are read back when asked for."""
+"""Bytes of tables that stay in memory after they were built here; tables of further ranks are read back on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRank:
-    """One rank's tables, and what the file says beside them."""
+    """Tables of one rank, and the other data of its file."""
 
     source: Source
     metadata: Mapping[str, Any]
@@ -69,13 +69,13 @@ class LoadedRank:
 
 
 class MendingSource:
-    """The tables of an entry that is fetched table by table: where one is damaged, the rank's trace is read anew."""
+    """The tables of an entry that is fetched table by table; if one is damaged, the rank's trace is read again."""
 
     def __init__(self, stored: StoredTables, read_anew: Callable[[str], tuple[Source, list[HealthRow]]]) -> None:
         self._source: Source = stored
         self._read_anew = read_anew
         self.health: list[HealthRow] = []
-        """Where rows of health go that are found while tables are asked for."""
+        """Receives health rows that are found during access."""
 
     def table(self, name: str) -> pa.Table:
         """Return one table of this rank."""
@@ -83,7 +83,7 @@ class MendingSource:
         return self._source.table(name)
 
     def view(self, name: str) -> View:
-        """Return the same, not read before its columns are asked for."""
+        """Return a table whose columns are read on demand."""
         try:
             return self._source.view(name)
         except BrokenSealError as error:
@@ -92,11 +92,11 @@ class MendingSource:
             return self._source.view(name)
 
     def let_go(self) -> None:
-        """Forget what was read and can be read again."""
+        """Drop what can be read again."""
         self._source.let_go()
 
     def __reduce__(self) -> tuple[Callable[[Source], Source], tuple[Source]]:
-        """Carry the tables alone: a worker that finds one damaged fails, and it is put right here."""
+        """Pickle the tables only: a worker that finds a damaged one fails, and this process repairs it."""
         return _unmended, (self._source,)
 
 
@@ -111,9 +111,9 @@ def load(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> tuple[dict[int, LoadedRank], list[HealthRow]]:
-    """Load the ranks of a run; gives them by rank, and a row of health for each that could not be loaded.
+    """Load the ranks of a run; return them by rank, and a health row for each that failed.
 
-    Without an executor, worker processes of this machine read a run that is worth starting them.
+    Without an executor, local worker processes read a run that is large enough to start them.
     """
     loading = _Loading(files, manifest, cache, progress)
     unread = jobs = loading.from_cache(files)
@@ -125,7 +125,7 @@ def load(
     for job in jobs:
         loading.read_here(job)
     if unread:
-        with suppress(OSError):  # a place that cannot be tidied can still be read
+        with suppress(OSError):  # a folder that cannot be tidied can still be read
             cache.tidy()
     if not loading.loaded:
         why = "; ".join(dict.fromkeys(row.detail for row in loading.lost))
@@ -134,7 +134,7 @@ def load(
 
 
 class _Loading:
-    """The state of loading the ranks of one run."""
+    """State while the ranks of one run are loaded."""
 
     def __init__(
         self, files: Sequence[TraceFile], manifest: Manifest | None, cache: Cache, progress: Progress | None
@@ -146,10 +146,10 @@ class _Loading:
         self._room = _AT_HAND
         self._files = {file.rank: file for file in files}
         self._common: dict[str, Any] = {}
-        """By its name, what the files say beside their events, as the first said it."""
+        """By name, the files' data besides events, as read first."""
 
     def from_cache(self, files: Sequence[TraceFile]) -> list[RankJob]:
-        """Take what is in the cache; gives what is not as jobs."""
+        """Load the cached ranks; return jobs for the others."""
         jobs = []
         manifest_digest = digest_of_manifest(self._manifest)
         stamps = [stamp_of(file.path) for file in files]
@@ -168,7 +168,7 @@ class _Loading:
         return jobs
 
     def by_executor(self, jobs: Sequence[RankJob], executor: Executor, *, goes_on: bool = True) -> list[RankJob]:
-        """Have workers read; gives the jobs that are not done."""
+        """Let workers read; return the jobs that are not done."""
         left, unseen = [], []
         for job, result in run_jobs(jobs, self._manifest, self._cache, executor, goes_on=goes_on):
             if result.error:
@@ -180,9 +180,9 @@ class _Loading:
         return left + self._seen_later(unseen)
 
     def _seen_later(self, jobs: list[RankJob]) -> list[RankJob]:
-        """Wait for entries that another machine has stored and this one does not see yet; gives those never seen.
+        """Wait for entries that another machine stored and this one does not see yet; return those still missing.
 
-        An NFS client goes on believing for up to a minute that there is no such entry as it looked for before.
+        An NFS client may report for up to a minute that an entry is absent if it looked for it before.
         """
         until = time.monotonic() + _SEEN_WITHIN_S
         while jobs and time.monotonic() < until:
@@ -208,7 +208,7 @@ class _Loading:
     def _stored(
         self, job: RankJob, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]
     ) -> tuple[Source, list[HealthRow]]:
-        """Store the tables of a rank that was read here; where that fails they stay in memory."""
+        """Store the tables of a rank that was read here; if that fails, they stay in memory."""
         try:
             stored = self._cache.store(job.key, tables, note)
             self._hold(stored, tables)
@@ -218,7 +218,7 @@ class _Loading:
                 raise InputError(
                     f"{error}, and memory does not hold the ranks", hint="--store PLACE with room"
                 ) from None
-            detail = f"{error}: it is read anew each time"
+            detail = f"{error}: it is read again each time"
             return MemorySource(tables), [HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)]
         return self._mending(job, stored), []
 
@@ -226,7 +226,7 @@ class _Loading:
         return stored if stored.is_local else MendingSource(stored, partial(self._anew, job))
 
     def _anew(self, job: RankJob, why: str) -> tuple[Source, list[HealthRow]]:
-        """Read a rank again whose stored tables turned out to be damaged, and put them right in the store."""
+        """Read a rank again whose stored tables are damaged, and replace them in the store."""
         tables, note = build(job.path, job.rank, self._manifest)
         if key_of_rank(self._files[job.rank], digest_of_manifest(self._manifest)) != job.key:
             raise InputError(f"{job.path} was changed since the run was opened", hint="open the run again")
@@ -248,7 +248,7 @@ class _Loading:
         return stored
 
     def _share(self, metadata: dict[str, Any]) -> None:
-        """Keep once what several files say alike: a manifest inside each names all ranks, as lists of groups do."""
+        """Keep equal data of several files once: a manifest in each file names all ranks, as do lists of groups."""
         for name, value in metadata.items():
             common = self._common.setdefault(name, value)
             if common == value and type(common) is type(value):
@@ -273,13 +273,13 @@ class _Loading:
         self._show_progress(job)
 
     def _show_progress(self, job: RankJob) -> None:
-        """Report how far this has come, and with which file."""
+        """Report the progress and the current file."""
         if self._progress is not None:
             self._progress(self._done, self._total, job.path.name)
 
 
 def gather_late_health(ranks: Iterable[LoadedRank], health: list[HealthRow]) -> None:
-    """Add what ranks found damaged since they were loaded, and have them add here what they find from now on."""
+    """Add health rows that ranks found after loading, and collect later ones here."""
     for rank in ranks:
         if isinstance(rank.source, MendingSource):
             health += rank.source.health
@@ -287,7 +287,7 @@ def gather_late_health(ranks: Iterable[LoadedRank], health: list[HealthRow]) -> 
 
 
 def _damaged(rank: int, why: str) -> HealthRow:
-    detail = f"its stored tables were damaged ({why}): it was read anew"
+    detail = f"its stored tables were damaged ({why}): it was read again"
     return HealthRow("cache_damaged", Severity.INFO, rank=rank, detail=detail)
 
 

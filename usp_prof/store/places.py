@@ -1,10 +1,9 @@
-"""Places of the store: the folder or URL that was named, else `USP_PROF_CACHE`, else the user's cache folder.
+"""Locations of the store: the given folder or URL, else `USP_PROF_CACHE`, else the user's cache folder.
 
 On an object store an entry is a folder of objects, as in a local cache. Its `entry.json` is written last and names
-every other object with its hash: without it there is no entry, and two writers of one entry write the same bytes. Small
-tables are fetched with the entry, larger ones when they are asked for; both are kept in the local cache, within its
-bound. A table that is gone or has other contents raises `BrokenSealError`, when the entry is opened or when the table
-is asked for.
+every other object with its hash. Without it the entry does not exist, and two writers of one entry write the same
+bytes. Small tables are fetched with the entry, larger ones on demand; both are kept in the local cache, within its
+limit. A missing or changed table raises `BrokenSealError` when the entry is opened or the table is read.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ SIZE_VARIABLE = "USP_PROF_CACHE_SIZE"
 
 
 def open_cache(folder: str | Path | None = None) -> Cache:
-    """Open the cache in `folder`, else where `USP_PROF_CACHE` says, else in the user's cache folder.
+    """Open the cache in `folder`, else the one of `USP_PROF_CACHE`, else the one in the user's cache folder.
 
-    A folder that is given has no bound but the one that is asked for.
+    A given folder has no size limit unless one is passed.
     """
     chosen = folder or os.environ.get(FOLDER_VARIABLE)
-    is_own = not folder or isinstance(location(str(folder)), RemotePath)  # of a remote one, what is fetched is ours
+    is_own = not folder or isinstance(location(str(folder)), RemotePath)  # of a remote store: the local copies
     limit = os.environ.get(SIZE_VARIABLE, str(DEFAULT_BYTES if is_own else UNBOUNDED))
     if not limit.isdecimal():
         raise UsageError(f"{SIZE_VARIABLE}={limit!r} is not a number of bytes", hint=f"{SIZE_VARIABLE}={DEFAULT_BYTES}")
@@ -58,7 +57,7 @@ def open_cache(folder: str | Path | None = None) -> Cache:
 
 
 def cache_at(place: str, limit_bytes: int) -> Cache:
-    """Open the cache at a place. What is fetched from an object store is kept in the user's cache folder."""
+    """Open the cache at a location. Fetched objects of an object store are kept in the user's cache folder."""
     where = location(place)
     if isinstance(where, RemotePath):
         return RemoteCache(where, Cache(_user_folder(), limit_bytes))
@@ -76,11 +75,11 @@ def _user_folder() -> Path:
 _SMALL = 1 << 20
 """Bytes of a table that is fetched with its entry: a request costs more than these bytes."""
 _AT_ONCE = 8
-"""Objects of one entry that are sent at once."""
+"""Objects of one entry that are sent concurrently."""
 
 
 class RemoteCache(Cache):
-    """Entries on an object store; what is made of them, and what was fetched, lies in a local folder."""
+    """Entries on an object store; fetched and derived files are in a local folder."""
 
     def __init__(self, remote: RemotePath, local: Cache) -> None:
         super().__init__(local.folder, local.limit_bytes)
@@ -92,7 +91,7 @@ class RemoteCache(Cache):
         return self.remote.url
 
     def open(self, key: str) -> StoredTables | None:
-        """Return an entry, or `None` when there is none; a store that cannot be asked raises `InputError`."""
+        """Return an entry, or `None` if it does not exist; raises `InputError` if the store does not answer."""
         try:
             sealed = read_seal((self.remote / key / NAME).read_bytes(), key)
             return RemoteTables(self, self.remote / key, sealed)
@@ -103,7 +102,7 @@ class RemoteCache(Cache):
             return None
 
     def store(self, key: str, tables: Mapping[str, pa.Table | Parted], note: Mapping[str, Any]) -> StoredTables:
-        """Write an entry: its tables side by side, then the `entry.json` that makes them one."""
+        """Write an entry: its tables concurrently, then the `entry.json` that completes it."""
         with TemporaryDirectory(prefix="usp-prof-") as name:
             folder = Path(name)
             fill(folder, key, tables, note)
@@ -119,7 +118,7 @@ class RemoteCache(Cache):
         return stored
 
     def fetched(self, entry: RemotePath, sealed: Sealed, *names: str) -> Path:
-        """Return a local folder that holds these files of an entry, each checked against its hash."""
+        """Return a local folder with these files of an entry, each verified by its hash."""
 
         def fetch(folder: Path) -> None:
             for name in names:
@@ -133,12 +132,12 @@ class RemoteCache(Cache):
         return self.derive(" ".join(["fetched", entry.url, *names]), fetch)
 
     def size(self) -> CacheSize:
-        """Measure the entries on the object store, which has no bound of ours."""
+        """Measure the entries on the object store, which has no size limit."""
         files = list(self.remote.files())
         return CacheSize(sum(file.name == NAME for file in files), 0, sum(file.size for file in files), 0)
 
     def clear(self) -> CacheSize:
-        """Refuse: others may use the store, and a bucket is emptied by its own rules."""
+        """Refuse: others may use the store, and buckets have their own retention rules."""
         hint = "give the bucket a lifecycle rule, or remove the folder with the store's own tools"
         raise UsageError(f"{self.remote} is not emptied from here", hint=hint)
 
@@ -155,14 +154,14 @@ class RemoteTables(StoredTables):
         super().__init__(folder, sealed.note)
 
     def path(self, name: str) -> Path:
-        """Fetch a table that was not fetched with its entry, and say where it lies."""
+        """Fetch a table that was not fetched with its entry, and return its path."""
         file = f"{name}.parquet"
         return (
             super().path(name) if file in self._small else self._cache.fetched(self._entry, self._sealed, file) / file
         )
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Carry where they lie: another process opens the entry there."""
+        """Pickle the location: another process opens the entry there."""
         return _opened_again, (self._cache.place, self._cache.limit_bytes, self._entry.name)
 
 

@@ -1,6 +1,6 @@
-"""Rank jobs: the key under which a rank's tables are stored, the job that reads and stores them, and having them run.
+"""Rank jobs: the key of a rank's tables, the job that reads and stores them, and running such jobs.
 
-Any `concurrent.futures.Executor` will do; `executors` has those of this machine and of a cluster.
+Any `concurrent.futures.Executor` works; `executors` has those of this machine and of a cluster.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ if TYPE_CHECKING:
     from usp_prof.store.cache import Cache
 
 
-# Keys. A rank's tables follow from the trace's content, the rank, the manifest, this package's version, and the lines
-# of code that read and build: a key is made of all of them.
+# Keys. The trace's content, the rank, the manifest, this package's version, and the code that reads and builds
+# determine a rank's tables: all of them are part of the key.
 
 _BLOCK = 1 << 18
 """Bytes of a file that are read at once."""
 
 
 def key_of_rank(file: TraceFile, manifest_digest: str) -> str:
-    """Make the key of a rank's tables; of the manifest, which names every rank, its digest serves for all."""
+    """Return the key of a rank's tables. For the manifest, which names every rank, one digest serves all ranks."""
     return content_key(file.path, file.path.name, file.rank, manifest_digest, *made_by())
 
 
 def made_by() -> tuple[str, str]:
-    """Name what makes tables of a trace: this package's version, and its code that reads and builds."""
+    """Return what determines the tables of a trace: this package's version and its code that reads and builds."""
     return __version__, fingerprint(*ROOMS)
 
 
 def digest_of_manifest(manifest: Manifest | None) -> str:
-    """Return a short text that goes into keys and changes with the manifest."""
+    """Return a short text for keys that changes with the manifest."""
     text = msgspec.json.encode(manifest.to_dict() if manifest else None, order="sorted")
     return hashlib.blake2b(text, digest_size=20).hexdigest()
 
 
 def content_key(path: Location, *parts: object) -> str:
-    """Make the key of a file: all its bytes, and what else decides what is made of them.
+    """Return the key of a file: a hash of its bytes and of all other inputs.
 
-    XXH3 of 128 bits, at the speed of reading: no two files meet by chance, and nobody gains by making two that do.
-    Of a file on an object store its URL, size and ETag stand for the bytes, which would have to be fetched.
+    XXH3 with 128 bits runs at reading speed. Accidental collisions do not occur in practice, and deliberate ones would
+    gain nothing. For a file on an object store, URL, size and ETag replace the bytes, which would have to be fetched.
     """
     content = xxhash.xxh3_128()
     if isinstance(path, RemotePath):
@@ -96,19 +96,19 @@ def _key(content: bytes, parts: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """One file to read, as which rank, and the key under which its tables are stored."""
+    """One file to read, its rank, and the key under which its tables are stored."""
 
     path: Location
     rank: int
     key: str
     stamp: tuple[int, int] | None = None
-    """The file's size and time before its key was made; None: not known, or an object that has its own check."""
+    """Size and time of the file before its key was computed; None: unknown, or an object with its own check."""
     made_by: tuple[str, str] | None = None
-    """Whose tables the key is for, see `made_by`; None: of whoever reads it."""
+    """The code version that the key is for, see `made_by`; None: that of the reader."""
 
 
 class OtherVersionError(UspProfError):
-    """The workers have another version of this package than whoever asks: nothing that they read can be used."""
+    """The workers have another version of this package than the caller, so their results cannot be used."""
 
 
 def stamp_of(path: Location) -> tuple[int, int] | None:
@@ -123,7 +123,7 @@ def stamp_of(path: Location) -> tuple[int, int] | None:
 
 
 def build_job(job: RankJob, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
-    """Read a job's file as `build` does; one that was written since its key was made is refused."""
+    """Read a job's file as `build` does; refuse a file that changed since its key was computed."""
     tables, note = build(job.path, job.rank, manifest)
     if job.stamp is not None and stamp_of(job.path) != job.stamp:
         raise InputError(f"{readable(job.path.name)} was changed while it was read", hint="open the run again")
@@ -132,18 +132,18 @@ def build_job(job: RankJob, manifest: Manifest | None) -> tuple[dict[str, pa.Tab
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended: its tables are stored, the file cannot be used (`error`), or the store cannot be written."""
+    """Result of a job: its tables are stored, the file is unusable (`error`), or the store is not writable."""
 
     stored: bool
     error: str = ""
 
 
 def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
-    """Read one file into tables, with the note that is stored beside them."""
+    """Read one file into tables; return them with the note that is stored with them."""
     with no_collection():
         raw = of_rank(read(path), rank)
         metadata = dict(raw.metadata)
-        if manifest is not None:  # it names all ranks, in each of their files, and the run's own stands above it
+        if manifest is not None:  # it names all ranks in each of their files, and the run's own manifest has priority
             metadata.pop(TRACE_METADATA_KEY, None)
         if manifest is None and TRACE_METADATA_KEY in raw.metadata:
             manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], readable(path.name))
@@ -159,9 +159,9 @@ def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[st
 
 
 def manifest_of_rank(manifest: Manifest | None, rank: int) -> Manifest | None:
-    """Return the part of the manifest that a rank's own tables need: nothing that grows with the number of ranks.
+    """Return the part of the manifest that a rank's own tables need; its size does not grow with the number of ranks.
 
-    Of a manifest that names hosts, these tell which ranks it knows; else the coordinates do.
+    If the manifest names hosts, the hosts give the known ranks; else the coordinates do.
     """
     if manifest is None:
         return None
@@ -179,11 +179,11 @@ def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, 
 
 
 def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobResult:
-    """Read one file and store its tables. All arguments and the result can be pickled: this is what workers run.
+    """Read one file and store its tables. Arguments and result can be pickled: workers run this function.
 
-    Whoever asked keeps the cache within its bound: a worker does not know the other ranks of the run.
-    Raises `ExpiredError` or `OtherVersionError` where nothing more can be read; whatever else is wrong with the file
-    is its result.
+    The caller keeps the cache within its limit, because a worker does not know the run's other ranks. Raises
+    `ExpiredError` or `OtherVersionError` if nothing more can be read; any other problem of the file is part of the
+    result.
     """
     if job.made_by not in (None, made_by()):
         raise OtherVersionError(
@@ -203,23 +203,22 @@ def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobRe
 
 
 NOT_DONE = JobResult(stored=False)
-"""The worker died or could not start: whoever asked reads the file itself."""
+"""The worker died or did not start: the caller reads the file itself."""
 
 
 _ASKED_EVERY_S = 0.5
 ATTEMPTS = 3
-"""How often a rank is asked for before it is given up, where its worker dies and the executor goes on."""
+"""Attempts for a rank whose worker dies while the executor continues."""
 
 
 def run_jobs(
     jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool = True
 ) -> Iterator[tuple[RankJob, JobResult]]:
-    """Run the jobs, the largest files first; gives each as it ends.
+    """Run the jobs, the largest files first; yield each result as its job ends.
 
-    An executor that goes on afterwards is told which jobs nobody waits for; one that is killed takes them along.
-
-    A job whose worker fails is given again, `ATTEMPTS` times in all; then it is an error. What an executor that is
-    broken has left is not done.
+    When the caller stops early, an executor that continues is told to drop the remaining jobs. A job whose worker
+    fails is repeated, up to `ATTEMPTS` attempts in all; then it is an error. Jobs left by a broken executor are not
+    done.
     """
     left = sorted(jobs, key=_largest_first)
     for _ in range(ATTEMPTS):
@@ -238,14 +237,14 @@ def run_jobs(
 def _run_once(
     jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
-    """Run each job once; gives the exception of those whose worker failed."""
+    """Run each job once; return the exceptions of jobs whose worker failed."""
     futures = {}
     try:
         for job in jobs:
             futures[executor.submit(run_job, job, manifest_of_rank(manifest, job.rank), cache.place)] = job
-    except (OSError, BrokenExecutor):  # no process can be started, or the first ones died at once
+    except (OSError, BrokenExecutor):  # no process can be started, or the first ones died immediately
         pass
-    except Exception as error:  # whatever an executor of somebody else's raises, such as one that was shut down
+    except Exception as error:  # any error of a third-party executor, such as one that was shut down
         raise UsageError(
             f"the executor takes no jobs: {type(error).__name__}: {error}", hint="give one that is open"
         ) from error
@@ -258,13 +257,13 @@ def _run_once(
                 raise
             except (BrokenExecutor, CancelledError, OSError):
                 yield futures[future], NOT_DONE
-            # Everything: a damaged rank must not cost the others their run. Executors have errors of their own for a
-            # worker that was killed (Dask's KilledWorker) without a common class, and a file may bring out a fault of
-            # ours. Nothing is swallowed: after `ATTEMPTS` the rank is an error in `health`, with the error's name.
+            # Any exception: a damaged rank must not stop the run. Executors have different errors for a killed worker
+            # (Dask's KilledWorker) without a common class, and a file may reveal a bug here. No error is hidden:
+            # after `ATTEMPTS` the rank is an error in `health`, with the error's name.
             except Exception as error:  # noqa: BLE001
                 yield futures[future], error
     finally:
-        for future in futures:  # whoever stops asking wants nothing more read
+        for future in futures:  # a caller that stops needs no further results
             if goes_on and not future.done():
                 future.cancel()
     submitted = set(futures.values())
@@ -272,7 +271,7 @@ def _run_once(
 
 
 def _refuse_without_answers(futures: Iterable[object]) -> None:
-    """Refuse what an executor gives in place of futures, such as a reference that somebody else resolves."""
+    """Refuse an executor that returns something other than futures, such as a reference to a remote result."""
     for future in futures:
         if not (hasattr(future, "done") and hasattr(future, "result")):
             raise UsageError(
@@ -282,7 +281,7 @@ def _refuse_without_answers(futures: Iterable[object]) -> None:
 
 
 def _own_result(result: object) -> JobResult:
-    """Refuse an executor whose futures give something else than what the submitted function returns."""
+    """Refuse an executor whose futures return something other than the submitted function's result."""
     if isinstance(result, JobResult):
         return result
     raise UsageError(
@@ -292,7 +291,7 @@ def _own_result(result: object) -> JobResult:
 
 
 def _as_completed(futures: Iterable[Future[JobResult]]) -> Iterator[Future[JobResult]]:
-    """Yield futures as they end; those that are like the standard ones and none of them are asked now and then."""
+    """Yield futures as they end; futures that only resemble the standard ones are polled."""
     waiting = list(futures)
     if all(isinstance(future, Future) for future in waiting):
         yield from as_completed(waiting)

@@ -1,4 +1,4 @@
-"""Reading a run: which of its files are read, as all ranks, some of them or a share; and what is said of the others."""
+"""Read a run: select its files (all ranks, some, or a share), and record which were left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("usp_prof")
 
 @dataclass(frozen=True, slots=True)
 class RunRead:
-    """The tables of a run's ranks, and what was found wrong or missing on the way."""
+    """Tables of a run's ranks, and the problems found while reading."""
 
     found: FoundRun
     manifest: Manifest | None
@@ -51,7 +51,7 @@ def read_run(
     progress: Progress | None,
     executor: Executor | None,
 ) -> RunRead:
-    """Read the run of a name (else the newest): all ranks, those named, or those that a choice finds."""
+    """Read the named run (else the newest): all ranks, the named ones, or those of a sampling choice."""
     run_files = _chosen(discovery, name)
     manifest, health_of_manifest = _manifest(run_files)
     sampling = None
@@ -93,7 +93,7 @@ class RanksRead:
 
     ranks: tuple[int, ...]
     wanted: int
-    """How many ranks the share has."""
+    """Number of ranks in the share."""
     health: tuple[HealthRow, ...]
     store: str
     """The folder or URL."""
@@ -109,11 +109,10 @@ def read_ranks(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> RanksRead:
-    """Read every `shard[1]`-th rank of a run into the store, beginning with the `shard[0]`-th.
+    """Read every `shard[1]`-th rank of a run into the store, starting with the `shard[0]`-th.
 
-    Of a choice of ranks by what they are, all are read that have to tell which these are. Shares are disjoint and cover
-    the ranks that are there; of a run that grows meanwhile, read them once more.
-    `open_run` finds their tables afterwards.
+    If a sampling choice needs the tables of other ranks, these are read too. Shares are disjoint and cover the ranks
+    that exist; if a run grows meanwhile, read them again. `open_run` finds their tables afterwards.
     """
     run_files = _chosen(discover(path), run)
     manifest, _ = _manifest(run_files)
@@ -163,7 +162,7 @@ def _manifest(run: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
 
 
 def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
-    """Take the manifest that the recorder wrote into the traces themselves, when `run.json` was not copied along."""
+    """Return the manifest that the recorder wrote into the traces, if `run.json` was not copied with them."""
     for one in loaded.values():
         recorded = one.metadata.get("usp_prof")
         if recorded:
@@ -184,12 +183,12 @@ def _missing(run: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]
     missing = sorted(set(range(world)) - {file.rank for file in run.files})
     if not missing or not loaded:
         return []
-    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): what they did is not known"
+    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): their work is unknown"
     return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
 
 
 def _left_out(run: FoundRun, chosen: Collection[int], sampling: str) -> list[HealthRow]:
-    """Name the ranks that have a trace and were left out on purpose."""
+    """Return the ranks that have a trace and were excluded on purpose."""
     left = sorted({file.rank for file in run.files} - set(chosen))
     if not left:
         return []

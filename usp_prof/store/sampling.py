@@ -1,11 +1,11 @@
-"""Sampling: some ranks of a run, chosen on purpose where all would be too many.
+"""Sampling: a choice of ranks for runs with too many to read.
 
-    outliers        in each pipeline stage the ranks that stand out, and two more typical ones than that as their peers
-    one-per-stage   the first rank of each pipeline stage: together they are one pipeline
+    outliers        in each pipeline stage the ranks that stand out, and two more typical ranks than that as peers
+    one-per-stage   the first rank of each pipeline stage: together they form one pipeline
     sample:N        N ranks, spread evenly over the run
 
-Which ranks stand out is seen in compute and communication per step: three columns of one table of every rank, so all
-traces are read into the store first. The other choices need no trace but the chosen, where `run.json` names the stages.
+Outliers are found from compute and communication per step: three columns of one table of every rank, so all traces are
+first read into the store. The other choices read only the chosen traces, if `run.json` names the stages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """How ranks are chosen."""
+    """Method of choosing ranks."""
 
     OUTLIERS = "outliers"
     ONE_PER_STAGE = "one-per-stage"
@@ -42,22 +42,22 @@ class Kind(StrEnum):
 
 
 _PEERS_BEYOND_OUTLIERS = 2
-"""Medians over peers stay those of typical ranks where these are more than the outliers, also without one of them."""
+"""With more typical ranks than outliers, medians over peers stay typical, even if one is missing."""
 _GOLDEN = (np.sqrt(5) - 1) / 2
 _NAMES = (str(Kind.OUTLIERS), str(Kind.ONE_PER_STAGE), f"{Kind.SAMPLE}:N")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A choice of ranks by what they are, not by their numbers."""
+    """A choice of ranks by their properties, not by their numbers."""
 
     kind: Kind
     count: int = 0
-    """How many ranks; 0: as many as the choice finds."""
+    """Number of ranks; 0: as many as the choice finds."""
 
     @classmethod
     def parse(cls, text: str) -> Sampling:
-        """Read `outliers`, `one-per-stage` or `sample:N`."""
+        """Parse `outliers`, `one-per-stage` or `sample:N`."""
         name, _, count = text.partition(":")
         if name == Kind.SAMPLE:
             if not (count.isdecimal() and int(count)):
@@ -72,7 +72,7 @@ class Sampling:
         return f"{self.kind}:{self.count}" if self.count else str(self.kind)
 
     def before_reading(self, ranks: Sequence[int], manifest: Manifest | None) -> tuple[int, ...] | None:
-        """Choose from what is known before any trace is read; `None` where the tables of all ranks have to tell."""
+        """Choose from what is known before any trace is read; `None` if the tables of all ranks are needed."""
         if self.kind is Kind.SAMPLE:
             return _spread(ranks, self.count)
         if self.kind is Kind.ONE_PER_STAGE and manifest is not None and manifest.coordinates:
@@ -80,7 +80,7 @@ class Sampling:
         return None
 
     def after_reading(self, sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[int, ...]:
-        """Choose by what the tables of all ranks say."""
+        """Choose by the tables of all ranks."""
         stages = _stages(sources, manifest)
         if self.kind is Kind.OUTLIERS:
             return _outliers(sources, stages or dict.fromkeys(sources, 0))
@@ -93,7 +93,7 @@ class Sampling:
 
 
 def _spread(ranks: Sequence[int], count: int) -> tuple[int, ...]:
-    """Choose ranks by multiples of the golden ratio: spread evenly, and not all at one place of a mesh."""
+    """Choose ranks by multiples of the golden ratio: spread evenly, and not at one mesh coordinate."""
     place = np.modf(np.arange(len(ranks)) * _GOLDEN)[0]
     return tuple(sorted(ranks[row] for row in np.argsort(place, kind="stable")[:count].tolist()))
 
@@ -110,7 +110,7 @@ def _stages_declared(ranks: Iterable[int], manifest: Manifest) -> dict[int, int]
 
 
 def _stages(sources: Mapping[int, Source], manifest: Manifest | None) -> dict[int, int]:
-    """Return each rank's place on the pipeline axis; empty if the mesh is unknown."""
+    """Return each rank's coordinate on the pipeline axis; empty if the mesh is unknown."""
     if manifest is not None and manifest.coordinates:
         return _stages_declared(sources, manifest)
     topology, unknown = lay_out(seen(sources), Job(sorted(sources), world_size(sources)), manifest)
@@ -120,7 +120,7 @@ def _stages(sources: Mapping[int, Source], manifest: Manifest | None) -> dict[in
 
 
 def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple[int, ...]:
-    """Choose in each stage the ranks whose compute or communication stands out, and the most typical others."""
+    """Choose in each stage the ranks with outlying compute or communication, and the most typical others."""
     ranks = np.array(sorted(sources), np.int64)
     stage = np.array([stages[rank] for rank in ranks.tolist()], np.int64)
     times = np.array([_times_of_step(sources[rank]) for rank in ranks.tolist()])
@@ -130,7 +130,7 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
         is_odd = outliers(own[:, 0]) | outliers(own[:, 1])
         usual = np.median(own, axis=0)
         distance = (np.abs(own - usual) / np.maximum(usual, 1.0)).sum(axis=1)
-        by_distance = np.lexsort((rows, distance, is_odd))  # those that stand out come last
+        by_distance = np.lexsort((rows, distance, is_odd))  # outliers come last
         peers = min(int(is_odd.sum()) + _PEERS_BEYOND_OUTLIERS, int((~is_odd).sum()))
         typical = by_distance[:peers]
         chosen[rows[is_odd]] = True
@@ -139,7 +139,7 @@ def _outliers(sources: Mapping[int, Source], stages: Mapping[int, int]) -> tuple
 
 
 def _times_of_step(source: Source) -> tuple[float, float]:
-    """Return a rank's compute and communication per step in ns, overlapping work counted as often as it is there."""
+    """Return a rank's compute and communication per step in ns; overlapping work counts multiple times."""
     work = _columns(source, "activities", "kind", "dur_ns", "step")
     inside = work["step"] >= 0
     steps = max(1, len(np.unique(work["step"][inside])))
@@ -148,6 +148,6 @@ def _times_of_step(source: Source) -> tuple[float, float]:
 
 
 def _columns(source: Source, table: str, *names: str) -> Columns:
-    """Read some columns of a table, of which nothing is kept."""
+    """Read some columns of a table without keeping them."""
     view = source.view(table)
     return Columns(view.only(names) if isinstance(view, StoredTable) else table_of(view).select(names))

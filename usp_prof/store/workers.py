@@ -1,6 +1,7 @@
-"""Workers: who measures shares of a run once its ranks are stored. The executor that read them, else local processes.
+"""Workers: processes that compute on shares of a run after its ranks are stored.
 
-What a worker does not give (it died, it does not see the store, its executor was shut down) is computed here instead.
+They are those of the executor that read the ranks, else local ones. A result that a worker does not deliver (it died,
+cannot see the store, or was shut down) is computed in this process.
 """
 
 from __future__ import annotations
@@ -32,41 +33,41 @@ _WORKER_BYTES = 600 << 20
 _MEMORY_SHARE = 0.5
 _IDLE_S = 30
 _AHEAD = 64
-"""Shares of ranks that are given away at once, at most: what is made of them waits for its turn in this process."""
+"""Maximum number of submitted shares of ranks: their results wait in this process."""
 _BLOCKS_AHEAD = 8
-"""The same of blocks, of which some 50 MB are made."""
+"""The same for blocks, whose results take some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[Made]):
-    """What a function gave: an executor that gives something else in its place is not believed."""
+    """Result of a function. Any other type came from an executor that does not run it."""
 
     made: Made
 
 
 @dataclass(frozen=True, slots=True)
 class _Job(Generic[Item, Made]):
-    """An item, and whoever was given it."""
+    """An item and its future."""
 
     item: Item
     executor: Executor | None = None
     future: Future[_Answer[Made]] | None = None
-    """None where nobody took it."""
+    """None: no worker accepted it."""
 
 
 class Workers:
-    """Processes of this machine, as many as there are processors, or the workers of an executor."""
+    """Processes of this machine, one per processor, or the workers of an executor."""
 
     def __init__(self, executor: Executor | None = None) -> None:
         self._given = executor
         self._own: ProcessPoolExecutor | None = None
         self._broken = 0
-        """How often processes of this machine died; after `ATTEMPTS` none are started any more."""
+        """How often local processes died; after `ATTEMPTS` no more are started."""
 
     def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Yield `function` of each item, in order; both, and what it gives, can be pickled.
+        """Yield `function(item)` for each item, in order. The function, items and results can be pickled.
 
-        What needs temporary files of this machine is computed `here`, whatever executor was given.
+        With `here`, items that need temporary files of this machine are computed locally, whatever executor was given.
         """
         ahead = _BLOCKS_AHEAD if here else _AHEAD
         if here or self._given is None:
@@ -82,11 +83,11 @@ class Workers:
                 yield self._made(function, jobs.popleft())
             is_done = True
         finally:
-            if not is_done:  # whoever stops asking wants nothing more, as after Ctrl-C
+            if not is_done:  # a caller that stops needs no further results, as after Ctrl-C
                 self._stop(jobs)
 
     def _submitted(self, function: Callable[[Item], Made], item: Item, *, here: bool) -> _Job[Item, Made]:
-        """Hand an item to a worker, if one takes it."""
+        """Submit an item to a worker, if one accepts it."""
         executor = self._given if self._given is not None and not here else self._local()
         if executor is None:
             return _Job(item)
@@ -97,7 +98,7 @@ class Workers:
             return _Job(item)
 
     def _made(self, function: Callable[[Item], Made], job: _Job[Item, Made]) -> Made:
-        """Take what a worker made of an item; where it made nothing, make it here."""
+        """Return a worker's result for an item; compute it here if there is none."""
         if job.future is None:
             return function(job.item)
         try:
@@ -110,13 +111,13 @@ class Workers:
         return answer.made if isinstance(answer, _Answer) else function(job.item)
 
     def _failed(self, executor: Executor | None, error: Exception) -> None:
-        """Note that a worker gave nothing; processes that died are not asked again."""
+        """Record that a worker delivered nothing; processes that died are not used again."""
         _log.info("a worker gave nothing, its share is computed here: %s: %s", type(error).__name__, error)
         if isinstance(error, BrokenExecutor) and executor is self._own:
             self._own, self._broken = None, self._broken + 1
 
     def _stop(self, jobs: Iterable[_Job[Item, Made]]) -> None:
-        """End what is under way: processes of this machine at once, others with what they have begun."""
+        """Stop pending work: local processes immediately, other workers after their current item."""
         for job in jobs:
             if job.future is not None:
                 job.future.cancel()
@@ -125,7 +126,7 @@ class Workers:
             self._own = None
 
     def _local(self) -> Executor | None:
-        """Return processes of this machine; None where one process does as well."""
+        """Return local processes; None if one process is enough."""
         if self._own is None and self._broken < ATTEMPTS and (count := _local_workers()) > 1:
             from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have so many ranks
 
@@ -135,19 +136,19 @@ class Workers:
 
 
 def _local_workers() -> int:
-    """Return how many processes of this machine can work at once: bounded by processors and memory."""
+    """Return how many local processes can work at once: limited by processors and memory."""
     free = free_memory()
     bounds = [processors()] if free is None else [processors(), int(free * _MEMORY_SHARE / _WORKER_BYTES)]
     return max(1, min(bounds))
 
 
 def _code() -> tuple[str, str]:
-    """Name what computes: this package's version and code."""
+    """Return what computes: this package's version and code."""
     return __version__, fingerprint()
 
 
 def _computed(code: tuple[str, str], function: Callable[[Item], Made], item: Item) -> _Answer[Made]:
-    """Compute in a worker, with the code of whoever asks and no other."""
+    """Compute in a worker, only with the same code as the caller's."""
     if code != _code():
         raise OtherVersionError(
             f"the workers have another usp-prof ({__version__}) than this machine ({code[0]})",
