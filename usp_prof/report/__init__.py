@@ -1,1 +1,1 @@
-"""Reports: every answer as one document, set by several writers."""
+"""Reports: every answer as one document, formatted by several writers."""

@@ -1,4 +1,4 @@
-"""Building a report: results of the analyses, their values, notes and findings, in one document."""
+"""Build a report: analysis results, values, notes and findings in one document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def analyse(
     only: Iterable[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Result]:
-    """Run the analyses (those in `only`, else all) and give their results by name, in the report's order."""
+    """Run the analyses (those in `only`, else all) and return their results by name, in the report's order."""
     wanted = list(only)
     for name in wanted:
         if name not in NAMES:
@@ -56,9 +56,9 @@ def build(
     findings: Sequence[Finding] | None = None,
     without: Collection[str] = (),
 ) -> Document:
-    """Assemble the document of one run; without `findings` the rules are asked, when every analysis was.
+    """Build the document of one run; without `findings` the rules run if every analysis did.
 
-    `without` names sections that nobody will look at.
+    `without` names sections that are not displayed.
     """
     values_of_analysis = {name: result.values() for name, result in results.items()}
     measured = list(values_of_analysis.values())

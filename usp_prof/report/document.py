@@ -1,7 +1,7 @@
-"""Document: a run's facts, its figures, and sections of blocks, as data that writers set.
+"""Document: facts and metrics of a run, and sections of blocks, as data for writers.
 
-Nothing here knows how it will look, and no writer computes: values are raw (nanoseconds, bytes, fractions) with their
-unit beside them, charts are their plain columns.
+It contains no formatting, and no writer computes: values are raw (nanoseconds, bytes, fractions) with their unit, and
+charts are plain columns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 Cell = int | float | str | None
-"""What a table may hold; `None` is not known."""
+"""A table value; `None` is unknown."""
 
 _NEGLIGIBLE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What was run and what of it was read."""
+    """Facts about the run and the part of it that was read."""
 
     name: str
     ranks: tuple[int, ...]
@@ -48,16 +48,16 @@ class RunFacts:
     model: str = ""
     paced: bool = False
     others: tuple[str, ...] = ()
-    """Names of other runs in the same place, newest first."""
+    """Names of other runs in the same folder, newest first."""
     is_part: bool = False
-    """Whether the job has more ranks than these: some were left out, have no trace, or are not shown."""
+    """Whether the job has more ranks than these: some were excluded, have no trace, or are not shown."""
     axes_seen: tuple[str, ...] = ()
-    """Axes of collectives, where the mesh that gives their sizes is not known."""
+    """Axes of collectives, if the mesh with their sizes is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFigure:
-    """One figure with its name; the second line says what it is measured against, or why it is not known."""
+    """One metric with its name; the second line has its reference value, or why it is unknown."""
 
     label: str
     value: int | float | None
@@ -67,14 +67,14 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class KeyFigures:
-    """The figures to see first."""
+    """The most important metrics."""
 
     figures: tuple[KeyFigure, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StackPart:
-    """One part of a whole; `role` picks its colour (compute, comm:tp, memcpy, idle:host, ...)."""
+    """One part of a whole; `role` determines its color (compute, comm:tp, memcpy, idle:host, ...)."""
 
     label: str
     role: str
@@ -83,7 +83,7 @@ class StackPart:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A whole and its parts, set as one bar. The parts add up to the whole."""
+    """A whole and its parts, shown as one bar. The parts add up to the whole."""
 
     title: str
     total: int | float
@@ -92,15 +92,15 @@ class Stack:
 
     @property
     def worth_a_line(self) -> tuple[StackPart, ...]:
-        """The parts that do not round to nothing: those that a bar can show and a legend should."""
+        """The parts that do not round to 0: those visible in the bar and listed in a legend."""
         return tuple(part for part in self.parts if part.value >= self.total * _NEGLIGIBLE and part.value > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column: its head, and the unit of its numbers (`None` for texts and bare numbers such as ranks).
+    """One column: its heading, and the unit of its numbers (`None` for texts and plain numbers such as ranks).
 
-    `prose` marks sentences, which are wrapped; names are cut where there is no room.
+    `prose` marks sentences, which are wrapped; names are cut if there is no space.
     """
 
     head: str
@@ -110,7 +110,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """Rows of raw values under heads. `more` counts the rows that were left out."""
+    """Rows of raw values with headings. `more` is the number of omitted rows."""
 
     title: str
     columns: tuple[TableColumn, ...]
@@ -120,7 +120,7 @@ class DataTable:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A sentence or two; `quiet` ones explain, others tell."""
+    """One or two sentences; `quiet` marks explanations."""
 
     text: str
     quiet: bool = False
@@ -148,7 +148,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Rows of health: damaged or missing input."""
+    """Health rows: damaged or missing input."""
 
     rows: tuple[HealthRow, ...]
     more: int = 0
@@ -157,7 +157,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart by its plain columns; writers that cannot draw pass it over."""
+    """A chart as plain columns; text writers skip it."""
 
     title: str
     data: ChartInput
@@ -168,7 +168,7 @@ Block = KeyFigures | Stack | DataTable | Text | Findings | Health | Chart
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One question's answer."""
+    """The answer to one question."""
 
     id: str
     title: str
@@ -176,7 +176,7 @@ class Section:
 
     @property
     def needs_drawing(self) -> bool:
-        """Whether nothing but charts and their explanation is in it."""
+        """Whether the section has only charts and their explanation."""
         return all(isinstance(block, Chart) or (isinstance(block, Text) and block.quiet) for block in self.blocks)
 
 
@@ -194,13 +194,13 @@ class Document:
     sections: tuple[Section, ...]
 
 
-# Facts of a run as its tables give them: ranks, axes, steps, devices, versions.
+# Facts of a run from its tables: ranks, axes, steps, devices, versions.
 
 _PARALLEL = tuple(str(axis) for axis in PARALLEL_AXES)
 
 
 def run_facts(tables: TableSet, selection: Selection, name: str, others: Sequence[str] = ()) -> RunFacts:
-    """Gather the facts of a run."""
+    """Return the facts of a run."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     steps, source = _steps(tables, selection, ranks)
     manifest = tables.manifest

@@ -1,7 +1,7 @@
-"""Formats: numbers by unit, columns on one scale with the unit in their head, and bars in characters.
+"""Formats: numbers by unit, columns with one scale and the unit in their heading, and bars of characters.
 
-Times go by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s), as each is
-customary. A value that is not known is a dash, never a zero.
+Times are scaled by thousands (ns, us, ms, s), sizes by 1024 (KiB, MiB, ...), rates by thousands (GB/s, TFLOP/s).
+Unknown values are shown as a dash, never as 0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SCALES: dict[Unit, tuple[_Scale, ...]] = {
 
 
 def quantity(value: Number | None, unit: Unit) -> str:
-    """Write one value with its unit: three significant digits, more where the whole part has more."""
+    """Format one value with its unit: three significant digits, or all digits of a larger integer part."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     scale = _scale(abs(value), unit)
@@ -61,14 +61,14 @@ def quantity(value: Number | None, unit: Unit) -> str:
 
 
 def signed(value: Number | None, unit: Unit) -> str:
-    """Write a difference, with its sign."""
+    """Format a difference with its sign."""
     text = quantity(value, unit)
     return f"+{text}" if value is not None and math.isfinite(value) and value > 0 else text
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnScale:
-    """How the numbers of a column are written: divided by `factor`, with so many decimals, the unit in the head."""
+    """Number format of a column: divisor `factor`, number of decimals, and the unit in the heading."""
 
     factor: float
     suffix: str
@@ -76,7 +76,7 @@ class ColumnScale:
 
 
 def column_scale(values: Sequence[Number | None], unit: Unit) -> ColumnScale:
-    """Choose the scale on which all numbers of a column can be read."""
+    """Return the scale at which all numbers of a column are readable."""
     known = [abs(value) for value in values if value is not None and math.isfinite(value)]
     largest = max(known, default=0)
     if not known or (not largest and unit is not Unit.FRACTION):
@@ -87,7 +87,7 @@ def column_scale(values: Sequence[Number | None], unit: Unit) -> ColumnScale:
 
 
 def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
-    """Write a column on one scale: the unit for its head, and texts that line up when set flush right."""
+    """Format a column on one scale: the unit for its heading, and texts that align on the right."""
     scale = column_scale(values, unit)
     texts = [
         UNKNOWN if value is None or not math.isfinite(value) else _digits(value / scale.factor, scale.decimals)
@@ -97,7 +97,7 @@ def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]
 
 
 def share(part: Number | None, whole: Number | None) -> str:
-    """Write a part of a whole in per cent."""
+    """Format a fraction as a percentage."""
     if part is None or not whole:
         return UNKNOWN
     return quantity(part / whole, Unit.FRACTION)
@@ -105,7 +105,7 @@ def share(part: Number | None, whole: Number | None) -> str:
 
 def _scale(size: float, unit: Unit) -> _Scale:
     scales = _SCALES[unit]
-    # 999.6 would be written as 1000 of the smaller unit: step up a little early.
+    # 999.6 would be rounded to 1000 of the smaller unit: use the larger unit slightly early.
     fitting = [scale for scale in scales if size >= scale.factor * 0.9995]
     return fitting[-1] if fitting else scales[0]
 
@@ -122,7 +122,7 @@ def _decimals(scaled: float, unit: Unit, value: Number) -> int:
 
 
 def _column_decimals(largest: float, unit: Unit) -> int:
-    """Keep one digit more than alone: the largest of a column sets the scale for much smaller ones."""
+    """Return one more decimal than for a single value: the largest value sets the scale for much smaller ones."""
     if unit is Unit.FRACTION:
         return 1
     if largest >= 9999.5:
@@ -131,26 +131,26 @@ def _column_decimals(largest: float, unit: Unit) -> int:
 
 
 def _digits(scaled: float, decimals: int) -> str:
-    return f"{scaled:z,.{decimals}f}"  # z: no sign before what rounds to zero
+    return f"{scaled:z,.{decimals}f}"  # z: no sign for values that round to zero
 
 
-# Columns of a report's tables: one scale for all values, with the unit in the head.
+# Columns of a report's tables: one scale for all values, with the unit in the heading.
 
 
 def column_texts(values: Sequence[Cell], unit: Unit | None) -> tuple[str, list[str]]:
-    """Write a column: numbers on one scale when it has a unit, texts and bare numbers as they are."""
+    """Format a column: numbers on one scale if it has a unit, texts and plain numbers unchanged."""
     if unit is not None and not any(isinstance(value, str) for value in values):
         return column([value for value in values if not isinstance(value, str)], unit)
     return "", [_bare(value) for value in values]
 
 
 def head_text(head: str, unit: str) -> str:
-    """Write a column's head with its unit."""
+    """Return a column's heading with its unit."""
     return f"{head} {unit}".strip()
 
 
 def is_number(values: Sequence[Cell]) -> bool:
-    """Return whether a column is set flush right."""
+    """Return whether a column is right-aligned."""
     return any(isinstance(value, (int, float)) for value in values)
 
 
@@ -160,7 +160,7 @@ def _bare(value: Cell) -> str:
     return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
-# Bars in characters: a cell count for each part, and a fill that tells parts apart without colour.
+# Bars of characters: a cell count per part, and a fill that distinguishes parts without color.
 
 _FILLS = {"compute": "\u2588", "comm": "\u2593\u259a\u2592\u259e\u2580\u2584", "memcpy": "=", "idle": "\u2591\u00b7:.'"}
 _ASCII_FILLS = {"compute": "#", "comm": "%@&+*x", "memcpy": "=", "idle": "-.:,'"}
@@ -168,7 +168,7 @@ SOLID = "\u2588"
 
 
 def cells(values: Sequence[float], width: int) -> list[int]:
-    """Share out `width` cells by largest remainder, so that they add up to the width exactly."""
+    """Distribute `width` cells by largest remainder, so that they add up to the width exactly."""
     total = sum(values)
     if total <= 0:
         return [0] * len(values)
@@ -181,7 +181,7 @@ def cells(values: Sequence[float], width: int) -> list[int]:
 
 
 def fills(roles: Sequence[str], *, ascii_only: bool) -> list[str]:
-    """Assign each role a character; roles of one family (`comm:tp`, `comm:dp`) use different ones in turn."""
+    """Assign each role a character; roles of one family (`comm:tp`, `comm:dp`) alternate."""
     sets = _ASCII_FILLS if ascii_only else _FILLS
     used: dict[str, int] = {}
     chosen = []

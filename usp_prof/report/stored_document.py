@@ -1,8 +1,8 @@
-"""Stored document: a run's report as a file beside the run's tables, so that the next visit shows it at once.
+"""Stored document: a run's report as a file in the store, so that the next request shows it at once.
 
-MessagePack of two plain values: the metrics, and the document, which names a metric by its place among them (a run of
-1,024 ranks has 190,000 values of 110 metrics). A dataclass is `[class name, fields...]`, an array is its type, shape
-and bytes; reading knows the report's own classes and nothing else.
+MessagePack of two plain values: the metrics, and the document, which refers to metrics by index (a run of 1,024 ranks
+has 190,000 values of 110 metrics). A dataclass is `[class name, fields...]`, an array is its type, shape and bytes.
+Only the report's own classes are read.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _CLASSES: dict[str, type[Any]] = {
 
 
 def form(*facts: object) -> str:
-    """Name the form of kept documents: other code that makes them is another form, as are other facts."""
+    """Return the format name of stored documents: it depends on the code that builds them and the run's facts."""
     facts_part = f"-{blake2b(repr(facts).encode(), digest_size=16).hexdigest()}" if facts else ""
     return f"document-{__version__}-{fingerprint()}{facts_part}"
 
 
 def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Document:
-    """Return the document of a form as it was kept, else make it and keep it."""
+    """Return a stored document, else build and store it."""
     made: list[Document] = []
 
     def write_made(folder: Path) -> None:
@@ -57,20 +57,20 @@ def kept_or_made(place: Kept, name: str, make: Callable[[], Document]) -> Docume
 
     try:
         folder = place.derived(name, write_made)
-    except OSError:  # neither the store nor a temporary folder takes anything
+    except OSError:  # neither the store nor a temporary folder is writable
         return made[0] if made else make()
     return made[0] if made else read(folder)
 
 
 def write(made: Document, folder: Path) -> None:
-    """Keep a document in a folder."""
+    """Store a document in a folder."""
     writer = _Writer()
     document = writer.plain(made)
     (folder / FILE).write_bytes(msgspec.msgpack.encode([writer.metrics, document]))
 
 
 def read(folder: Path) -> Document:
-    """Read a document back."""
+    """Read a stored document."""
     try:
         metrics, encoded = msgspec.msgpack.decode((folder / FILE).read_bytes())
         document = _made(encoded, [_made(metric, []) for metric in metrics])
@@ -86,16 +86,16 @@ def _no_report(folder: Path, what: object) -> UspProfError:
 
 
 class _Writer:
-    """Writes what consists of parts as a list that begins with its kind; bare values stand for themselves."""
+    """Encodes objects as lists that begin with their type; plain values are unchanged."""
 
     def __init__(self) -> None:
         self.metrics: list[Any] = []
-        """The metrics that were met, in order."""
+        """Metrics seen so far, in order."""
         self._places: dict[int, int] = {}
-        """By a metric's identity, its place in the list."""
+        """Index in the list by metric identity."""
 
     def plain(self, value: Any) -> Any:  # noqa: ANN401 - any part of a document
-        """Write one part."""
+        """Encode one value."""
         if isinstance(value, np.ndarray):
             return ["array", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
         if isinstance(value, Mapping):
@@ -119,7 +119,7 @@ class _Writer:
 
 
 def _plain_scalar(value: Any) -> Any:  # noqa: ANN401 - any scalar of a document
-    if isinstance(value, Enum):  # before str: most of ours are texts as well
+    if isinstance(value, Enum):  # before str: most enums here are also str
         return ["class", type(value).__name__, [value.value]]
     if isinstance(value, np.generic):  # before float: np.float64 is one
         return value.item()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NEGLIGIBLE = 0.0005
 REST = "less important causes, repeated causes, and gains within measurement noise"
-"""Description of the findings that are folded."""
+"""Heading of the folded findings."""
 
 
 def run_lines(run: RunFacts) -> list[str]:
@@ -44,7 +44,7 @@ def ranks_phrase(run: RunFacts) -> str:
 
 
 def ranks_of_mean(run: RunFacts) -> str:
-    """Return the ranks that a mean covers, as a possessive: all, or these few of a larger job."""
+    """Return the ranks that a mean covers, as a possessive: all, or some ranks of a larger job."""
     if not run.is_part:
         return "all ranks'"
     return f"these {len(run.ranks)} ranks'" if len(run.ranks) != 1 else f"rank {run.ranks[0]}'s"
@@ -88,7 +88,7 @@ def _in_brackets(place: str) -> str:
 
 
 def left_out(more: int, noise: int) -> str:
-    """Return how many findings a screen leaves out, or an empty text."""
+    """Return how many findings are not shown, or an empty text."""
     parts = [counted(more, "more finding")] if more else []
     parts += [f"{counted(noise, 'finding')} within measurement noise"] if noise else []
     return ", ".join(parts)

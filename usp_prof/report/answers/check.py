@@ -47,11 +47,11 @@ _STYLES = {
 }
 _ORDER = (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.PASS, Verdict.NOT_COMPARED)
 _MOST_NAMED = 3
-"""Metrics that are named beside a reason."""
+"""Number of metrics that are named with a reason."""
 
 
 def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: bool = False) -> str:
-    """Write a coloured or plain report; a screen gets sentences wrapped, a log each on one line, where scripts look."""
+    """Format a colored or plain report; terminals get wrapped sentences, logs one line each for scripts."""
     out = io.StringIO()
     console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
@@ -79,12 +79,12 @@ def as_terminal(report: Report, *, color: bool, width: int = 120, is_screen: boo
         for line in lines:
             say(line)
     if report.ratchet:
-        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays one line
+        console.print(Text(f"to keep what improved: {report.ratchet}"), soft_wrap=True)  # a command stays on one line
     return out.getvalue()
 
 
 def _reasons(report: Report) -> list[str]:
-    """Return why metrics have no plain verdict: each reason once, with the metrics that it holds for."""
+    """Return why metrics have no plain verdict: each reason once, with its metrics."""
     keys_of: dict[str, list[str]] = {}
     for judgement in report.judgements:
         if judgement.reason and judgement.verdict is not Verdict.PASS:
@@ -122,7 +122,7 @@ def _row(judgement: Judgement, width: int) -> tuple[Text, ...]:
     )
 
 
-# Markdown: a pull request's summary, also fit for GITHUB_STEP_SUMMARY
+# Markdown: the summary of a pull request, also for GITHUB_STEP_SUMMARY
 
 
 _MARKS = {
@@ -135,7 +135,7 @@ _MARKS = {
 
 
 def as_markdown(report: Report) -> str:
-    """Write the check as Markdown."""
+    """Format the check as Markdown."""
     lines = [f"## {_MARKS[report.verdict]} usp-prof: {_cell(headline(report))}", ""]
     runs = f" ({report.baseline_runs} runs)" if report.baseline_runs > 1 else ""
     before = f"`{report.before}`" if report.before else "lower bounds alone"
@@ -194,7 +194,7 @@ VERSION = 1
 
 
 def as_json(report: Report) -> str:
-    """Write the check as JSON."""
+    """Format the check as JSON."""
     data = {
         "format": "usp-prof-check",
         "version": VERSION,
@@ -207,7 +207,7 @@ def as_json(report: Report) -> str:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Make a value fit for JSON: what is not finite becomes null."""
+    """Convert a value for JSON: values that are not finite become null."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -221,7 +221,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def as_junit(report: Report) -> str:
-    """Write the check as JUnit XML."""
+    """Format the check as JUnit XML."""
     why = "\n".join(why_lines(report.why))
     fails = report.inconclusive is Inconclusive.FAIL
     cases = [_case(judgement, why, fails=fails) for judgement in report.judgements]
@@ -264,11 +264,11 @@ def _open(name: str) -> str:
     return f'<testcase classname="usp_prof" name={quoteattr(name)}>'
 
 
-# GitHub workflow commands: one annotation for each thing that somebody has to look at
+# GitHub workflow commands: one annotation for each item that needs attention
 
 
 def as_annotations(report: Report) -> str:
-    """Write the check as workflow commands (`::error title=...::text`)."""
+    """Format the check as workflow commands (`::error title=...::text`)."""
     lines = [_command("error", "usp-prof", reason) for reason in report.unusable + report.unanswered]
     why = "\n".join(why_lines(report.why))
     lines += [

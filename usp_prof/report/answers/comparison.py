@@ -52,7 +52,7 @@ _BEFORE_AFTER = (TableColumn("before [ms]"), TableColumn("after [ms]"), TableCol
 
 
 def render(compared: Comparison, form: str, *, color: bool = False, everything: bool = False, width: int = 120) -> str:
-    """Write a comparison in one of `FORMATS`; places of metrics (axes, causes) only with `everything`."""
+    """Format a comparison in one of `FORMATS`; metrics of axes and causes only with `everything`."""
     if form == "json":
         data = {"format": "usp-prof-compare", "version": 1, **plain(asdict(compared))}
         return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -51,7 +51,7 @@ def memory_parts(need: Footprint, title: str) -> Stack:
 
 
 def fullest(ranks: Sequence[Footprint]) -> int:
-    """Return the pipeline rank that needs most memory."""
+    """Return the pipeline rank that needs the most memory."""
     return max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
 
 

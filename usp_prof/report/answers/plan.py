@@ -83,7 +83,7 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:
-    """Return the place of the fastest plan that a trainer can start (-1: none), and why it cannot start the first."""
+    """Return the index of the fastest plan that a trainer can start (-1: none), and why it cannot start the first."""
     first_refusal = ""
     for place, plan in enumerate(plans.best):
         refusal = refusal_by(trainer, plans.question.model, plan.configuration)

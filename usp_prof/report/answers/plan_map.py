@@ -1,4 +1,4 @@
-"""Plan map: a figure over two degrees of a configuration, each cell the fastest plan that a trainer can start."""
+"""Plan map: a metric over two degrees; each cell is the fastest plan that the trainer can start."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
     "memory": (lambda plan: plan.footprint.total_bytes, Unit.BYTES),
     "bubble": (lambda plan: plan.bubble_fraction, Unit.FRACTION),
 }
-"""What a map may show: how to read it off a plan, and its unit."""
+"""Metrics of a map: how to compute each from a plan, and its unit."""
 LESS_IS_BETTER = frozenset({"step", "memory", "bubble"})
 REFUSED = "cannot start"
-"""What a cell says whose plans all fit in memory, and none of which the trainer can start."""
+"""Text of a cell whose plans fit in memory, but cannot be started by the trainer."""
 
 Place = tuple[int, int]
-"""The two degrees of a cell: down, across."""
+"""Row and column of a cell: its two degrees."""
 
 
 class Cell(NamedTuple):
-    """The fastest plan with two degrees, and why the trainer can start none that has them; empty where it can."""
+    """The fastest plan with two degrees, and why the trainer can start none of them; empty if it can."""
 
     plan: Plan
     refusal: str
 
 
 def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, Cell]:
-    """Return for each pair of degrees the fastest plan that a trainer can start, else the fastest with its refusal."""
+    """Return the fastest plan that the trainer can start for each pair of degrees, else the fastest with the reason."""
     cells: dict[Place, Cell] = {}
     for plan in plans.best:  # the fastest first
         place = getattr(plan.configuration, down), getattr(plan.configuration, across)
@@ -59,7 +59,7 @@ def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, 
 def verdict(
     plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
 ) -> str:  # fmt: skip
-    """Return with which two degrees a figure is best and worst of what a trainer can start, and the one that ran."""
+    """Return the degrees with the best and worst metric among plans that can start, and the recorded ones."""
     cells = cells_of(plans, down, across, trainer)
     if not cells:
         return nothing_fits(plans)
@@ -102,7 +102,10 @@ def _written(plan: Plan, what: str) -> str:
 def section(
     plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
 ) -> Section:  # fmt: skip
-    """Map a figure over two degrees; the cell of what ran says so, and one that cannot be started has no figure."""
+    """Build the map of a metric over two degrees.
+
+    It marks the recorded plan, and has no value for plans that the trainer cannot start.
+    """
     cells = cells_of(plans, down, across, trainer)
     rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
     places = [(row, column) for row in rows for column in columns]

@@ -1,4 +1,4 @@
-"""A sweep as sections: what ran and what failed, the playbook's heat maps, and the planner held against it."""
+"""A sweep as sections: configurations that ran or failed, the playbook's heat maps, and the planner's error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ROWS = 20
-"""Configurations that are listed, fastest first."""
+"""Number of listed configurations, fastest first."""
 
 
 def sections(
@@ -43,7 +43,7 @@ def sections(
     drawn: bool,
     axes: tuple[str, str] | None = None,
 ) -> tuple[Section, ...]:
-    """Set out a sweep; `drawn` gives maps as charts, else as tables."""
+    """Build the sections of a sweep; `drawn` shows maps as charts, else as tables."""
     parts = [summary(rows, notes)]
     models = sorted({row.model for row in rows})
     sizes = sorted({row.size for row in rows})
@@ -59,7 +59,7 @@ def sections(
 
 
 def document(title: str, parts: Sequence[Section]) -> Document:
-    """Wrap sections into a page of their own; a sweep is no run, and has no metrics or findings."""
+    """Build a page from sections; a sweep is not a run, and has no metrics or findings."""
     facts = RunFacts(
         name=title,
         ranks=(),
@@ -102,7 +102,7 @@ def sentence(row: Row) -> str:
 
 
 def listed(rows: Sequence[Row], most: int = ROWS) -> DataTable:
-    """List the configurations that ran, fastest first of each model, with what the planner predicts of each."""
+    """Build the table of configurations that ran, fastest first for each model, with the planner's predictions."""
     by_speed = sorted(
         (row for row in rows if row.is_ok), key=lambda row: (-row.tokens_per_device, str(row.configuration))
     )
@@ -142,7 +142,7 @@ def _known(value: float) -> float | None:
 
 
 def _failures(rows: Sequence[Row]) -> list[Section]:
-    """List the reasons of failures, the most frequent first, each with one configuration that it struck."""
+    """Build the table of reasons for failures, the most frequent first, each with one configuration."""
     failed = [row for row in rows if not row.is_ok]
     if not failed:
         return []
@@ -157,7 +157,7 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
 
 
 def judged(score: Score) -> Section:
-    """Return how good the planner was on these rows."""
+    """Return the planner's accuracy on these rows."""
     if not score.judged:
         note = Text("No measured configuration could be predicted, so the planner is not judged.")
         return Section("sweep-planner", "The planner on this sweep", (note,))

@@ -1,4 +1,4 @@
-"""Heat maps of a sweep: the fastest configuration of each cell, by tokens a second of one device, which MFU follows."""
+"""Heat maps of a sweep: the fastest configuration of each cell, by tokens/s per device, and so by MFU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 
 MAPS = 6
-"""Maps over two degrees that are drawn: those of the models and sizes with most measured rows."""
+"""Number of maps over two degrees: those of the models and sizes with most measured rows."""
 
 
 def _degree(axis: str) -> Callable[[Row], int]:
@@ -32,11 +32,11 @@ def _degree(axis: str) -> Callable[[Row], int]:
 AXES: dict[str, Callable[[Row], int]] = {
     axis: _degree(axis) for axis in ("dp", "tp", "cp", "pp", "ep", "zero", "micro_batch", "micro_batches")
 }
-"""What a map may have on its sides."""
+"""Possible axes of a map."""
 
 
 def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *, drawn: bool) -> Section:
-    """Map the fastest configuration of each model on each number of nodes (devices where no nodes are told)."""
+    """Build a map of the fastest configuration by model and number of nodes (devices if nodes are not known)."""
     what = "nodes" if any(row.nodes for row in rows) else "devices"
     cells = fastest(rows, lambda row: (models.index(row.model), row.size))
     title = f"Best configuration by model and {what}"
@@ -45,7 +45,7 @@ def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *
 
 
 def varied(rows: Iterable[Row]) -> tuple[str, str]:
-    """Choose the sides of the maps: tp and pp as the playbook has them, others where one of these does not vary."""
+    """Return the axes of the maps: tp and pp as in the playbook, others if one of these does not vary."""
     rows = list(rows)
     counts = {axis: len({read(row) for row in rows if row.configuration is not None}) for axis, read in AXES.items()}
     order = [
@@ -56,7 +56,7 @@ def varied(rows: Iterable[Row]) -> tuple[str, str]:
 
 
 def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> list[Section]:
-    """Map MFU over two degrees, for each model and size that has several measured rows."""
+    """Build maps of MFU over two degrees, for each model and size with several measured rows."""
     groups = Counter((row.model, row.size) for row in rows if row.is_ok)
     several = [key for key, count in groups.items() if count > 1]
     chosen = sorted(several, key=lambda key: (-groups[key], key))[:MAPS]
@@ -78,7 +78,7 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
 
 
 def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
-    """Return for each cell without a measured row why its configurations failed."""
+    """Return why the configurations failed, for each cell without a measured row."""
     down, across = axes
     why: dict[tuple[int, int], Counter[str]] = {}
     for row in rows:
@@ -87,7 +87,7 @@ def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> 
 
 
 def fastest(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Row]:
-    """Return the fastest measured row of each key, by tokens a second of one device."""
+    """Return the fastest measured row of each key, by tokens/s per device."""
     by_key: dict[Key, Row] = {}
     for row in rows:
         if row.is_ok and (key(row) not in by_key or row.tokens_per_device > by_key[key(row)].tokens_per_device):
@@ -101,26 +101,26 @@ def _has_mfu(rows: Iterable[Row]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A map of configurations, drawn or as a table. A cell is keyed by the place of its line, and its column."""
+    """A map of configurations, as chart or table. A cell's key is the index of its row, and its column."""
 
     axes: tuple[str, str]
-    """What the lines and the columns are."""
+    """Variables of rows and columns."""
     lines: tuple[int | str, ...]
     columns: tuple[int, ...]
     cells: dict[tuple[int, int], Row]
-    """By cell: the fastest configuration that ran."""
+    """Fastest configuration that ran, by cell."""
     tried: dict[tuple[int, int], str] = field(default_factory=dict)
-    """By cell without one: why its configurations failed."""
+    """Why its configurations failed, by cell without a measurement."""
     names_degrees: bool = False
-    """Whether a cell names the degrees of its configuration: its line and column do not."""
+    """Whether a cell names its configuration's degrees, because its row and column do not."""
 
     @property
     def what(self) -> str:
-        """The figure of a cell: MFU where all have one."""
+        """The metric of a cell: MFU if all have one."""
         return "MFU" if _has_mfu(self.cells.values()) else "tokens/s"
 
     def block(self, *, drawn: bool) -> Block:
-        """Return the map as a chart, or a table of the same."""
+        """Return the map as a chart or a table."""
         return self._chart() if drawn else self._table()
 
     def _table(self) -> DataTable:
@@ -152,7 +152,7 @@ class _Map:
         return row.mfu if self.what == "MFU" else row.tokens_per_second
 
     def _text(self, place: tuple[int, int]) -> str:
-        """Write what stands in a cell; empty where nothing was tried."""
+        """Format a cell; empty if nothing was tried."""
         row = self.cells.get(place)
         if row is None:
             return self.tried.get(place, "")
@@ -161,14 +161,14 @@ class _Map:
         return f"{figure} {degrees(row)}" if self.names_degrees else figure
 
     def _label(self, place: tuple[int, int]) -> str:
-        """Write what is shown of a cell under the pointer."""
+        """Format the tooltip of a cell."""
         if place in self.cells:
             return str(self.cells[place].configuration)
         return self._text(place) or "not tried"
 
 
 def degrees(row: Row) -> str:
-    """Name a configuration by its degrees alone."""
+    """Format only the degrees of a configuration."""
     c = row.configuration
     if c is None:
         return ""
@@ -177,6 +177,6 @@ def degrees(row: Row) -> str:
 
 
 def sized(row: Row) -> str:
-    """Return how large the cluster of a configuration is."""
+    """Format the cluster size of a configuration."""
     devices = f"{row.devices} device{'s' if row.devices > 1 else ''}"
     return f"{row.nodes} node{'s' if row.nodes > 1 else ''} ({devices})" if row.nodes else devices

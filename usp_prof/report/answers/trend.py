@@ -55,7 +55,7 @@ def _line(trend: MetricTrend, most_runs: int) -> str:
 
 
 def json_text(trends: Sequence[MetricTrend]) -> str:
-    """Write the trends as JSON."""
+    """Format the trends as JSON."""
     metrics = [{**plain(asdict(trend)), "sentences": sentences(trend)} for trend in trends]
     return json.dumps({"format": "usp-prof-trend", "version": 1, "metrics": metrics}, indent=1, sort_keys=True) + "\n"
 

@@ -257,11 +257,11 @@ def as_chart(line: SimulatedSchedule) -> PipelineSchedule:
     return simulated_schedule(line, tuple(f"stage {', '.join(map(str, held))}" for held in stages))
 
 
-# For machines, and the run at its ideal.
+# JSON, and the run without its loss.
 
 
 def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str:
-    """Write the predicted run's report with the recorded run's beside it, by the published schema."""
+    """Format the predicted run's report and the recorded run's, by the published schema."""
     from usp_prof.report.build import analyse, build  # noqa: PLC0415 - all analyses, for those who ask for them
     from usp_prof.report.writers.json_text import PredictionJson, write_prediction  # noqa: PLC0415
 

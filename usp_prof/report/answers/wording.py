@@ -37,7 +37,7 @@ _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def figure(value: float, unit: Unit) -> str:
-    """Write a value with its unit."""
+    """Format a value with its unit."""
     if not math.isfinite(value):
         return "-"
     if unit is Unit.NS:
@@ -60,7 +60,7 @@ def _decimal(value: float, unit: Unit) -> str:
 
 
 def duration(value_ns: float) -> str:
-    """Write a time: three digits in the unit that fits."""
+    """Format a time: three digits in a suitable unit."""
     for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if abs(value_ns) >= size:
             return f"{value_ns / size:.4g} {name}"
@@ -68,7 +68,7 @@ def duration(value_ns: float) -> str:
 
 
 def signed_duration(value_ns: float) -> str:
-    """Write a change of time with its sign."""
+    """Format a change of time with its sign."""
     return ("+" if value_ns >= 0 else "-") + duration(abs(value_ns))
 
 
@@ -92,13 +92,13 @@ def interval(judgement: Judgement) -> str:
 
 
 def _bound(value: float) -> str:
-    """Write one end of an interval in hundredths: two places where it is narrow, none where it is wide."""
+    """Format an end of an interval in hundredths: two decimals for narrow ones, none for wide ones."""
     places = 2 if abs(value) < 0.1 else 1 if abs(value) < 0.9995 else 0
     return f"{value * 100:+z.{places}f}"
 
 
 def signed(value: float, judgement: Judgement) -> str:
-    """Write one amount of change in the judgement's scale."""
+    """Format a change in the scale of the judgement."""
     if not math.isfinite(value):
         return "-"
     if judgement.scale is Scale.RELATIVE:
@@ -108,11 +108,11 @@ def signed(value: float, judgement: Judgement) -> str:
     return ("+" if value >= 0 else "-") + figure(abs(value), judgement.unit)
 
 
-# Tables of the gate on a terminal: no lines, and close together where it is narrow.
+# Tables of the gate on a terminal: no lines, and tight columns on narrow terminals.
 
 
 _ROOMY = 100
-"""Least width with two blanks between columns."""
+"""Minimum width for two blanks between columns."""
 
 
 def metric_cell(key: str, width: int) -> Text:
@@ -175,7 +175,7 @@ def _times_allowed(judgement: Judgement) -> float:
 
 
 def what_follows(report: Report) -> str:
-    """Return the consequence of a check that noise leaves undecided, and how to decide it."""
+    """Return the consequence of an inconclusive check, and how to decide it."""
     if report.verdict is not Verdict.INCONCLUSIVE or report.unusable or report.unanswered:
         return ""
     if all(math.isnan(judgement.change) for judgement in report.of(Verdict.INCONCLUSIVE)):

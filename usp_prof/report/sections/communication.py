@@ -141,7 +141,7 @@ def build_collectives(context: Context, title: str) -> Section | None:
 
 
 def matrix(sent: Sequence[tuple[int, int, int, int]]) -> PeerMatrix:
-    """Arrange (source, target, bytes, transfers) as a matrix of the participating ranks."""
+    """Return (source, target, bytes, transfers) as a matrix of the participating ranks."""
     ranks = tuple(sorted({rank for source, target, _, _ in sent for rank in (source, target)}))
     place = {rank: at for at, rank in enumerate(ranks)}
     amount = np.zeros((len(ranks), len(ranks)))  # bytes, sources by targets

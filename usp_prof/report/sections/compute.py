@@ -1,4 +1,4 @@
-"""Sections on each rank's own work: ops and kernels against the peak, MFU, what the host does, memory."""
+"""Sections on the work of each rank: ops and kernels compared with the peak, MFU, host work, memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MOST_OPS = 400
 
 
 def build_kernels(context: Context, title: str) -> Section | None:
-    """Show ops by shape, the roofline and the kernels."""
+    """Build ops by shape, the roofline and the kernels."""
     if "kernels" not in context.results:
         return None
     result = cast("KernelsResult", context.results["kernels"])
@@ -81,7 +81,7 @@ def build_kernels(context: Context, title: str) -> Section | None:
 
 
 def roofline(result: KernelsResult) -> RooflinePoints | None:
-    """Set the ops with FLOP and bytes under the roof of the precision that takes most of their time."""
+    """Return the ops with FLOP and bytes, and the roof of the precision with the most time."""
     ops = [op for op in result.ops if op.flop and op.bytes and op.time_ns][:_MOST_OPS]
     if not ops or not result.total_ns or not result.roof.memory_rate:
         return None
@@ -103,7 +103,7 @@ def roofline(result: KernelsResult) -> RooflinePoints | None:
     )
 
 
-# MFU: the share of the devices' peak that becomes model, by each convention, checked against the trace's own FLOP.
+# MFU: model FLOP relative to the devices' peak, by each convention, and checked against the trace's own FLOP.
 
 _CONVENTIONS = {
     "convention": "",
@@ -116,7 +116,7 @@ _CHECK = {"part": "", "model_flop": "model", "trace_flop": "trace", "ratio": "tr
 
 
 def build_mfu(context: Context, title: str) -> Section | None:
-    """Show MFU by every convention, the peak it is held against, and the cross-check."""
+    """Build MFU by every convention, the peak, and the cross-check."""
     if "mfu" not in context.results:
         return None
     result = cast("MfuResult", context.results["mfu"])
@@ -138,7 +138,7 @@ _HOW: dict[str, Callable[[Sequence[float]], float]] = {"longest_ns": max, "delay
 
 
 def build_host(context: Context, title: str) -> Section | None:
-    """Show ranks, then what blocks, what is called and which ops take the host's time, with the rank that has most."""
+    """Build ranks, blocking calls, other calls, and ops by host time, with the rank that has the most."""
     if "host" not in context.results:
         return None
     result = cast("HostResult", context.results["host"])
@@ -153,13 +153,13 @@ def build_host(context: Context, title: str) -> Section | None:
     for name, rows, keys, by in tables:
         if rows:
             together = _together(rows, keys, by)
-            # Calls start copies and memsets too, not kernels alone.
+            # Calls start copies and memsets, not only kernels.
             blocks.append(listed(together, name, dict.fromkeys(together, "") | {"kernels": "device events"}))
     return Section("host", title, (*blocks, *notes(context, result)))
 
 
 def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str) -> Listing:
-    """Add up what has the same keys over ranks, most first; of delays the median and the longest stand for all."""
+    """Sum rows with the same keys over ranks, largest first; for delays, use the median and the maximum."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
@@ -174,22 +174,22 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
 
 
 def _joined(name: str, alike: Sequence[Any]) -> float:
-    """Make one figure of those of several ranks; what is not known on some is that of the others."""
+    """Combine the values of several ranks, without unknown ones."""
     known = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
     return _HOW.get(name, sum)(known) if known else nan
 
 
-# Memory: what each rank needed, what was alive at its peak, and how fast copies were.
+# Memory: the need of each rank, allocations at its peak, and the speed of copies.
 
 
 MOST_MEMORY_LINES = 4
-"""Ranks whose memory is drawn: the fullest."""
+"""Maximum number of ranks in the memory chart: those with the highest peaks."""
 MOST_MEMORY_POINTS = 2000
-"""Points of each line."""
+"""Maximum number of points per line."""
 
 
 def build_memory(context: Context, title: str) -> Section | None:
-    """Show memory over time, peaks by rank, copies by direction, and what memory snapshots tell."""
+    """Build memory over time, peaks by rank, copies by direction, and memory snapshots."""
     if "memory" not in context.results:
         return None
     result = cast("MemoryResult", context.results["memory"])
@@ -207,7 +207,7 @@ def build_memory(context: Context, title: str) -> Section | None:
 
 
 def _snapshots(result: MemoryResult) -> list[Block]:
-    """Show what was read of memory snapshots: totals, history, and which lines took what is in use."""
+    """Build what memory snapshots contain: totals, history, and source lines by memory in use."""
     blocks: list[Block] = [listed(result.snapshot_listing(), "Memory snapshots", rows=64)]
     fullest = sorted((one for one in result.snapshots if len(one.change)), key=lambda one: -one.peak)[
         :MOST_MEMORY_LINES
@@ -229,7 +229,7 @@ def _history(one: MemorySnapshot) -> MemoryLine:
 
 
 def memory_lines(tables: TableSet, result: MemoryResult) -> MemoryLines:
-    """Return the fullest ranks' memory over time; long lines keep the maximum of each section, so no peak is lost."""
+    """Return memory over time of the ranks with the highest peaks. Long lines keep the maximum of each section."""
     traced = [peak for peak in result.peaks if peak.at_ns >= 0]
     fullest = sorted(traced, key=lambda peak: (-peak.allocated, peak.rank))[:MOST_MEMORY_LINES]
     return MemoryLines(tuple(_line(tables, peak.rank) for peak in sorted(fullest, key=lambda peak: peak.rank)))
@@ -244,12 +244,12 @@ def _line(tables: TableSet, rank: int) -> MemoryLine:
 
 
 def _since_first(moments: Ints) -> Ints:
-    """Count moments from the first one; there may be none."""
+    """Return times relative to the first one; there may be none."""
     return moments - moments[0] if len(moments) else moments
 
 
 def _drawn_events(allocated: Ints) -> Ints:
-    """Return the places of the events to draw: all, or the highest of each stretch where there are too many."""
+    """Return the indexes of events to draw: all, or the highest of each section if there are too many."""
     stretch = max(1, -(-len(allocated) // MOST_MEMORY_POINTS))
     begins = range(0, len(allocated), stretch)
     return np.array([low + int(allocated[low : low + stretch].argmax()) for low in begins], np.int64)

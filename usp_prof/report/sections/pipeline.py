@@ -1,4 +1,4 @@
-"""Section on the pipeline: the schedule as it ran, its bubble beside the ideal one, stages and ranks."""
+"""Section on the pipeline: the measured schedule, measured and ideal bubble, stages and ranks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WINDOW = (
 
 
 def build_pipeline(context: Context, title: str) -> Section | None:
-    """Show the schedule as it ran, its stages and its ranks."""
+    """Build the measured schedule, its stages and its ranks."""
     if "pipeline" not in context.results:
         return None
     result = cast("PipelineResult", context.results["pipeline"])
@@ -62,7 +62,7 @@ def build_pipeline(context: Context, title: str) -> Section | None:
 
 
 def _schedules(context: Context, result: PipelineResult) -> list[Block]:
-    """Draw the pipeline of the rank that the others wait for, else the first, and its order at best."""
+    """Draw the pipeline of the worst straggler, else the first pipeline, and its ideal order."""
     rank = late_rank(context)
     ranks = next((chart_input for chart_input in result.pipelines if rank in chart_input), None)
     measured, step = schedule(result, ranks)
@@ -75,7 +75,7 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
         title += ", one rank a stage"
     ideal = ideal_schedule(result)
     drawn = [measured] if ideal is None else [measured, ideal]
-    # Both have one scale and one margin, so that what the run lost is what is missing on the right of the ideal.
+    # Both have the same scale and margin, so the space to the right of the ideal is the loss of the run.
     until = max(int(chart_input.end_ns.max()) for chart_input in drawn)
     label = max(len(row) for chart_input in drawn for row in chart_input.rows)
     titles = [title, "The same order at best, with the durations that were measured on these ranks"]
@@ -86,7 +86,7 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
 
 
 def late_rank(context: Context) -> int | None:
-    """Return the culprit that costs the others most, if the ranks that the others wait for were looked for."""
+    """Return the straggler that costs the most, if stragglers were analyzed."""
     if "stragglers" not in context.results:
         return None
     culprits = {culprit.rank for culprit in cast("StragglersResult", context.results["stragglers"]).culprits}
@@ -96,7 +96,7 @@ def late_rank(context: Context) -> int | None:
 
 
 def _place(context: Context, ranks: tuple[int, ...]) -> str:
-    """Write the coordinates that all ranks of a pipeline have in common; empty where they are not known."""
+    """Format the coordinates that all ranks of a pipeline share; empty if unknown."""
     topology = context.tables.topology
     places = [topology.coordinates.get(rank, {}) for rank in ranks]
     common = [
@@ -108,9 +108,9 @@ def _place(context: Context, ranks: tuple[int, ...]) -> str:
 
 
 def schedule(result: PipelineResult, ranks_drawn: tuple[int, ...] | None = None) -> tuple[PipelineSchedule, int]:
-    """Take the actions of a pipeline's ranks in the middle step.
+    """Return the actions of a pipeline's ranks in the middle step.
 
-    Without ranks these are the first that hold each stage; all, where no stage is known.
+    Without `ranks`, the first rank with each stage; all ranks if stages are unknown.
     """
     actions = result.actions
     stages = _held(result) if ranks_drawn is None else {rank: _stages_of(result, rank) for rank in ranks_drawn}
@@ -132,7 +132,7 @@ def schedule(result: PipelineResult, ranks_drawn: tuple[int, ...] | None = None)
 
 
 def ideal_schedule(result: PipelineResult) -> PipelineSchedule | None:
-    """Lay out the simulated actions, which have the durations of the first pipeline; None where none are simulated."""
+    """Return the simulated actions, with the durations of the first pipeline; None if none are simulated."""
     line = result.bubbles.line
     if line is None or not result.pipelines or line.ranks != len(result.pipelines[0]):
         return None
@@ -140,7 +140,7 @@ def ideal_schedule(result: PipelineResult) -> PipelineSchedule | None:
 
 
 def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedule:
-    """Return simulated actions as the chart draws them, a row a rank."""
+    """Return simulated actions as the chart draws them, one row per rank."""
     first = int(line.start.min(initial=0))
     return PipelineSchedule(
         rows,
@@ -154,7 +154,7 @@ def simulated_schedule(line: Timeline, rows: tuple[str, ...]) -> PipelineSchedul
 
 
 def _held(result: PipelineResult) -> dict[int, list[int]]:
-    """Return the first rank that holds each stage, with its stages; every rank where no stage is known."""
+    """Return the first rank with each stage, and its stages; every rank if stages are unknown."""
     stages: dict[int, list[int]] = {}
     for stage in result.stages:
         stages.setdefault(stage.ranks[0], []).append(stage.stage)

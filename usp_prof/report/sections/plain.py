@@ -50,7 +50,7 @@ _PROSE = frozenset({"why", "detail", "reason"})
 
 
 def unit_of(column: str) -> tuple[str, Unit | None]:
-    """Return the head of a column without its unit, and the unit."""
+    """Return a column's heading without its unit, and the unit."""
     if column == "ns":
         return "time", Unit.NS
     if column in _NAMES:
@@ -75,7 +75,7 @@ def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = Non
 
 
 def length(listing: Listing) -> int:
-    """Count the rows of a listing."""
+    """Return the number of rows of a listing."""
     return max(map(len, listing.values()), default=0)
 
 
@@ -118,7 +118,7 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is 
     return str(value)
 
 
-# Parts of every section: an analysis' overall figures, and its notes.
+# Parts of every section: an analysis' overall metrics, and its notes.
 
 _MOST_FIGURES = 10
 
@@ -133,7 +133,7 @@ def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
 
 
 def notes(context: Context, result: Result) -> Iterable[Health]:
-    """Yield what the analysis could not know, and impossible values that it left out."""
+    """Yield what the analysis could not determine, and impossible values that it removed."""
     rows = (*result.notes, *impossible(context.values_of(result)))
     if rows:
         yield Health(tuple(sorted(rows)))

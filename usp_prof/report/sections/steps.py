@@ -49,7 +49,7 @@ def build_step_time(context: Context, title: str) -> Section | None:
 
 
 def rank_grid(context: Context) -> RankGrid | None:
-    """Arrange compute time on the mesh: the largest axis horizontally, the others vertically."""
+    """Return compute time on the mesh: the largest axis horizontally, the others vertically."""
     topology, compute = context.tables.topology, context.figures.along("compute_time", "rank")
     placed = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
     if not topology.axes or len(compute) < 2 or not all(placed.values()):
@@ -60,7 +60,7 @@ def rank_grid(context: Context) -> RankGrid | None:
     width = 1 + max(place.get(across, 0) for place in placed.values())
     if width > topology.axes[across]:  # a rank's coordinates are outside the mesh
         return None
-    rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at this place of the mesh
+    rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at these coordinates
     values = np.full(rank.shape, np.nan)
     for placed_rank, place in placed.items():
         at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
@@ -72,7 +72,7 @@ def rank_grid(context: Context) -> RankGrid | None:
 
 
 def heat_map(figures: Figures) -> HeatMap | None:
-    """Arrange compute time by rank and step: collectives make step times equal, compute shows slow ranks."""
+    """Return compute time by rank and step: collectives equalize step times, compute shows slow ranks."""
     grid = figures.grid("compute_time", "rank", "step")
     ranks = sorted({int(rank) for rank, _ in grid})
     steps = sorted({int(step) for _, step in grid})
@@ -126,11 +126,11 @@ def by_rank(figures: Figures) -> BreakdownRows | None:
 
 
 def readable(rows: BreakdownRows) -> BreakdownRows:
-    """Keep the rows that differ most from the median if there are too many, and the mean of the others."""
+    """If there are too many rows, keep those that differ most from the median, and the mean of the others."""
     if len(rows.labels) <= _BARS:
         return rows
     values = np.array([part.values_ns for part in rows.parts])  # parts by ranks
-    # How far each rank's parts are from the median rank's, added up over parts.
+    # Distance of each rank's parts from the median rank's, summed over parts.
     deviation = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
     kept = np.sort(np.argsort(-deviation, kind="stable")[: _BARS - 1])
     others = np.setdiff1d(np.arange(len(rows.labels)), kept)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Levels of detail: a million slices at any zoom, short slices of a row merged into buckets.
 #
-# A merged slice starts where its first one does, is as long as all of them together (so that a row's busy time is the
-# same at every level), and takes role and name of the one that ran longest in it.
+# A merged slice starts with its first slice, is as long as their sum (so that a row's busy time is the same at every
+# level), and has the role and name of the longest one.
 
 _FIRST_BUCKETS = 1500
 _FACTOR = 4
@@ -46,18 +46,18 @@ class Slices:
     name: Ints
 
     def __len__(self) -> int:
-        """Count the slices."""
+        """Return the number of slices."""
         return len(self.row)
 
     def take(self, rows: Ints | Flags) -> Slices:
-        """Keep some slices."""
+        """Return some of the slices."""
         return Slices(self.row[rows], self.start_ns[rows], self.end_ns[rows], self.role[rows], self.name[rows])
 
 
 def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
-    """Build levels, coarse first, until the slices themselves are reached or `budget` slices are used up.
+    """Build levels, coarse first, until the slices themselves are reached or `budget` slices are used.
 
-    Gives all levels in one, each sorted by start, and where each begins (with the total at the end).
+    Returns all levels in one, each sorted by start, and the start index of each (with the total at the end).
     """
     whole = int(slices.end_ns.max(initial=0) - slices.start_ns.min(initial=0))
     width = max(1, whole // _FIRST_BUCKETS)
@@ -77,14 +77,14 @@ def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
 
 
 def coarsen(slices: Slices, width_ns: int) -> Slices:
-    """Merge the slices of a row that are shorter than the bucket they start in; longer ones stay as they are."""
+    """Merge the slices of a row that are shorter than the bucket they start in; longer ones are unchanged."""
     duration = slices.end_ns - slices.start_ns
     short = duration < width_ns
     few = slices.take(short)
     if not len(few):
         return slices
     bucket = few.start_ns // width_ns
-    # Longest first within a bucket: its role and name stand for all.
+    # Longest first within a bucket: its role and name represent the bucket.
     order = np.lexsort((-(few.end_ns - few.start_ns), bucket, few.row))
     few, bucket = few.take(order), bucket[order]
     first = np.flatnonzero(np.r_[True, (np.diff(few.row) != 0) | (np.diff(bucket) != 0)])
@@ -126,7 +126,7 @@ def build_timeline(context: Context, title: str) -> Section | None:
 
 
 def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSlices | None:
-    """Gather the activities of one step, on rows of rank and kind, at several levels of detail."""
+    """Return the activities of one step, on rows by rank and kind, at several levels of detail."""
     activities = {rank: _in_step(tables.columns("activities", rank), step) for rank in ranks}
     activities = {rank: columns for rank, columns in activities.items() if len(columns)}
     if not activities:
@@ -164,7 +164,7 @@ def _levelled(parts: list[Slices], rows: list[str], roles: dict[str, int], names
         )
     )
     drawn, starts = levels(joined, _BUDGET)
-    # Only the names that some level still shows travel with the page.
+    # The page contains only names that some level shows.
     shown, name = np.unique(drawn.name, return_inverse=True)
     known = list(names)
     return TimelineSlices(
@@ -196,7 +196,7 @@ def _row_keys(columns: Columns) -> tuple[Ints, list[str]]:
 
 
 def _merged(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
-    """Put all axes on one row, where there would be too many."""
+    """Put all axes on one row if there would be too many rows."""
     return np.minimum(codes, 1), ["", "comm"] if len(names) > 1 else [""]
 
 
@@ -217,9 +217,9 @@ def _short(codes: Ints, names: list[str]) -> tuple[Ints, list[str]]:
 
 
 def _coded(codes: Ints, texts: list[str], known: dict[str, int]) -> Ints:
-    """Translate codes of one rank's texts into those of all ranks; only texts in use get one."""
+    """Map codes of one rank's texts to those of all ranks; only used texts get one."""
     used, inverse = np.unique(codes, return_inverse=True)
-    # The code over all ranks of each text in use.
+    # The code of each used text, over all ranks.
     places = np.array([known.setdefault(texts[code], len(known)) for code in used.tolist()], dtype=np.int64)
     return places[inverse] if len(places) else np.zeros(0, np.int64)
 

@@ -1,1 +1,1 @@
-"""Writers: each sets a document in one form, and none computes."""
+"""Writers: each formats a document; none computes."""

@@ -1,6 +1,6 @@
 """JSON writer: the document as `"schema": 1`; the shapes below are the published JSON Schema.
 
-Writers of other programs read metrics by id and dimensions; sections and tables are for people and are not in here.
+Other programs read metrics by id and dimensions. Sections and tables are for people and are not included.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Fraction = Annotated[float, Meta(description="A fraction; 1 is the whole.")]
 
 
 class RunJson(Struct, frozen=True):
-    """What was run and what of it was read."""
+    """Facts about the run and the part of it that was read."""
 
     name: str
     ranks: Annotated[list[int], Meta(description="Global ranks whose traces were read, ascending.")]
-    world_size: Annotated[int | None, Meta(description="Ranks that the run had; null when unknown.")]
+    world_size: Annotated[int | None, Meta(description="Number of ranks in the run; null if unknown.")]
     axes: Annotated[dict[str, int], Meta(description="Size of each parallel axis of the mesh.")]
-    axes_inferred: Annotated[bool, Meta(description="True when no file said the axes and they were inferred.")]
-    steps: Annotated[list[int], Meta(description="Steps that were analysed, as the trace counts them.")]
+    axes_inferred: Annotated[bool, Meta(description="True if no file names the axes and they were inferred.")]
+    steps: Annotated[list[int], Meta(description="Analyzed steps, numbered as in the trace.")]
     devices: Annotated[list[str], Meta(description="Device names, each once.")]
     hosts: int
     software: dict[str, str]
-    others: Annotated[list[str], Meta(description="Other runs found in the same place, newest first.")]
+    others: Annotated[list[str], Meta(description="Other runs in the same folder, newest first.")]
 
 
 class MetricJson(Struct, frozen=True):
-    """One value of a metric. A metric without a dimension in `dims` is the whole over it."""
+    """One value of a metric. A metric without a dimension in `dims` covers all of that dimension."""
 
     id: str
     unit: Annotated[Unit, Meta(description="Times in ns, fractions 0..1, bandwidth in bytes/s.")]
@@ -50,12 +50,12 @@ class MetricJson(Struct, frozen=True):
     value: int | float
     dims: Annotated[
         dict[str, int | str],
-        Meta(description="Where it was measured: rank, step, axis, stage, collective, cause, ...; empty is the whole."),
+        Meta(description="Where it was measured: rank, step, axis, stage, collective, cause, ...; empty: the whole run."),
     ]
 
 
 class FindingJson(Struct, frozen=True):
-    """One finding; gains are fractions of the job's step, and must not be added (use the cumulative ones)."""
+    """One finding; gains are fractions of the job's step, and cannot be added (use the cumulative gains)."""
 
     code: str
     title: str
@@ -63,21 +63,21 @@ class FindingJson(Struct, frozen=True):
     where: dict[str, Plain]
     gain_fraction: Fraction
     cumulative_gain_fraction: Annotated[
-        float, Meta(description="The most that this and findings before it gain together, in the order of the list.")
+        float, Meta(description="Largest gain of this finding and all before it together.")
     ]
     basis: Basis
     error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the step.")]
     edit: Annotated[str, Meta(description="The change of the run, in the grammar of `usp-prof whatif --edit`.")]
     evidence: dict[str, Plain]
     advice: str
-    part_of: Annotated[int, Meta(description="Place in this list of an earlier finding of the same cause; -1: none.")]
+    part_of: Annotated[int, Meta(description="Index in this list of an earlier finding with the same cause; -1: none.")]
     rows: Annotated[
-        str, Meta(description="A SELECT for `usp-prof query` whose rows prove it; empty: the rule has none.")
+        str, Meta(description="A SELECT for `usp-prof query` that returns the evidence; empty: the rule has none.")
     ]
 
 
 class HealthJson(Struct, frozen=True):
-    """One thing that was wrong with the input, or could not be known; rank -1 is the run."""
+    """One problem of the input, or one unknown; rank -1 is the run."""
 
     code: str
     severity: Severity
@@ -88,9 +88,9 @@ class HealthJson(Struct, frozen=True):
 
 
 class ReportJson(Struct, frozen=True):
-    """What `usp-prof analyze --format json` writes."""
+    """Output of `usp-prof analyze --format json`."""
 
-    schema: Annotated[Literal[1], Meta(description="Version of this shape.")]
+    schema: Annotated[Literal[1], Meta(description="Version of this schema.")]
     usp_prof: Annotated[str, Meta(description="Version of the program that wrote it.")]
     run: RunJson
     metrics: list[MetricJson]
@@ -99,25 +99,25 @@ class ReportJson(Struct, frozen=True):
 
 
 class ReportsJson(Struct, frozen=True):
-    """What `--run all` writes: one report for each run."""
+    """Output of `--run all`: one report per run."""
 
     schema: Literal[1]
     reports: list[ReportJson]
 
 
 class ChangeJson(Struct, frozen=True):
-    """Edits made together, and what the step becomes with them."""
+    """Edits applied together, and the predicted step."""
 
     edits: list[str]
     before_ns: float
     after_ns: float
-    gain_fraction: Annotated[float, Meta(description="Share of a step (see definitions); below 0 where it is longer.")]
+    gain_fraction: Annotated[float, Meta(description="Share of a step (see definitions); negative if the step is longer.")]
     error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the measured step.")]
     basis: Basis
 
 
 class MemoryJson(Struct, frozen=True):
-    """Memory of the fullest rank by formula, from the model's description: for the change, not for the figure."""
+    """Memory of the rank with the most, by formula from the model's description: use the change, not the amount."""
 
     parameters_bytes: float
     gradients_bytes: float
@@ -127,45 +127,45 @@ class MemoryJson(Struct, frozen=True):
 
 
 class PredictionJson(Struct, frozen=True):
-    """What was changed and how sure the result is."""
+    """The edits, and the error of the result."""
 
-    alone: Annotated[list[ChangeJson], Meta(description="Each edit by itself; gains overlap and are never added.")]
+    alone: Annotated[list[ChangeJson], Meta(description="Each edit alone; gains overlap and cannot be added.")]
     together: ChangeJson
     replay_error_fraction: Annotated[float, Meta(description="Largest error of replaying the unchanged run.")]
     tokens_per_step_before: int
     tokens_per_step_after: int
     memory_before: MemoryJson | None
     memory_after: MemoryJson | None
-    replayed: Annotated[str, Meta(description="Which ranks stand for all, here and in `before`; empty: all are.")] = ""
+    replayed: Annotated[str, Meta(description="Ranks that represent all ranks, here and in `before`; empty: all were replayed.")] = ""
 
 
 class WhatIfJson(ReportJson, frozen=True):
-    """What `usp-prof whatif --format json` writes: the predicted run's report, and the recorded run's as `before`."""
+    """Output of `usp-prof whatif --format json`: the predicted run's report, and the recorded run's as `before`."""
 
     prediction: PredictionJson
     before: ReportJson
 
 
 def write_prediction(document: Document, prediction: PredictionJson, before: Document) -> str:
-    """Write the predicted run's document with that of the recorded run beside it."""
+    """Format the predicted run's document, with that of the recorded run."""
     after = _report(document)
     fields = {name: getattr(after, name) for name in after.__struct_fields__}
     return _text(WhatIfJson(**fields, prediction=prediction, before=_report(before))) + "\n"
 
 
 def write(document: Document) -> str:
-    """Write one document, one metric a line; the same document gives the same bytes."""
+    """Format one document, with one metric per line; the same document gives the same bytes."""
     return _text(_report(document)) + "\n"
 
 
 def write_all(documents: Sequence[Document]) -> str:
-    """Write the documents of several runs in one object."""
+    """Format the documents of several runs as one object."""
     reports = ",\n".join(_text(_report(document)) for document in documents)
     return f'{{\n"schema": {SCHEMA_VERSION},\n"reports": [\n{reports}\n]\n}}\n'
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema that every report keeps to."""
+    """Return the JSON Schema of every report."""
     _, components = msgspec.json.schema_components([ReportJson, ReportsJson, WhatIfJson], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -185,7 +185,7 @@ def _text(report: ReportJson) -> str:
 
 
 def _field(data: object) -> str:
-    """Set lists one entry a line: a file of a hundred thousand metrics stays readable, and diffs stay small."""
+    """Format lists with one entry per line: files of 100,000 metrics stay readable, and diffs stay small."""
     if not isinstance(data, list) or not data:
         return msgspec.json.encode(data).decode()
     return "[\n" + ",\n".join(msgspec.json.encode(entry).decode() for entry in data) + "\n]"

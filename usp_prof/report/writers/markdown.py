@@ -1,4 +1,4 @@
-"""Markdown writer for pull requests: the summary open, the details folded."""
+"""Markdown writer for pull requests: the summary is visible, the details are folded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
 def write(document: Document) -> str:
-    """Write the document."""
+    """Format the document."""
     title, *lines = run_lines(document.run)
     parts = [f"## usp-prof: {_escape(title)}", "  \n".join(_escape(line) for line in lines)]
     parts += _blocks(document.summary)
@@ -36,9 +36,9 @@ def write(document: Document) -> str:
 
 
 def sections_text(title: str, sections: Sequence[Section], pictures: Mapping[str, str] = NO_PICTURES) -> str:
-    """Write an answer that is no run's report: its title, and its sections one after the other.
+    """Format an answer that is not a run's report: its title and its sections.
 
-    `pictures` names the file that shows a section's chart, by the section's id.
+    `pictures` is the file with a section's chart, by section id.
     """
     parts = [f"## {_escape(title)}"]
     for section in sections:
@@ -141,7 +141,7 @@ def _health(block: doc.Health) -> str:
 
 @_set.register(doc.Chart)
 def _chart(block: doc.Chart) -> str:
-    """Pass charts over."""
+    """Skip charts."""
     del block
     return ""
 

@@ -1,5 +1,5 @@
 "use strict";
-// Charts are drawn in the light theme; what differs in the dark one travels beside each as a list of places and values.
+// Charts are drawn in the light theme; each has a list of places and values that differ in the dark theme.
 (() => {
   const root = document.documentElement;
   const views = new Map(); // Bokeh's view of each chart that is drawn
@@ -53,8 +53,8 @@
   }
   window.addEventListener("load", () => idle(drawRest));
 
-  // On paper a picture of each chart stands for it, as wide as the sheet allows: charts keep the width at which they were
-  // drawn, and Chromium shrinks the whole document until the widest of them fits. Bokeh's own export draws the picture.
+  // On paper each chart is replaced by an image as wide as the page: charts keep their width on screen, and Chromium
+  // shrinks the whole document until the widest one fits. Bokeh's own export draws the image.
   function copyForPaper(chart) {
     const view = views.get(chart);
     const drawn = view.export("png").canvas, { width, height } = drawn;

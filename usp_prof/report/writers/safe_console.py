@@ -1,4 +1,4 @@
-"""Safe console: rich's, except that no text it is given reaches the terminal or a CI log as an order.
+"""Safe console: rich's console, but no text can control the terminal or a CI log.
 
 `print_trimmed` prints on any console without blanks at the ends of lines.
 """
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Every text passes `render`, and every line the file; colours are added in between."""
+    """Every text passes through `render`, and every line through the file; colors are added in between."""
 
     def __init__(self, *, file: IO[str] | None = None, **options: Any) -> None:  # noqa: ANN401 - rich's own
         super().__init__(file=None if file is None else _LogFile(file), **options)  # type: ignore[arg-type]
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, and show what would steer the terminal."""
+        """Render like rich, but make control characters visible."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Leave the closed pipe to whoever runs the command: rich would exit with 1, a verdict."""
+        """Leave a closed pipe to the caller: rich would exit with 1, which is a verdict."""
         raise BrokenPipeError
 
 
 def print_trimmed(what: RenderableType, console: Console) -> None:
-    """Print something without blanks at the ends of lines, which rich fills tables and wrapped lines up with."""
+    """Print without blanks at the ends of lines, with which rich pads tables and wrapped lines."""
     lines = console.render_lines(what, pad=False)
     segments = [segment for line in lines for segment in (*_trimmed(line), Segment.line())]
     console.print(Segments(segments), end="")
@@ -51,7 +51,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 
 
 class _LogFile:
-    """A text stream whose lines are no orders to a CI system."""
+    """A text stream whose lines cannot be commands to a CI system."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

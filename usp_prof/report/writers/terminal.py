@@ -1,6 +1,6 @@
-"""Terminal writer: the summary on one screen, and the sections that were asked for.
+"""Terminal writer: the summary on one screen, and the requested sections.
 
-Readable at 80 columns, in colour and without, in plain ASCII too; piped output is the same text without colours.
+Readable at 80 columns, with and without color, and in plain ASCII; piped output is the same text without colors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STYLES = {
 
 
 def write(document: Document, console: Console, sections: Sequence[str] = ()) -> None:
-    """Print the summary, or the sections named (`all` for every one)."""
+    """Print the summary, or the named sections (`all` for every one)."""
     _print_run(document, console)
     if not sections:
         _print_blocks(document.summary.blocks, console)
@@ -58,7 +58,7 @@ def write(document: Document, console: Console, sections: Sequence[str] = ()) ->
 
 
 def sections_text(title: str, sections: Sequence[Section], *, color: bool, width: int) -> str:
-    """Write an answer that is no run's report: its title, and its sections one after the other."""
+    """Format an answer that is not a run's report: its title and its sections."""
     out = StringIO()
     console = SafeConsole(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False, force_jupyter=False
@@ -126,7 +126,7 @@ def _stack(block: doc.Stack, console: Console) -> None:
     parts = block.worth_a_line
     roles = [part.role for part in parts]
     marks = fills(roles, ascii_only=console.options.ascii_only)
-    # Sixteen colours are too few to tell all axes apart: there the fills stay.
+    # Sixteen colors cannot distinguish all axes: keep the fills.
     if colored and console.color_system in _MANY_COLORS and not console.options.ascii_only:
         marks = [SOLID] * len(parts)
     styles = [DARK.color(role) if colored else "" for role in roles]
@@ -201,9 +201,9 @@ def _column(block: doc.DataTable, place: int, console: Console) -> tuple[str, li
 
 
 def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int, int]:
-    """Return how many columns fit, and how wide texts may then be; the first columns matter most.
+    """Return how many columns fit, and the width left for texts; the first columns matter most.
 
-    A column is its head, its texts, and whether they are numbers, which are never cut; two blanks part columns.
+    A column is its heading, its texts, and whether they are numbers, which are never cut; two blanks separate columns.
     """
     for kept in range(len(columns), 0, -1):
         shown = columns[:kept]
@@ -222,7 +222,7 @@ def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int
 
 
 def _cut(text: str, width: int, console: Console) -> str:
-    """Cut a name that is too long, leaving a mark."""
+    """Cut a long name, with a mark at the end."""
     return shortened(text, width, "..." if console.options.ascii_only else "\u2026")
 
 
@@ -258,7 +258,7 @@ def _findings(block: doc.Findings, console: Console) -> None:
 
 def _finding(number: int, finding: Finding, lines: list[str], console: Console) -> None:
     first, *rest = lines
-    head = Table.grid(padding=0)  # where a title is long, its lines hang under its beginning
+    head = Table.grid(padding=0)  # lines of a long title are indented
     title = Line.assemble((finding.code, _STYLES[finding.level]), ": ", _plain(first, console))
     head.add_row(Line(f"{number}. ", style="dim"), title)
     _put(head, console)
@@ -284,12 +284,12 @@ def _health(block: doc.Health, console: Console) -> None:
 
 @_print.register(doc.Chart)
 def _chart(block: doc.Chart, console: Console) -> None:
-    """Pass charts over: bars and tables beside them say the same."""
+    """Skip charts: bars and tables show the same."""
     del block, console
 
 
 def _plain(text: str, console: Console) -> str:
-    """Take control characters out (names come from traces), and on an ASCII terminal whatever it cannot show."""
+    """Remove control characters (names come from traces), and on an ASCII terminal unsupported characters."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     if not console.options.ascii_only:
         return text

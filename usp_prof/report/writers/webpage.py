@@ -1,7 +1,7 @@
 """HTML writer: the document as one file, with charts that zoom.
 
-BokehJS is inside; the page's own policy forbids it any request. Light and dark follow the reader's system and a
-button. A chart is stored once: `patch` says what differs in the dark theme.
+BokehJS is included, and the page's own policy forbids requests. Light and dark mode follow the system or a button. A
+chart is stored once: `patch` holds the differences of the dark theme.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _POLICY = (
     "img-src data: blob:; font-src data:"
 )
 _ADDRESS = re.compile(r"https?://[!-~]+")
-"""A text that is an address and nothing else becomes a link."""
+"""A text that is only an address becomes a link."""
 _SHORT = 24
 _LONG = 110
-"""Names beyond this are C++ templates: two lines of them, the whole under the pointer."""
+"""Longer names are C++ templates: they get two lines, and a tooltip with the full name."""
 
 Path = list[str | int]
 
 
 def escape(text: str) -> str:
-    """Escape text for the page; control characters are shown."""
+    """Escape text for the page; control characters become visible."""
     return html_escape(printable(text))
 
 
 def write(documents: Sequence[Document]) -> str:
-    """Write the documents of one or several runs as one page."""
+    """Format the documents of one or several runs as one page."""
     from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
 
     library = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
@@ -62,7 +62,7 @@ def write(documents: Sequence[Document]) -> str:
 
 
 def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401 - JSON
-    """List where two drawings of one chart differ, and what the second has there."""
+    """Return the places where two drawings of one chart differ, and the second one's values."""
     here = path or []
     if isinstance(light, dict):
         for key in light:
@@ -97,7 +97,7 @@ def _blocks(section: Section, numbered: _Numbered) -> str:
 
 
 class _Numbered:
-    """Returns each chart of a page an id of its own."""
+    """Assigns each chart of a page an id."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -170,7 +170,7 @@ def _data_table(block: doc.DataTable, numbered: _Numbered) -> str:
 
 
 def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a column's own field
-    """Keep short names on one line; long ones may wrap, very long ones are cut. Sentences are never cut."""
+    """Format a cell: short names on one line, long ones wrapped, very long ones cut. Sentences are never cut."""
     if not mark and not prose and len(text) > _LONG:
         return f'<td class="long"><div title="{escape(text)}">{escape(text)}</div></td>'
     whole = ' class="whole"' if not mark and len(text) <= _SHORT else mark
@@ -239,7 +239,7 @@ def _title(text: str) -> str:
 
 
 def _json(data: Any) -> str:  # noqa: ANN401 - JSON
-    """Write JSON that no text in it can end: `<` never appears as such."""
+    """Return JSON that no text in it can terminate: `<` never appears."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
