@@ -50,7 +50,9 @@ class MetricJson(Struct, frozen=True):
     value: int | float
     dims: Annotated[
         dict[str, int | str],
-        Meta(description="Where it was measured: rank, step, axis, stage, collective, cause, ...; empty: the whole run."),
+        Meta(
+            description="Where it was measured: rank, step, axis, stage, collective, cause, ...; empty: the whole run."
+        ),
     ]
 
 
@@ -111,7 +113,9 @@ class ChangeJson(Struct, frozen=True):
     edits: list[str]
     before_ns: float
     after_ns: float
-    gain_fraction: Annotated[float, Meta(description="Share of a step (see definitions); negative if the step is longer.")]
+    gain_fraction: Annotated[
+        float, Meta(description="Share of a step (see definitions); negative if the step is longer.")
+    ]
     error_fraction: Annotated[float, Meta(description="Uncertainty of the gain, as a fraction of the measured step.")]
     basis: Basis
 
@@ -136,7 +140,9 @@ class PredictionJson(Struct, frozen=True):
     tokens_per_step_after: int
     memory_before: MemoryJson | None
     memory_after: MemoryJson | None
-    replayed: Annotated[str, Meta(description="Ranks that represent all ranks, here and in `before`; empty: all were replayed.")] = ""
+    replayed: Annotated[
+        str, Meta(description="Ranks that represent all ranks, here and in `before`; empty: all were replayed.")
+    ] = ""
 
 
 class WhatIfJson(ReportJson, frozen=True):
