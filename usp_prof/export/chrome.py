@@ -1,7 +1,7 @@
-"""Chrome events: tables written as JSON text, all events of a rank at once.
+"""Chrome events: tables as JSON text, all events of a rank at once.
 
-Viewers draw ranges of one thread as a stack, so ranges that overlap without nesting are put on lanes of their own.
-Times count from the run's first event, since viewers read them as floats; `baseTimeNanoseconds` holds the rest.
+Viewers draw ranges of one thread as a stack, so ranges that overlap without nesting go to separate lanes. Times start
+at the run's first event, because viewers read them as floats; `baseTimeNanoseconds` has the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOW = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The events of one rank, ready to be written: a process and a thread number for each."""
+    """The events of one rank with a process and thread number each, ready to be written."""
 
     events: pa.Table
     start_ns: Ints
@@ -72,7 +72,7 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
 
 
 def event_texts(placed: Placed, zero_ns: int) -> pa.Array:
-    """Write each event as JSON text, at its place in the merged trace."""
+    """Return each event as JSON text, with its process and thread in the merged trace."""
     events = placed.events
     texts = {name: json_texts(events, name, _json_text) for name in ("phase", "category", "name")}
     place = {"process": _number(placed.process), "thread": _number(placed.thread)}
@@ -80,7 +80,7 @@ def event_texts(placed: Placed, zero_ns: int) -> pa.Array:
 
 
 def joined_fields(events: pa.Table, json_of: Mapping[str, pa.Array], start_ns: Ints) -> pa.Array:
-    """Write each event as JSON text; `json_of` has its phase, category, name, process and thread as JSON."""
+    """Return each event as JSON text; `json_of` has its phase, category, name, process and thread as JSON."""
     args = events["args"].combine_chunks() if events.num_rows else pa.array([], pa.string())
     parts: list[Any] = [
         '{"ph":', json_of["phase"], ',"cat":', json_of["category"], ',"name":', json_of["name"],
@@ -92,13 +92,13 @@ def joined_fields(events: pa.Table, json_of: Mapping[str, pa.Array], start_ns: I
 
 
 def json_texts(events: pa.Table, name: str, write: Callable[[str], str]) -> pa.Array:
-    """Write a column of texts as JSON, each distinct text once."""
+    """Return a column of texts as JSON; each distinct text is encoded once."""
     values, codes = _codes(events, name)
     return pa.array([write(value) for value in values], pa.string()).take(pa.array(codes))
 
 
 def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str]:
-    """Write the arrows from launches to what they launched; `links` holds pairs of event rows (launch, work)."""
+    """Return the arrows from launches to their work; `links` has pairs of event rows (launch, work)."""
     if not len(links):
         return []
     ids = _number(np.arange(len(links)) + rank * _FLOW)
@@ -115,7 +115,7 @@ def flow_texts(rank: int, placed: Placed, links: Ints, zero_ns: int) -> list[str
 def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
     """Return lanes on which ranges nest but never cross; lane 0 is the thread itself."""
     lanes = np.zeros(len(track), np.int64)
-    left, lane = np.arange(len(track)), 0  # rows without a lane yet, and the lane that is filled
+    left, lane = np.arange(len(track)), 0  # rows without a lane yet, and the lane being filled
     while len(left):
         stay, crossing = left, left[:0]
         for _ in range(_PASSES):
@@ -124,7 +124,7 @@ def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
                 break
             crossing = np.concatenate([crossing, stay[crosses]])
             stay = stay[~crosses]
-        else:  # too many crossings to find them one after the other: lanes without any nesting
+        else:  # too many crossings for one search each: use lanes without nesting
             lanes[stay] = lane + split_lanes(track[stay], start[stay], start[stay] + duration[stay])
             lane = int(lanes[stay].max(initial=lane))
         lanes[stay] = np.maximum(lanes[stay], lane)
@@ -133,7 +133,7 @@ def nesting_lanes(track: Ints, start: Ints, duration: Ints) -> Ints:
 
 
 def _crossing(track: Ints, start: Ints, duration: Ints) -> Flags:
-    """Mark ranges that begin inside another and end after it: the first such of each track, and perhaps more."""
+    """Mark ranges that start inside another and end after it: the first of each track, and possibly more."""
     parent = nest(track, start, duration).parent
     end = start + duration
     inside = parent >= 0
@@ -152,7 +152,7 @@ def _codes(events: pa.Table, name: str) -> tuple[list[str], Ints]:
 
 
 def _json_text(value: object) -> str:
-    """Write letters as they are: Perfetto shows some escaped ones as escaped. What steers a terminal is shown."""
+    """Encode letters without escapes: Perfetto shows some escapes literally. Control characters become visible."""
     return printable(json.dumps(value, ensure_ascii=False))
 
 
@@ -175,5 +175,5 @@ def _metadata(kind: str, pid: int, tid: int, /, **args: Any) -> str:  # noqa: AN
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join event texts as they stand in the list."""
+    """Return the event texts in the order of the list."""
     return ",\n".join(texts)

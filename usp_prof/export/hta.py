@@ -1,11 +1,12 @@
-"""HolisticTraceAnalysis: its `TraceAnalysis` over a run that was read here.
+"""HolisticTraceAnalysis: its `TraceAnalysis` for a run that was read here.
 
-HTA's constructors always parse files. Its classes take frames just as well, so we fill them: one frame a rank, whole
-nanoseconds kept, every kernel kept, linked as our tables link them. Two things differ from HTA's own reading on
-purpose: host ops that name a stream (Triton's launchers) are no device work, and synchronisation events are device
-work only when asked for (`synchronisation=True`), which HTA's critical path wants and its time breakdown does not.
-What HTA reads from the files again (counters written into a trace, overlays, kernel sequences) cannot work on frames.
-The package is `traceinsight` on PyPI, `HolisticTraceAnalysis` before 0.6; both import as `hta`, so install only one.
+HTA's constructors always parse files. Its classes also accept frames, which are filled here: one frame per rank, with
+whole nanoseconds, every kernel, and the links of the tables. Two things differ from HTA's own reading on purpose. Host
+ops that name a stream (Triton's launchers) are not device work. Synchronization events are device work only with
+`synchronisation=True`, which HTA's critical path needs and its time breakdown does not.
+
+Whatever HTA reads from the files again (counters in a trace, overlays, kernel sequences) does not work with frames. The
+package is `traceinsight` on PyPI, `HolisticTraceAnalysis` before 0.6; both are imported as `hta`, so install only one.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _FIELDS = (
     Field("wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_record_corr_id"),
 )
 _LEFT_OUT = ("Trace", "overhead", "cpu_instant_event", "")
-_DEVICE_TYPES = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "mtia": "MTIA"}  # as HTA writes them
+_DEVICE_TYPES = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "mtia": "MTIA"}  # as in HTA
 _MISSING = "HolisticTraceAnalysis is not installed"
 
 
 def to_hta(tables: TableSet, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401
-    """Return HTA's `TraceAnalysis` over the ranks (all without `ranks`), without reading a file."""
+    """Return HTA's `TraceAnalysis` for the ranks (all without `ranks`), without reading a file."""
     if find_spec("hta") is None:
         raise UsageError(_MISSING, hint="pip install 'usp-prof[hta]' (installs traceinsight, its name since 0.6)")
     from hta.common.trace import Trace  # noqa: PLC0415 - an optional extra
@@ -68,7 +69,7 @@ def to_hta(tables: TableSet, ranks: Iterable[int] | None = None, *, synchronisat
 
 
 def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str, Any]:
-    """Gather what HTA's frames hold, as arrays by event."""
+    """Return the contents of HTA's frames as arrays by event."""
     events = tables.columns("events", rank)
     kept = np.flatnonzero(events.matches("phase", "X") & ~events.matches("category", *_LEFT_OUT))
     chosen = events.take(kept)
@@ -92,7 +93,7 @@ def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str,
 
 
 def _numbers(events: Columns, name: str) -> Ints:
-    """Return process or thread as the whole numbers that HTA's queries need; names that are none count down from -2."""
+    """Return process or thread as the integers that HTA's queries need; other names are numbered down from -2."""
     codes, values = events.codes(name)
     plain = [
         int(text) if text.lstrip("-").isdigit() and len(text) < 19 else -2 - place for place, text in enumerate(values)
@@ -107,12 +108,12 @@ def _partners(tables: TableSet, rank: int, event: Ints) -> Ints:
     launch, work = kernels["launch_event"], kernels["event"]
     partner[work] = np.where(launch >= 0, launch, 0)
     linked = launch >= 0
-    partner[launch[linked][::-1]] = work[linked][::-1]  # sorted by start: the first kernel stays
+    partner[launch[linked][::-1]] = work[linked][::-1]  # sorted by start: keep the first kernel
     return partner[event]
 
 
 def _iterations(tables: TableSet, rank: int, event: Ints, start: Ints, *, device: Flags) -> Ints:
-    """Return the step as HTA counts it: host events by their mark, device work by the mark that launched it."""
+    """Return the step as HTA counts it: host events by their step mark, device work by that of its launch."""
     steps = tables.columns("steps", rank)
     if not len(steps) or steps["source"][0] == "window":
         return np.full(len(event), -1, np.int64)
@@ -129,7 +130,7 @@ def _iterations(tables: TableSet, rank: int, event: Ints, start: Ints, *, device
 
 
 def _frame(columns: dict[str, Any], symbols: Any, first: int) -> Any:  # noqa: ANN401 - pandas' and HTA's own types
-    """Make one rank's frame: texts as symbol numbers, times in microseconds from the run's first event."""
+    """Build one rank's frame: texts as symbol numbers, times in microseconds from the run's first event."""
     import pandas as pd  # noqa: PLC0415 - HTA brings it
 
     coded = {}

@@ -1,4 +1,4 @@
-"""Chrome traces: all ranks in one file for Perfetto, on one clock, or one file a rank as recorded."""
+"""Chrome traces: all ranks in one file for Perfetto, on one clock, or one file per rank as recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_WRITTEN = ("traceEvents", "baseTimeNanoseconds")
 
 
 def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, Any]) -> int:
-    """Write one rank's events with the top-level fields of its file, packed with gzip; gives how many they are."""
+    """Write one rank's events with the top-level fields of its file, gzip-compressed; return the number of events."""
     table = tables.arrow("events", [rank])
     start = table["start_ns"].to_numpy()
     zero = int(start.min()) if len(start) else 0
@@ -45,19 +45,19 @@ def write_rank(tables: TableSet, rank: int, path: Path, metadata: Mapping[str, A
 
 
 def _events(table: pa.Table, zero: int) -> pa.Array:
-    """Write the events as JSON texts, with the processes and threads of their file."""
+    """Return the events as JSON texts, with the processes and threads of their file."""
     texts = {name: json_texts(table, name, json.dumps) for name in ("phase", "category", "name")}
     place = {name: json_texts(table, name, _bare_number) for name in ("process", "thread")}
     return joined_fields(table, {**texts, **place}, table["start_ns"].to_numpy() - zero)
 
 
 def _bare_number(text: str) -> str:
-    """Write a process or thread: a number where it is one, as the file had it."""
+    """Return a process or thread as in the file: as a number if it is one."""
     return text if _NUMBER.match(text) else json.dumps(text)
 
 
 def _names(tables: TableSet, rank: int) -> list[str]:
-    """Write what processes and threads are called."""
+    """Return the events that name processes and threads."""
     lines: list[str] = []
     for row in tables.arrow("threads", [rank]).to_pylist():
         place = {"pid": _key(row["process"]), "tid": _key(row["thread"])}
@@ -85,12 +85,12 @@ _EVENT_COLUMNS = ("phase", "category", "name", "process", "thread", "start_ns", 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     ranks: int
     events: int
     aligned: bool
-    """Whether the ranks' clocks could be tied to each other; else each is as recorded."""
+    """Whether the ranks' clocks could be aligned; else times are as recorded."""
 
 
 def export(
@@ -101,7 +101,7 @@ def export(
     window_ns: tuple[int, int] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Exported:
-    """Write ranks and steps of a run; `window_ns` keeps what overlaps a time span counted from the run's start."""
+    """Write ranks and steps of a run; `window_ns` keeps events that overlap a time span relative to the run's start."""
     ranks = tables.ranks if selection.ranks is None else selection.ranks
     clocks = clock.of(tables)
     zero = beginning(tables, ranks)
@@ -112,7 +112,7 @@ def export(
         for done, rank in enumerate(ranks):
             spans = _spans(tables, clocks, rank, selection, zero, window_ns)
             for text, events in _rank_texts(tables, clocks, rank, spans, zero):
-                if text:  # nothing, where nothing of a rank lies in the range
+                if text:  # empty if a rank has no events in the range
                     out.write(separator + text.encode())
                     separator = b",\n"
                 count += events
@@ -142,7 +142,7 @@ def _rank_texts(
 
 
 def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
-    """Return pairs of rows (launch, work) where both are written."""
+    """Return pairs of rows (launch, work) if both are written."""
     kernels = tables.columns("kernels", rank)
     launch, work = kernels["launch_event"], kernels["event"]
     at = np.stack([np.searchsorted(rows, launch), np.searchsorted(rows, work)], axis=1)
@@ -177,7 +177,7 @@ def _overlaps(start: Ints, end: Ints, spans: Ints) -> Flags:
 
 
 def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
-    """Return the moment that a window counts from: the first event of these ranks, on the common clock."""
+    """Return the start of the window's clock: the first event of these ranks, on the common clock."""
     clocks = clock.of(tables)
     return min((_first(tables, clocks, rank) for rank in ranks), default=0)
 
@@ -189,7 +189,7 @@ def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:
 
 @contextmanager
 def _opened(path: Path, hint: str = "choose another file with -o") -> Iterator[BinaryIO]:
-    """Open the file, packed as its name says; a file that could not be finished is taken away."""
+    """Open the file, compressed as its name says; remove it if writing fails."""
     with written(path, hint) as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=5, mtime=0) as packed:

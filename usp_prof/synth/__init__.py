@@ -1,1 +1,1 @@
-"""Synthetic traces: runs that are declared, simulated and written, so that the truth of every figure is known."""
+"""Synthetic traces: declared, simulated and written runs for which the truth of every metric is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - a field's type, which plain data is held against
+from collections.abc import Mapping  # noqa: TC003 - a field type, checked against plain data
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -14,14 +14,14 @@ from usp_prof.model.files import ERRORS, checked
 
 
 class Style(StrEnum):
-    """Whose traces are written: a GPU run over NCCL, or a CPU run over gloo."""
+    """Kind of trace: a GPU run with NCCL, or a CPU run with gloo."""
 
     NCCL = "nccl"
     GLOO = "gloo"
 
 
 class FaultKind(StrEnum):
-    """What goes wrong on purpose."""
+    """An injected fault."""
 
     SLOW_RANK = "slow_rank"
     LATE_INPUT = "late_input"
@@ -44,12 +44,12 @@ EVERYWHERE = (
     FaultKind.DEVICE_ALLOCATION,
     FaultKind.UNFUSED_OPTIMIZER,
 )
-"""Faults of a program rather than of a place: they strike all ranks."""
+"""Faults of a program, which affect all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Sizes of the axes. Ranks run over tp fastest, then cp, dp, pp; ep borrows ranks of dp and cp."""
+    """Sizes of the axes. Rank numbers vary fastest along tp, then cp, dp, pp; ep uses ranks of dp and cp."""
 
     dp: int = 1
     tp: int = 1
@@ -65,7 +65,7 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The model: what the shapes and byte counts in the traces are made from."""
+    """The model, which determines shapes and bytes in the traces."""
 
     layers: int = 4
     hidden: int = 1024
@@ -80,7 +80,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step does. `order` overrides the schedule's order of actions: one text such as "F0 F1 B0 B1" a rank."""
+    """Work of a step. `order` overrides the schedule's order of actions: one text such as "F0 F1 B0 B1" per rank."""
 
     schedule: str = "1F1B"
     virtual_stages: int = 1
@@ -91,16 +91,17 @@ class Work:
     overlap_dp: bool = True
     zero_stage: int = 0
     recompute: int = 0
-    """How many times each layer's forward runs again before its backward."""
+    """How often each layer's forward is repeated before its backward."""
     host_waits: bool = False
-    """Whether the host waits for the device after each action on all ranks, as a program that reads sizes back."""
+    """Whether the host waits for the device after each action on all ranks, like a program that reads sizes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How long compute takes: one layer and micro-batch, as whole nanoseconds, before noise and faults.
+    """Compute times: one layer and micro-batch, in whole nanoseconds, before noise and faults.
 
-    `head_ns` is the last stage's product with the vocabulary, forward; backward takes twice that. 0 leaves it out.
+    `head_ns` is the forward time of the output layer on the last stage; its backward takes twice that. 0: no output
+    layer.
     """
 
     forward_ns: int = 400_000
@@ -116,12 +117,12 @@ class Speed:
     extra_kernels: int = 0
     device: str = "NVIDIA H100 80GB HBM3"
     watchdog_ns: int = 0
-    """How often a thread beside the main one asks for the state of a call, as NCCL's watchdog does; 0: none."""
+    """Interval at which a separate thread queries the state of a call, like NCCL's watchdog; 0: no such thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How long communication takes: latency, then bytes over the bandwidth of the axis; ends agree within jitter."""
+    """Communication times: latency, plus bytes over the bandwidth of the axis; ends agree within jitter."""
 
     latency_ns: int = 12_000
     bytes_per_second: float = 200e9
@@ -132,7 +133,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """How the hosts' clocks differ from true time; host 0 keeps it. Missing hosts are drawn within the two bounds."""
+    """Differences of host clocks from true time. Host 0 has true time; missing hosts are drawn within the bounds."""
 
     ranks_per_host: int = 8
     offset_ns: tuple[int, ...] = ()
@@ -143,9 +144,9 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong: on one rank, in one step (-1: in all), by a factor or by a delay.
+    """One fault: on one rank, in one step (-1: in all), with a factor or a delay.
 
-    A host pauses `times` times a step, each time for the delay, between launches that are spread evenly over the step.
+    A host pauses `times` times per step, each time for the delay, between launches spread evenly over the step.
     """
 
     kind: FaultKind
@@ -178,7 +179,7 @@ class Declaration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Declaration:
-        """Read a declaration; an unknown name is an error that suggests the nearest."""
+        """Read a declaration; an unknown name raises an error with the nearest known one."""
         try:
             _check_names(cls, data)
             for name, part in _PARTS.items():
@@ -223,7 +224,7 @@ def with_events(run: Declaration, events: int) -> Declaration:
 
 
 def check(run: Declaration) -> None:
-    """Refuse a declaration that nothing can be made of."""
+    """Refuse an inconsistent declaration."""
     mesh, stages = run.mesh, run.mesh.pp * run.work.virtual_stages
     rules = (
         (min(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep) >= 1, "every axis has at least one rank"),
@@ -244,4 +245,4 @@ def check(run: Declaration) -> None:
     )
     for holds, rule in rules:
         if not holds:
-            raise UsageError(f"this run cannot be made up: {rule}", hint="usp-prof synth --help shows examples")
+            raise UsageError(f"this run cannot be simulated: {rule}", hint="usp-prof synth --help shows examples")

@@ -1,4 +1,4 @@
-"""History: the calls of all ranks and the log of each rank, in true time."""
+"""History: the calls of all ranks and each rank's log, in true time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _VOLUME = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-"""How often the bytes cross the link, times (n - 1) / n; sends cross once."""
+"""Transferred bytes of a call, in units of (n - 1) / n of its size; sends transfer their size once."""
 
 
 @dataclass(slots=True)
@@ -43,12 +43,12 @@ class Call:
 
     @property
     def last_ns(self) -> int:
-        """When the last member arrived."""
+        """Arrival of the last participant."""
         return max(self.start.values())
 
 
 class Exchange:
-    """All calls of the run: members meet here, and the network's time is drawn."""
+    """All calls of the run: participants meet here, and transfer times are drawn."""
 
     def __init__(self, run: Declaration) -> None:
         self._run = run
@@ -57,7 +57,7 @@ class Exchange:
         self.calls: list[Call] = []
 
     def join(self, op: str, group: Group, key: Sequence[int], members: tuple[int, ...], size: int) -> Call:
-        """Return the call that this key names, new for the first member that comes."""
+        """Return the call with this key; the first participant creates it."""
         name = (op, group.name, *key)
         if name not in self._open:
             self._open[name] = Call(op, group, key[-1], members, size)
@@ -65,7 +65,7 @@ class Exchange:
         return self._open[name]
 
     def arrive(self, call: Call, rank: int, ready_ns: int, after: Call | None) -> None:
-        """Note that a member is ready, behind the call before it on its stream, and resolve what can be."""
+        """Record that a participant is ready, after the previous call on its stream; complete what is possible."""
         call.ready[rank] = ready_ns
         if after is not None:
             call.after[rank] = after
@@ -100,7 +100,7 @@ class Exchange:
         return round((network.latency_ns + crossings * call.bytes / speed * 1e9) * noise * slow)
 
     def _draw(self, call: Call) -> np.random.Generator:
-        """Draw for each stream of calls apart, so that a fault elsewhere does not change the luck here."""
+        """Draw separately for each stream of calls, so that a fault elsewhere does not change the values here."""
         stream = f"{call.group.name} {call.op} {call.members}"
         if stream not in self._draws:
             self._draws[stream] = np.random.default_rng([self._run.seed, 7, zlib.crc32(stream.encode())])
@@ -111,7 +111,7 @@ def _hits(axis: str, rank: int, call: Call) -> bool:
     return rank in call.members and axis in ("", call.group.axis)
 
 
-# Log of one rank: everything in true time, before any clock or file format.
+# Log of one rank: in true time, independent of clocks and file format.
 
 
 MAIN, BACKWARD, WATCHDOG = 0, 1, 2
@@ -119,7 +119,7 @@ MAIN, BACKWARD, WATCHDOG = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class KernelBlock:
-    """Ops that ran one after another: their host starts and the starts and lengths of their kernels."""
+    """Consecutive ops: their host starts, and the starts and durations of their kernels."""
 
     ops: tuple[Op, ...]
     thread: int
@@ -165,7 +165,7 @@ class Span:
 
 @dataclass(slots=True)
 class ActionTime:
-    """When a pipeline action's own work ran on the device."""
+    """Device time of a pipeline action's own work."""
 
     step: int
     kind: str
@@ -177,7 +177,7 @@ class ActionTime:
 
 @dataclass(slots=True)
 class RankLog:
-    """One rank's history. `steps` are host marks; `inputs`, `syncs` and `pauses` say why a device may idle."""
+    """One rank's history. `steps` are host marks; `inputs`, `syncs` and `pauses` explain idle time of the device."""
 
     rank: int
     blocks: list[KernelBlock] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Kineto files: header, metadata events, host ranges and footer, and fast templates of JSON text."""
+"""Kineto files: header, metadata events, host ranges and footer, and templates for many JSON events at once."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 TIME = "%d.%03d"
-"""Where a template takes a time: Kineto writes microseconds with three decimals."""
+"""Placeholder for a time: Kineto writes microseconds with three decimals."""
 
 _CHUNK = 4096
 
 
 def literal(text: str) -> str:
-    """Put fixed text into a template."""
+    """Return fixed text for a template."""
     return text.replace("%", "%%")
 
 
@@ -43,7 +43,7 @@ def micro(nanoseconds: Ints) -> tuple[Ints, Ints]:
 
 
 def fill(template: str, *columns: Ints | int) -> Iterator[str]:
-    """Write one copy of the template for each row, in chunks; every `%d` takes its column's number."""
+    """Yield one copy of the template for each row, in chunks; every `%d` gets its column's number."""
     rows = max((len(column) for column in columns if isinstance(column, np.ndarray)), default=1)
     table = np.empty((rows, len(columns)), dtype=np.int64)
     for number, column in enumerate(columns):
@@ -74,7 +74,7 @@ _MEMORY_BYTES = 85_899_345_920
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What is needed to write one rank's file."""
+    """Data for writing one rank's file."""
 
     simulation: Simulation
     log: RankLog
@@ -97,7 +97,7 @@ class Sheet:
 
 
 def header(sheet: Sheet) -> Iterator[str]:
-    """Open the file: schema, devices, distributed description, the manifest as metadata."""
+    """Yield the start of the file: schema, devices, distributed description, the manifest as metadata."""
     run, rank = sheet.simulation.run, sheet.log.rank
     gpu = run.style is Style.NCCL
     groups = [group for group in sheet.simulation.topology.groups if rank in group.ranks]
@@ -159,7 +159,7 @@ def names(sheet: Sheet, process: str, labels: str, threads: dict[int, str], pid:
 
 
 def footer(sheet: Sheet) -> Iterator[str]:
-    """Close the file with the recorded window."""
+    """Yield the end of the file with the recorded window."""
     begin, end = sheet.log.steps[0][1], sheet.log.steps[-1][2]
     numbers = sheet.span(begin, end)
     yield from fill(

@@ -18,7 +18,7 @@ AXES = ("pp", "dp", "cp", "tp")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: the name and description that PyTorch would give it, and its ranks."""
+    """A process group: name and description as in PyTorch, and its ranks."""
 
     name: str
     axis: str
@@ -26,7 +26,7 @@ class Group:
 
     @property
     def description(self) -> str:
-        """What a device mesh describes it as."""
+        """Description by a device mesh."""
         return "default_pg" if self.axis == "world" else f"mesh_{self.axis}"
 
 
@@ -62,7 +62,7 @@ class Topology:
         return group_of_axis
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return a rank's place on each axis."""
+        """Return a rank's coordinate on each axis."""
         places = np.argwhere(self.grid == rank)[0]
         named = {axis: int(place) for axis, place in zip(AXES, places, strict=True)}
         if self.mesh.ep > 1:
@@ -70,7 +70,7 @@ class Topology:
         return named
 
     def stage_peer(self, rank: int, pipeline_rank: int) -> int:
-        """Return the rank at another place of the pipeline with the same other coordinates."""
+        """Return the rank at another pipeline coordinate with the same other coordinates."""
         own = self.coordinates(rank)
         return int(self.grid[pipeline_rank, own["dp"], own["cp"], own["tp"]])
 
@@ -79,32 +79,32 @@ def _ranks(row: np.ndarray) -> tuple[int, ...]:
     return tuple(int(rank) for rank in row)
 
 
-# Clocks: what each host's clock shows at a true time.
+# Clocks: each host's time at a true time.
 
 
 BASE_NS = 1_760_000_000_000_000_000
 """Wall time of the traces' base."""
 
 START_NS = 60_000_000_000
-"""How long after its base the run begins, so that no offset makes times negative."""
+"""Delay between the base and the run, so that no offset makes times negative."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """One host's clock: it shows true time, plus an offset at the run's beginning, plus a drift."""
+    """One host's clock: true time, plus an offset at the start of the run, plus drift."""
 
     host: int
     offset_ns: int
     drift_ppm: float
 
     def local(self, true_ns: Ints) -> Ints:
-        """Return the time of the clock, since the base."""
+        """Return the time of this clock since the base."""
         drift: Ints = np.rint(true_ns * self.drift_ppm * 1e-6).astype(np.int64)
         return true_ns + drift + (START_NS + self.offset_ns)
 
 
 def clocks(run: Declaration) -> tuple[HostClock, ...]:
-    """Return for each rank the clock of its host."""
+    """Return the host clock of each rank."""
     declared, hosts = run.clocks, -(-run.mesh.world // run.clocks.ranks_per_host)
     draw = np.random.default_rng([run.seed, 11])
     offsets = draw.integers(-declared.offset_bound_ns, declared.offset_bound_ns + 1, hosts)

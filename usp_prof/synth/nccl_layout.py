@@ -148,7 +148,7 @@ def _kernel(name: str, stream: int, meta: str) -> str:
 
 
 def _metadata(sheet: Sheet, part: Part) -> str:
-    """Write NCCL's arguments as PyTorch does, the sequence number aside."""
+    """Write NCCL's arguments like PyTorch, except the sequence number."""
     group, catalogue = part.call.group, sheet.simulation.catalogue
     elements = part.call.bytes // catalogue.element_bytes
     share = elements // len(part.call.members)

@@ -1,4 +1,4 @@
-"""Ops of a layer: names, shapes and FLOP as PyTorch records them, and the share that one rank computes."""
+"""Ops of a layer: names, shapes and FLOP as recorded by PyTorch, and the part that one rank computes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Catalogue:
 
     @cached_property
     def weight_gradient(self) -> tuple[Block, ...]:
-        """The part of backward that nothing waits for."""
+        """The part of backward that no other stage waits for."""
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         feed = (
             self._product(self.ffn, self.tokens, self.hidden),
@@ -130,7 +130,7 @@ class Catalogue:
         return self._blocks(feed, attention)
 
     def head(self, kind: str) -> Block:
-        """Return the product with the vocabulary: forward (F), or its input's (I) or its weight's (W) gradient."""
+        """Return the output layer: forward (F), input gradient (I) or weight gradient (W)."""
         sizes = {
             "F": (self.tokens, self.hidden, self.vocab),
             "I": (self.tokens, self.vocab, self.hidden),
@@ -172,7 +172,7 @@ class Catalogue:
 
 
 def _weighted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Divide a block's time: a small share for each op without FLOP (together a third at most), the rest by FLOP."""
+    """Divide a block's time: a small share for each op without FLOP (a third at most in total), the rest by FLOP."""
     idle = sum(1 for op in ops if not op.flop)
     small = min(ELEMENTWISE_SHARE, 1 / 3 / idle) if idle else 0.0
     flop = sum(op.flop for op in ops)
@@ -190,7 +190,7 @@ _SHORTEST = 0.2
 
 
 class Uneven:
-    """One rank's shares. What is done stays the same in sum: equal shares are 1 for everyone."""
+    """One rank's shares. The total work is unchanged: equal shares are 1 for all ranks."""
 
     def __init__(self, run: Declaration, topology: Topology, rank: int) -> None:
         self._run = run
@@ -199,7 +199,7 @@ class Uneven:
         self._lengths: dict[int, Floats] = {}
 
     def share(self, step: int, micro_batch: int, *, feeds: bool) -> float:
-        """Return the share of a block of a micro-batch: of the feed-forward, where experts are, or of attention."""
+        """Return a micro-batch's share of a block: of the feed-forward with its experts, or of attention."""
         share = 1.0
         for fault in self._run.faults:
             if fault.step not in (-1, step):
@@ -213,7 +213,7 @@ class Uneven:
         return share
 
     def _crowded(self, fault: Fault) -> float:
-        """One member of each expert group gets `factor` times its share, the others what is left."""
+        """Return `factor` for one participant of each expert group, and the remainder for the others."""
         members = self._topology.by_rank[self._rank]["ep"].ranks
         crowded = self._topology.by_rank[fault.rank]["ep"].ranks.index(fault.rank)
         if members.index(self._rank) == crowded:

@@ -1,4 +1,4 @@
-"""Program: what one rank does in order; a generator that stops where it needs the end of a call."""
+"""Program: the actions of one rank in order, as a generator that stops when it needs the end of a call."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def orders(work: Work, ranks: int) -> Order:
 
 
 def _action(word: str, rank: int) -> Action:
-    """Read an action; without a stage it is the rank's own."""
+    """Parse an action; without a stage it is the rank's own."""
     match = _ACTION.match(word)
     if match is None:
         raise UsageError(f"{word!r} is not a pipeline action", hint="write F0, B0, I0, W0, or 3F0 for stage 3")
     return Action(int(match["stage"] or rank), Kind(match["kind"]), int(match["micro_batch"]))
 
 
-# Setting: what is the same for all ranks (mesh, ops, order of actions, and where calls meet).
+# Setting: data shared by all ranks (mesh, ops, order of actions, and calls).
 
 
 class Setting:
-    """The declared run, worked out as far as no rank has moved."""
+    """The prepared run, before any rank starts."""
 
     def __init__(self, run: Declaration) -> None:
         check(run)
@@ -65,13 +65,13 @@ class Setting:
 
 _INPUT_BYTES = 8
 _HALVES = {"F": "F", "B": "IW", "I": "I", "W": "W"}
-"""What a full backward consists of."""
+"""Parts of a full backward."""
 _NODE = "autograd::engine::evaluate_function: MmBackward0"
-"""What autograd calls the backward of a layer: by it readers tell backward from forward."""
+"""Name of a layer's backward in autograd, by which readers distinguish backward from forward."""
 
 
 class Program:
-    """One rank's steps: pipeline actions, layers inside them, and the communication that each axis asks for."""
+    """One rank's steps: pipeline actions, their layers, and the communication of each axis."""
 
     def __init__(self, setting: Setting, rank: int) -> None:
         self.rank = rank
@@ -85,14 +85,14 @@ class Program:
         self._order = setting.orders[self._place]
         self._last_stage = max(setting.stage_of)
         self._layers = self._run.shape.layers // len(setting.stage_of)
-        self._done = 0  # actions of this step that are over
+        self._done = 0  # completed actions of this step
         self._worker = Worker(self._run, setting.exchange, rank)
         self._uneven = Uneven(self._run, self._topology, rank)
         self._gradients = Gradients(self._run, self._catalogue, self._worker, setting.exchange, self._groups)
 
     @property
     def log(self) -> RankLog:
-        """What the rank did."""
+        """The rank's log."""
         return self._worker.log
 
     def steps(self) -> Iterator[Call]:
@@ -115,7 +115,7 @@ class Program:
         worker.watch()
 
     def _act(self, action: Action) -> Iterator[Call]:
-        """Do one action: receive, compute with its collectives, send."""
+        """Run one action: receive, compute with its collectives, send."""
         worker, forward = self._worker, action.kind == "F"
         source, target = action.stage + (-1 if forward else 1), action.stage + (1 if forward else -1)
         if action.kind != "W" and source in self._stage_of:
@@ -144,7 +144,7 @@ class Program:
             yield from self._transfer("send", action, target)
 
     def _layer(self, action: Action) -> Iterator[Call]:
-        """Run one layer of an action: its blocks, each closed by the axis that splits it."""
+        """Run one layer of an action: its blocks, each ended by the axis that splits it."""
         speed, catalogue = self._run.speed, self._catalogue
         factor = speed.last_stage_factor if action.stage == self._last_stage else 1.0
         if action.kind != "W" and "cp" in self._groups:
@@ -169,14 +169,14 @@ class Program:
                     yield from self._collective("all_reduce", "tp", catalogue.activation_bytes)
 
     def _head(self, action: Action, parts: str) -> None:
-        """Multiply with the vocabulary: after the last layer forward, before it backward."""
+        """Run the output layer: after the last layer in forward, before it in backward."""
         if action.stage == self._last_stage and self._run.speed.head_ns:
             for half in _HALVES[action.kind]:
                 if half in parts:
                     self._worker.compute(self._catalogue.head(half), float(self._run.speed.head_ns))
 
     def _route(self) -> Iterator[Call]:
-        """Send tokens to their experts, or bring them back."""
+        """Send tokens to their experts, or return them."""
         size = self._catalogue.activation_bytes * self._run.shape.experts_per_token
         return self._collective("all_to_all", "ep", size)
 
@@ -190,7 +190,7 @@ class Program:
         yield from self._gradients.share_parameters(self._layers)
 
     def _collective(self, op: str, axis: str, size: int) -> Iterator[Call]:
-        """Take part in a collective and wait for its end."""
+        """Run a collective and wait for its end."""
         worker, group = self._worker, self._groups[axis]
         number = worker.number(axis)
         call = self._exchange.join(op, group, (number,), group.ranks, size)
@@ -199,7 +199,7 @@ class Program:
         worker.wait(call)
 
     def _transfer(self, direction: str, action: Action, other: int) -> Iterator[Call]:
-        """Send to or receive from the stage beside; nothing to do where this rank has both stages."""
+        """Send to or receive from the adjacent stage, unless this rank has both stages."""
         worker, peer_place = self._worker, self._stage_of[other]
         if peer_place == self._place:
             return

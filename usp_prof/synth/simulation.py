@@ -1,4 +1,4 @@
-"""Simulation: all ranks' programs run against each other, and the truth of every figure."""
+"""Simulation: the programs of all ranks, and the truth of every metric."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Simulation(Setting):
-    """The run, simulated: the log of every rank and every call."""
+    """The simulated run: every rank's log and every call."""
 
     def __init__(self, run: Declaration) -> None:
         super().__init__(run)
         self.logs = self._advance()
 
     def _advance(self) -> tuple[RankLog, ...]:
-        """Let every rank go on until it waits for a call that is not done; stop when none can."""
+        """Advance every rank until it waits for an incomplete call; stop when none can advance."""
         programs = [Program(self, rank) for rank in range(self.run.mesh.world)]
         running = {program.rank: program.steps() for program in programs}
         waiting = {rank: next(steps, None) for rank, steps in running.items()}
@@ -46,7 +46,7 @@ def simulate(run: Declaration) -> Simulation:
     return Simulation(run)
 
 
-# Truth: what every figure should be, from a plain sweep over the simulation's intervals.
+# Truth: the value of every metric, from a plain sweep over the simulation's intervals.
 
 
 _SETTLED = 3
@@ -54,7 +54,7 @@ _SETTLED = 3
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A declared fault and what it costs the job: the mean step with all faults less that without this one."""
+    """A declared fault and its cost: the job's mean step with all faults minus the mean without this one."""
 
     rank: int
     cause: str
@@ -62,12 +62,12 @@ class Culprit:
     axis: str
     cost_ns: int
     gain_fraction: float
-    """What mending it gains, as a share of the settled step (see `settled_step_ns`)."""
+    """Gain of removing it, as a share of the settled step (see `settled_step_ns`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What every figure should be."""
+    """The true value of every metric."""
 
     step_time_ns: dict[int, int]
     steps: tuple[StepTruth, ...]
@@ -83,7 +83,7 @@ class Truth:
 
 
 def tell(simulation: Simulation) -> Truth:
-    """Work out the truth of a simulated run."""
+    """Compute the truth of a simulated run."""
     steps = tuple(part for log in simulation.logs for part in partition(log))
     wait, transfer = _communication(simulation)
     flop = {log.rank: sum(op.flop for block in log.blocks for op in block.ops) for log in simulation.logs}
@@ -91,7 +91,7 @@ def tell(simulation: Simulation) -> Truth:
 
 
 def _step_times(steps: tuple[StepTruth, ...]) -> dict[int, int]:
-    """Return the job's step times: first begin to last end over ranks."""
+    """Return the job's step times: first start to last end over ranks."""
     times = {}
     for number in sorted({part.step for part in steps}):
         of_step = [part for part in steps if part.step == number]
@@ -112,7 +112,7 @@ def _bubble(simulation: Simulation) -> dict[int, float]:
 
 
 def _communication(simulation: Simulation) -> tuple[dict[str, int], dict[str, int]]:
-    """Sum each axis' waiting over members and its transfers over calls."""
+    """Sum each axis' waiting over participants and its transfers over calls."""
     wait: dict[str, int] = {}
     transfer: dict[str, int] = {}
     for call in simulation.exchange.calls:
@@ -142,9 +142,9 @@ def _mean(simulation: Simulation) -> int:
 
 
 def settled_step_ns(simulation: Simulation) -> float:
-    """Return the mean device step over ranks and steps, without the first, whose input came before the device started.
+    """Return the mean device step over ranks and steps without the first.
 
-    Of fewer than three steps, all count.
+    The first step's input arrived before the device started. With fewer than three steps, all count.
     """
     steps = [part for log in simulation.logs for part in partition(log)]
     first = simulation.run.work.first_step if simulation.run.work.steps >= _SETTLED else -1

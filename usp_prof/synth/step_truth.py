@@ -1,6 +1,6 @@
-"""Step truth: the step of a simulated rank in its parts, by one sweep over what ran.
+"""Step truth: the step of a simulated rank by part, from one sweep over its work.
 
-The step is cut wherever anything begins or ends, and every piece goes to one owner by what runs in it.
+The step is cut at every start and end, and each piece is assigned to one part by what runs in it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class _TimedPart:
     start_ns: int
     end_ns: int
     sent_ns: int
-    """When it begins to carry anything: before, a receive waits for a peer that has not sent, which is bubble."""
+    """Start of the transfer. Before that, a receive waits for a peer that has not sent, which is bubble."""
 
 
 class _Pieces:
-    """Elementary pieces of time: nothing begins or ends inside one.
+    """Elementary pieces of time: nothing starts or ends inside one.
 
     compute 0 to 4, a copy 3 to 6     edges 0, 3, 4, 6 and pieces of the lengths 3, 1 and 2
     """
@@ -64,7 +64,7 @@ class _Pieces:
         self.length = np.diff(self.edges)
 
     def mask(self, pairs: list[tuple[int, int]]) -> Flags:
-        """Return which pieces lie inside any of the ranges: +1 at each begin, -1 at each end; above 0 is inside."""
+        """Return which pieces are inside any of the ranges: +1 at each start, -1 at each end; above 0 is inside."""
         level = np.zeros(len(self.edges), dtype=np.int64)
         if pairs:
             ranges = np.array(pairs, dtype=np.int64)
@@ -74,10 +74,12 @@ class _Pieces:
 
 
 def partition(log: RankLog) -> list[StepTruth]:
-    """Divide every step of one rank: each piece of time goes to what runs in it, in this order.
+    """Assign each piece of time of one rank's steps to a part, in this order.
 
-    1. Compute; 2. the axis of the communication that ends last (exposed); 3. copies; 4. idle, by its cause: a receive
-    without its peer (bubble), the input, a synchronisation, and the host for the rest.
+    1. Compute.
+    2. The axis of the communication that ends last (exposed).
+    3. Copies.
+    4. Idle, by cause: a receive without its peer (bubble), the input, a synchronization, else the host.
     """
     pieces = _Pieces(log)
     is_compute, is_copy = pieces.mask(pieces.compute), pieces.mask(pieces.copies)
@@ -135,10 +137,10 @@ def _axis_that_ends_last(pieces: _Pieces, axes: list[str]) -> Ints:
 
 
 def _carrying(part: Part, log: RankLog) -> _TimedPart:
-    """Return when a part begins, when it is over, and when it begins to carry anything.
+    """Return when a part starts, when it ends, and when its transfer starts.
 
-    A receive waits for a peer that has not sent: that is bubble. So does a send over gloo for one that has not asked;
-    there it is over when its receiver has it.
+    A receive waits for a peer that has not sent: that is bubble. The same holds for a gloo send to a receiver that is
+    not ready; it ends when its receiver has the data.
     """
     axis, starts, ends = part.call.group.axis, part.call.start, part.call.end
     start, end = starts[log.rank], ends[log.rank]
@@ -155,7 +157,7 @@ def _windows(log: RankLog, pieces: _Pieces) -> list[tuple[int, int]]:
     """Return the steps on the device: from the first activity launched inside a host mark to the first of the next."""
     if not log.copies:
         return [(begin, end) for _, begin, end in log.steps]
-    # When the host launched each activity, and when it began.
+    # When the host launched each activity, and when it started.
     launched = [(copy.host_ns, copy.start_ns) for copy in log.copies]
     launched += [(int(block.host_ns[0]), int(block.start_ns[0])) for block in log.blocks]
     launched += [(part.host_ns, part.call.start[log.rank]) for part in log.parts]

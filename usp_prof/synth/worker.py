@@ -1,7 +1,7 @@
 """Worker: one rank's host and device, and its data-parallel communication.
 
-The host issues ahead of the device; on a CPU both are one thread. Gradients are all-reduced, or ZeRO's reduce-scatters
-and all-gathers take their place.
+The host runs ahead of the device; on a CPU both are one thread. Gradients are all-reduced, or ZeRO's reduce-scatters
+and all-gathers replace that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SYNC_RETURN_NS = 3_000
 _SHORTEST_NS = 500
 _QUERY_NS = 2_000
 _OWN_AXES = ("tp", "cp", "ep")
-"""Whose collectives belong to a pipeline action's own time: not transfers between stages, nor gradients."""
+"""Axes whose collectives belong to a pipeline action's own time: not transfers between stages, nor gradients."""
 
 
 class Worker:
-    """One rank's two clocks, in true time, and the log of all that it does."""
+    """One rank's two clocks, in true time, and the log of its work."""
 
     def __init__(self, run: Declaration, exchange: Exchange, rank: int) -> None:
         self.rank = rank
@@ -54,7 +54,7 @@ class Worker:
         self._numbers: dict[str, int] = {}
 
     def span(self, name: str, category: str, begin: int) -> None:
-        """Log a range of the present thread that ends now."""
+        """Log a range of the current thread that ends now."""
         self.log.spans.append(Span(name, category, begin, self.host, self.thread))
 
     def load_input(self, size: int) -> None:
@@ -71,7 +71,7 @@ class Worker:
             self._copy("HtoD", size)
 
     def pause(self) -> None:
-        """Stop the host where a fault says so."""
+        """Pause the host for a fault."""
         for fault in self._faults(FaultKind.GC_PAUSE):
             begin = self.host
             self.host += fault.delay_ns
@@ -79,9 +79,9 @@ class Worker:
             self.log.pauses.append((begin, self.host))
 
     def pause_between_launches(self, layer: int, layers: int) -> None:
-        """Stop the host before some of a step's layers, with nothing in the trace that says why."""
+        """Pause the host before some of a step's layers, without an explanation in the trace."""
         for fault in self._faults(FaultKind.HOST_PAUSE):
-            # The layers of a step are cut into `times` equal parts; the host pauses in the middle of each part.
+            # The layers of a step are divided into `times` equal parts; the host pauses in the middle of each.
             passed = [math.floor(fault.times * place / layers + 0.5) for place in (layer, layer + 1)]
             begin = self.host
             self.host += fault.delay_ns * (passed[1] - passed[0])
@@ -89,20 +89,20 @@ class Worker:
                 self.log.pauses.append((begin, self.host))
 
     def watch(self) -> None:
-        """Log what a thread does that looks after calls in flight: a short call, then sleep."""
+        """Log a thread that monitors calls in flight: a short call, then sleep."""
         period = self._speed.watchdog_ns
         if self.ahead and period:
             begins = range(self.log.steps[0][1], self.log.steps[-1][2] - _QUERY_NS, period)
             if len(begins) > limits.MAX_WATCHDOG_CALLS:
                 raise UsageError(
                     f"speed.watchdog_ns = {period} makes {len(begins)} calls on a rank, at most "
-                    f"{limits.MAX_WATCHDOG_CALLS} are made up",
+                    f"{limits.MAX_WATCHDOG_CALLS} are simulated",
                     hint='NCCL\'s watchdog sleeps 100 ms: "watchdog_ns": 100000000',
                 )
             self.log.spans += [Span("cudaEventQuery", "cuda_runtime", at, at + _QUERY_NS, WATCHDOG) for at in begins]
 
     def end_action(self) -> None:
-        """Do what a careless program does after each action: print something of the device, run out of memory."""
+        """Run what an inefficient program does after each action: print a device value, run out of memory."""
         for fault in self._faults(FaultKind.DEVICE_ALLOCATION):
             begin = self.host
             self.host += fault.delay_ns
@@ -111,7 +111,7 @@ class Worker:
             self._wait_for_device("aten::item")
 
     def optimizer_kernels(self) -> int:
-        """Return as how many kernels the optimizer runs."""
+        """Return the number of kernels of the optimizer."""
         return max([1, *(round(fault.factor) for fault in self._faults(FaultKind.UNFUSED_OPTIMIZER))])
 
     def _wait_for_device(self, op: str) -> None:
@@ -134,7 +134,7 @@ class Worker:
         self.log.syncs.append((begin, self.host))
 
     def compute(self, block: Block, length: float) -> None:
-        """Run a block's ops on the compute stream, each after its launch and after the one before it."""
+        """Run a block's ops on the compute stream, each after its launch and after the previous one."""
         slow = 1.0
         for fault in self._faults(FaultKind.SLOW_RANK):
             slow *= fault.factor
@@ -153,7 +153,7 @@ class Worker:
         self._note(int(starts[0]), self.device)
 
     def arrive(self, call: Call, stream: str, part: Part) -> None:
-        """Post a call: the host spends an op's time on it, the device is ready when its earlier work is done."""
+        """Post a call: it takes an op's time on the host, and the device is ready after its earlier work."""
         self.host = part.host_ns + self.host_gap
         posted = part.host_ns + (self._speed.launch_latency_ns if self.ahead else self._speed.op_gap_ns)
         self.log.parts.append(part)
@@ -161,7 +161,7 @@ class Worker:
         self._tails[stream] = call
 
     def wait(self, call: Call) -> None:
-        """Let later compute begin only when a call is over."""
+        """Delay later compute until a call ends."""
         self.device = max(self.device, call.end[self.rank])
         if not self.ahead:
             self.host = max(self.host, self.device)
@@ -169,7 +169,7 @@ class Worker:
             self._note(call.start[self.rank], call.end[self.rank])
 
     def number(self, group: str) -> int:
-        """Count the communications of a group."""
+        """Return the next sequence number of a group."""
         self._numbers[group] = self._numbers.get(group, -1) + 1
         return self._numbers[group]
 
@@ -182,14 +182,14 @@ class Worker:
 
     @property
     def host_gap(self) -> int:
-        """The host's time from op to op."""
+        """Host time between ops."""
         slow = 1.0
         for fault in self._faults(FaultKind.SLOW_HOST):
             slow *= fault.factor
         return round(self._speed.op_gap_ns * slow)
 
     def _issue(self, count: int) -> Ints:
-        """Take host time for launches; on CPU the op itself is the work."""
+        """Use host time for launches; on CPU the op itself is the work."""
         if not self.ahead:
             return np.full(count, self.host, dtype=np.int64)
         gap = self.host_gap
@@ -215,10 +215,10 @@ _SHARDED_PARAMETERS = 3
 
 
 class Gradients:
-    """One rank's data-parallel communication, a layer a bucket.
+    """One rank's data-parallel communication, one bucket per layer.
 
-    Without ZeRO gradients are all-reduced; with it they are reduce-scattered, and parameters gathered after the
-    optimizer (stages 1 and 2) or before each layer forward and backward, one layer ahead (stage 3).
+    Without ZeRO gradients are all-reduced. With ZeRO they are reduce-scattered, and parameters are gathered after the
+    optimizer (stages 1 and 2) or before each layer's forward and backward, one layer ahead (stage 3).
     """
 
     def __init__(
@@ -235,21 +235,21 @@ class Gradients:
         self._left: dict[int, int] = {}
 
     def begin(self, order: Sequence[Action]) -> None:
-        """Count for each stage how many weight gradients are to come in this step."""
+        """Count the weight gradients that each stage expects in this step."""
         self._left = {}
         for action in order:
             if action.kind in "BW":
                 self._left[action.stage] = self._left.get(action.stage, 0) + 1
 
     def count(self, action: Action) -> bool:
-        """Take an action into account; say whether it completes its stage's gradients."""
+        """Count an action; return whether it completes its stage's gradients."""
         if action.kind not in "BW":
             return False
         self._left[action.stage] -= 1
         return self._left[action.stage] == 0
 
     def gather(self, action: Action, layer: int, layers: int) -> Iterator[Call]:
-        """Bring a layer's parameters before it runs, and ask for the next layer's."""
+        """Wait for a layer's parameters before it runs, and request the next layer's."""
         if self._group is None or self._stage < _SHARDED_PARAMETERS or action.kind == "W":
             return
         current = self._ahead or self._post(self._group, "all_gather", self._size, overlapped=False)
@@ -260,7 +260,7 @@ class Gradients:
             self._ahead = self._post(self._group, "all_gather", self._size, overlapped=True)
 
     def reduce(self) -> Iterator[Call]:
-        """Reduce one layer's gradients; wait at once unless that may overlap."""
+        """Reduce one layer's gradients; wait immediately unless overlap is allowed."""
         if self._group is None:
             return
         call = self._post(
@@ -279,7 +279,7 @@ class Gradients:
         self._pending.clear()
 
     def share_parameters(self, layers: int) -> Iterator[Call]:
-        """Yield the stepped shards to everyone, where they are not gathered layer by layer."""
+        """Gather the updated shards, unless they are gathered layer by layer."""
         if self._group is not None and 0 < self._stage < _SHARDED_PARAMETERS:
             call = self._post(self._group, "all_gather", self._size * layers, overlapped=False)
             yield call

@@ -1,4 +1,4 @@
-"""Writing: one Kineto file a rank, the manifest, and the truth beside them."""
+"""Write one Kineto file per rank, the manifest, and the truth."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from usp_prof.synth.simulation import Simulation
 
 
-# Manifest: what the recorder would have noted about the run.
+# Manifest: the recorder's data on the run.
 
 
 def manifest(simulation: Simulation) -> Manifest:
-    """Write the run's manifest."""
+    """Return the run's manifest."""
     run, topology = simulation.run, simulation.topology
     mesh, shape = run.mesh, run.shape
     sizes = {"pp": mesh.pp, "dp": mesh.dp, "cp": mesh.cp, "tp": mesh.tp, "ep": mesh.ep}
@@ -98,7 +98,7 @@ def trace(sheet: layout.Sheet) -> Iterator[str]:
 
 
 def truth(simulation: Simulation) -> dict[str, Any]:
-    """Return the truth as it is written beside the traces."""
+    """Return the truth as written next to the traces."""
     offsets = {str(rank): asdict(clock) for rank, clock in enumerate(clocks(simulation.run))}
     return {"declaration": simulation.run.to_dict(), "clocks": offsets, **tell(simulation).to_dict()}
 
