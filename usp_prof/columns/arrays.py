@@ -1,4 +1,4 @@
-"""Array types: one entry per row (event, node, call); integers unless the name says otherwise."""
+"""Array types: one entry per row (event, node, call); integers unless the name has another type."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ than half of its own gain to those before it, and both are of the same place:
     host-bound           67%    68%      adds 2 of 67: part of slow-host
     slow-link  tp        20%    85%      adds 17 of 20: a cause of its own
 
-Only effects are part of something else. What the run's configuration costs (its schedule, its micro-batches, what it
-recomputes) stays a finding of its own, however little it adds once a fault is mended.
+Only effects become part of another finding. The cost of the run's configuration (schedule, micro-batches,
+recomputation) remains a separate finding, however little it adds once a fault is fixed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def same_place(one: PlainMap, other: PlainMap) -> bool:
-    """Return whether findings in two places can be of the same cause: nothing that places them is different."""
+    """Return whether findings in two places may have the same cause: no common coordinate differs."""
     ranks, others = _ranks(one), _ranks(other)
     if ranks and others and not ranks & others:
         return False

@@ -1,6 +1,6 @@
-"""Rules and drafts: what a rule offers, the inputs that it stands on, and what it says before its gain is known.
+"""Rules and drafts: a rule's results and required inputs, and its finding before the gain is known.
 
-A rule whose input is damaged or missing is skipped, and a row of health says why.
+A rule whose input is damaged or missing is skipped, and a health row gives the reason.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ UNLINKED = 0.1
 
 
 class Input(StrEnum):
-    """What a rule may stand on."""
+    """Required input of a rule."""
 
     ALL_RANKS = "complete traces of all ranks"
     ONE_CLOCK = "one clock for all ranks"

@@ -1,9 +1,9 @@
-"""Engine: the findings of a run as they were found before, else by a search.
+"""Engine: the findings of a run, from the store or by a search.
 
-What was found lies beside the run's stored tables, under everything that it follows from: the traces' contents and the
-manifest (in the tables' own keys), health, topology, selection and what was assumed, and every line of this package's
-code. Where a part of that cannot be told by name (rules of somebody else's, memory snapshots), nothing is kept.
-The search, with all rules and the replay, is loaded only when it is needed.
+Findings are stored with the run's tables. Their key contains all inputs: the traces' contents and the manifest (in the
+tables' own keys), health, topology, selection, assumptions, and this package's code. If an input has no key
+(third-party rules, memory snapshots), findings are not stored. The search, with all rules and the replay, is loaded
+only when needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE = "findings.msgpack"
 
 
 def kept_form(tables: TableSet, selection: Selection) -> str:
-    """Name what the findings of these tables follow from beside the tables; empty where they are not to be kept."""
+    """Return the part of the findings' key that the tables' keys lack; empty if findings are not stored."""
     if tables.kept is None or tables.assumptions.snapshots:
         return ""
     made_by = (fingerprint(), platform.python_version(), np.__version__)
@@ -55,7 +55,7 @@ def read_kept(folder: Path) -> Found:
         raise UspProfError(f"{folder / FILE} holds no findings: {error}", hint="usp-prof cache clear") from None
 
 
-def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in evidence
+def _plain(value: Any) -> object:  # noqa: ANN401 - any evidence value
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.generic):

@@ -73,7 +73,7 @@ def heaviest(graph: Graph, rows: Flags, weight: Ints | None = None) -> str:
 def gaps_before(graph: Graph, nodes: Ints, gap_ns: Ints) -> str:
     """Select the longest gaps before these nodes, and what ran next; `gap_ns` has an entry for each node of the graph.
 
-    No table holds a gap, so that the SELECT names its length beside the event that ends it.
+    No table contains gaps, so the SELECT returns the length with the event that ends the gap.
     """
     place = nodes[graph.measured[nodes]]
     if not len(place) or graph.nodes.event is None:
@@ -88,7 +88,7 @@ def gaps_before(graph: Graph, nodes: Ints, gap_ns: Ints) -> str:
 
 
 def _heaviest_of_a_table(graph: Graph, place: Ints, weights: Ints) -> tuple[Ints, str]:
-    """Sort nodes by weight; they lie in two tables, and those of the heaviest one's table are kept."""
+    """Sort nodes by weight and keep those of the heaviest node's table; two tables hold nodes."""
     place = place[np.argsort(-weights[place], kind="stable")]
     of_host = graph.nodes.of_host[place]
     return place[of_host == of_host[0]][:MOST], "launches" if of_host[0] else "activities"

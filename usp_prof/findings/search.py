@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The most that each edit and those before it gain, and by its place why one was left out: it adds nothing.
+    """Largest gain of each edit with all before it, and by index why an edit was excluded: it adds nothing.
 
-    The gains never fall: an edit that makes the step longer beside the others is one that nobody would make with them.
+    The gains never decrease: an edit that makes the step longer together with the others is not applied with them.
     """
 
     gains: tuple[float, ...]
@@ -79,14 +79,14 @@ class Judged:
 
 
 def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0.0) -> Found:
-    """Ask every rule and predict what each finding is worth; findings of ranks outside the selection are left out.
+    """Run every rule and predict the gain of each finding; findings of ranks outside the selection are excluded.
 
-    1. Each rule drafts what it sees. One whose input is damaged, or that cannot look, is skipped with the reason.
+    1. Each rule returns drafts. A rule with damaged input, or one that fails, is skipped with the reason.
     2. Each draft's edit is replayed alone; drafts below their least gain are dropped.
-    3. What is left is put in order, and replayed together: the first, the first two, and so on.
-    4. Drafts that add next to nothing to an earlier one of the same place become part of it (`causes.py`).
+    3. The other drafts are sorted and replayed together: the first, the first two, and so on.
+    4. Drafts that add almost nothing to an earlier one at the same place become part of it (`causes.py`).
 
-    `doubt` is the share of the step by which every gain may be further off than its prediction says.
+    `doubt` is an additional error of every gain, as a share of the step.
     """
     skipped: dict[str, str] = {}
     drafts = _drafts(tables, skipped)

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 ETHERNET = 0.125
-"""Bytes per nanosecond of gigabit Ethernet; nobody trains over less on purpose."""
+"""Bytes per nanosecond of gigabit Ethernet; no cluster uses less on purpose."""
 SLOWER_THAN_ETHERNET = 1.5
 SLOWER_THAN_OTHERS = 4.0
-"""Messages that take their latency alone are held to others of the run: on busy hosts one waits twice as long."""
+"""Limit for small messages, compared with others of the run: on busy hosts latency may double."""
 LATENCY_BYTES = 65_536
-"""Smaller messages take their latency and little else."""
+"""The time of smaller messages is mainly latency."""
 FEWEST_CALLS = 4
 
 
 def slow_axes(tables: TableSet) -> Iterable[Draft]:
-    """Hold each axis against gigabit Ethernet, after the latency that the run's other groups show."""
+    """Compare each axis with gigabit Ethernet, without the latency of the run's other groups."""
     rows = calls.of(tables).columns()
     timed = (rows["transfer_ns"] > 0) & (rows["bytes"] > 0)
     for axis in sorted({str(name) for name in rows.codes("axis")[1]} - {Axis.UNKNOWN, Axis.WORLD}):
@@ -79,15 +79,15 @@ def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: boo
 
 
 def _of_best_group(group: Ints, slowness: Floats) -> float:
-    """Return the best group's best quarter: what the axis reaches, and what is left where nothing disturbs."""
+    """Return the best group's best quarter: the axis without contention."""
     return min(_undisturbed(slowness[group == code]) for code in np.unique(group).tolist())
 
 
 def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
     """Compare how long an axis' link is busy in a step with what the step's messages would take one after another.
 
-    A library sends a few messages at a time. Of a burst, the first wait for the link while the last wait for the first,
-    and then pass quickly: each call by itself tells little, the time in which any of them was under way tells all:
+    A library sends a few messages at a time. In a burst, the first messages wait for the link and the last ones wait
+    for the first, then pass quickly. Single calls are misleading; the time with any message in flight is not:
 
         message 1   |========|              8 ms
         message 2   |========|              8 ms

@@ -1,8 +1,8 @@
-"""Lessons: techniques of the Ultra-Scale Playbook, each with the runs that show it, and how these are recorded.
+"""Lessons: techniques of the Ultra-Scale Playbook, with the runs that show each one, and how these are recorded.
 
-One file a lesson in `lessons/`. A lesson's figures are metrics of its runs. Beside each may stand a theory (a function
-of `theory.py`), and what the planner and the what-if predict from the first run's trace alone. `shows` says what the
-runs have to show.
+Each lesson is one file in `lessons/`. A lesson's figures are metrics of its runs. Each may have a theory (a function of
+`theory.py`), and the predictions of planner and what-if from the first run's trace alone. `shows` describes the
+expected result.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class LessonRun:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A metric that the runs differ in. Theory and measurement agree `within` a ratio, or lie at most `apart`."""
+    """A metric in which the runs differ.
+
+    Theory and measurement agree within the ratio `within`, or differ by at most `apart`.
+    """
 
     metric: str
     dims: Mapping[str, str] = field(default_factory=lambda: _NO_DIMS)

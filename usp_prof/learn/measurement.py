@@ -1,4 +1,4 @@
-"""Measurement of a lesson: the figures of its recorded runs, with the theory's and the predictions' beside them."""
+"""Measurement of a lesson: the metrics of its recorded runs, with theory and predictions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SENT = Metric(
 )  # fmt: skip
 OPS = Metric(
     "ops_per_step", Unit.COUNT, Better.LOWER, "Operations in a step",
-    "Pieces of compute of a rank: kernels on a device, ops on a CPU, where what is fused is one.",
+    "Pieces of compute of a rank: kernels on a device, ops on a CPU, where a fused op counts once.",
 )  # fmt: skip
 UPDATE_OPS = Metric(
     "update_ops", Unit.COUNT, Better.LOWER, "Operations of the update",

@@ -76,10 +76,10 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes of weights (4 a parameter), gradients (4) and Adam's moments (8) that the mesh leaves on a rank.
+    """Return the bytes of weights (4 per parameter), gradients (4) and Adam's moments (8) on a rank.
 
-    Weights in bf16 (2 a parameter) have fp32 masters beside them, which belong to the optimizer. ZeRO divides over dp;
-    tp and pp divide everything, evenly but for norms and the stages at the ends.
+    Weights in bf16 (2 per parameter) have fp32 masters, which belong to the optimizer. ZeRO divides by dp; tp and pp
+    divide everything, evenly except for norms and the first and last stage.
     """
     del measured
     is_mixed = manifest.dtype == "bf16"
@@ -94,7 +94,7 @@ def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes a rank sends of N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
+    """Return the bytes sent by a rank for N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
 
     ZeRO-3 gathers the layers' weights once more, for backward: those of the embedding and the head are kept.
     """
@@ -119,7 +119,7 @@ def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float
 
 
 def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes a rank sends for attention over a divided sequence, including gradients.
+    """Return the bytes sent by a rank for attention over a divided sequence, including gradients.
 
     Ring: n-1 blocks of keys and values forward, the same in backward, and n blocks of their gradients. All-gather: all
     keys and values, (n-1)/n of them, and their gradients back. Ulysses: queries, keys, values and outputs of a rank's

@@ -28,7 +28,7 @@ class UspProfError(Exception):
         self.message = message
         self.hint = hint
         note = f"hint: {hint}"
-        if hint and note not in getattr(self, "__notes__", ()):  # what pickles errors for Dask carries notes by itself
+        if hint and note not in getattr(self, "__notes__", ()):  # Dask's pickling preserves notes
             self.add_note(note)
 
     def __reduce__(self) -> tuple[object, tuple[type[UspProfError], str, str]]:

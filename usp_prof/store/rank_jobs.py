@@ -216,7 +216,7 @@ def run_jobs(
 ) -> Iterator[tuple[RankJob, JobResult]]:
     """Run the jobs, the largest files first; yield each result as its job ends.
 
-    When the caller stops early, an executor that continues is told to drop the remaining jobs. A job whose worker
+    When the caller stops early, an executor that continues drops the remaining jobs. A job whose worker
     fails is repeated, up to `ATTEMPTS` attempts in all; then it is an error. Jobs left by a broken executor are not
     done.
     """

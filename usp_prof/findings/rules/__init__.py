@@ -1,8 +1,8 @@
 """Rules: each looks for one pattern; its docstring is its page in `usp-prof explain`.
 
-A rule is a class that is never instantiated: `CODE`, `TITLE`, what it stands on (`NEEDS`) and `look`. Rules on one
-cause share a file. A new rule is one class, one line in `NAMES` and one test. Rules do not know each other; what two
-of them measure stands in the file of one.
+A rule is a class without instances: `CODE`, `TITLE`, its required inputs (`NEEDS`) and `look`. Rules on one cause share
+a file. A new rule is one class, one line in `NAMES` and one test. Rules do not depend on each other; a shared
+measurement is in the file of one of them.
 """
 
 NAMES: tuple[str, ...] = (

@@ -1,4 +1,4 @@
-"""Rules on contention: ranks that share a host's cores, and communication that slows compute beside it."""
+"""Rules on contention: ranks that share a host's cores, and communication that slows concurrent compute."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class HostPause:
 
 
 def _ran_in(tables: TableSet, rank: int, begin: int, length: int) -> str:
-    """Name the shortest range of the host that holds a span of time, on the rank's own clock; empty where none does."""
+    """Return the shortest host range around a span of time, on the rank's own clock; empty if there is none."""
     events = tables.columns("events", rank)
     codes, names = events.codes("category")
     of_host = lookup([name in HOST_RANGES for name in names], codes, missing=False)

@@ -232,7 +232,7 @@ class SmallMessages:
 
 
 REACHED = 0.75
-"""Large collectives inside a node reach about so much of the link."""
+"""Share of the link's bandwidth that large collectives inside a node usually reach."""
 
 
 class WideTensorParallel:

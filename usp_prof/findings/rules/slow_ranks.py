@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SLOW_COMPUTE = 1.05
 STEADY = 0.8
-"""A slow rank is slower in so many of its steps; one whose batches are longer now and then is not slow."""
+"""Share of steps in which a slow rank is slower; a rank with occasional longer batches is not slow."""
 
 
 class SlowRank:
@@ -72,7 +72,7 @@ class SlowRank:
 
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
-        """Compare each rank's compute with its peers'; several slow ones are one finding: mending one gains nothing."""
+        """Compare each rank's compute with its peers'; several slow ranks are one finding: fixing one gains nothing."""
         graph = graph_of(tables)
         slow = [
             candidate
@@ -273,7 +273,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
         f"Rank {culprit.rank} is late for {culprit.axis} collectives{often}: {cause}",
-        # Its lateness shows on an axis, and is of one only where that axis' link is slow.
+        # Lateness appears on an axis, but belongs to one only if that axis' link is slow.
         {"rank": culprit.rank} | ({"axis": culprit.axis} if why is Why.SLOW_LINK else {}),
         {
             "late_on": culprit.axis,

@@ -1,7 +1,7 @@
 """Rule on sequences of unequal lengths: micro-batches whose forward and backward take longer together.
 
-The time of each pass is set beside the mean of its rank, stage and step. Data makes both passes of a micro-batch
-longer; noise strikes either. In a step of three micro-batches
+The time of each pass is divided by the mean of its rank, stage and step. Data makes both passes of a micro-batch
+longer; noise affects either. In a step of three micro-batches
 
     forward    0.8  1.0  1.2
     backward   0.8  1.0  1.2     correlation 1: the sequences differ
@@ -170,7 +170,7 @@ def _measure_passes(graph: Graph, tables: TableSet) -> Passes:
     backward = np.bincount(pass_of_node, np.where(is_forward, 0, nodes.duration[rows]))
     home_of_pass = group_codes(*(column[first_node] for column in home))
     forward_mean, backward_mean = (_mean_at_home(home_of_pass, times) for times in (forward, backward))
-    # Compared are those that have others beside them at home, with both passes.
+    # Compare only passes of micro-batches with both passes, and with others in the same rank, stage and step.
     good = (np.bincount(home_of_pass)[home_of_pass] > 1) & (forward_mean > 0) & (backward_mean > 0)
     return Passes(
         rank=nodes.rank[rows[first_node]][good],
@@ -196,7 +196,7 @@ def _pass_number(graph: Graph, phase: Ints, rows: Ints) -> Ints:
     is_forward = phase[rows[order]] == FORWARD
     begins = np.append(False, is_forward[1:] & ~is_forward[:-1])
     number = np.empty(len(rows), np.int64)
-    number[order] = np.cumsum(begins)  # counts on over ranks and steps, which are told apart anyway
+    number[order] = np.cumsum(begins)  # numbers continue over ranks and steps, which are compared separately
     return number
 
 

@@ -150,7 +150,7 @@ BEST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """A rank with more than its share: its work over the group's mean, over all steps, and where that is seen."""
+    """A rank with more than its share: its work relative to the group's mean, over all steps, and the evidence."""
 
     rank: int
     ratio: float
@@ -177,8 +177,8 @@ def worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
 def everywhere(tables: TableSet, graph: Graph, rank: int) -> float:
     """Return how much longer a rank takes than its groups' median even in the tenth where it compares best.
 
-    Its work is told apart by the calls of its groups between which it lies, and by op and shapes. Where it is in no
-    group that shares work, it cannot be told from one that has more to do: infinity.
+    Work is compared between the same calls of its groups, by op and shapes. If the rank is in no group that shares
+    work, a slow rank and one with more work look the same: infinity.
     """
     least = float("inf")
     for axis in SHARED:
