@@ -1,1 +1,1 @@
-"""Communication of one rank: its parts (collectives, sends, receives), their peers, and the process groups of gloo."""
+"""Communication of one rank: its parts (collectives, sends, receives), their peers, and gloo's process groups."""

@@ -1,4 +1,4 @@
-"""Arguments of communication: what kernels, c10d ops and their ranges say of a collective."""
+"""Arguments of communication: data on a collective in kernels, c10d ops and their ranges."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _FIELDS = (
     Field("asynchronous", "Is asynchronized op", Kind.TEXT),
     Field("dims", "Input Dims", Kind.TEXT),
     Field("types", "Input type", Kind.TEXT),
-    # record_param_comms of 2023 and before has positions only: tensors, sequence, group, rank, name, splits, size.
+    # record_param_comms until 2023 has positional fields only: tensors, sequence, group, rank, name, splits, size.
     Field("old_sequence", "Concrete Inputs", item=1),
     Field("old_group", "Concrete Inputs", item=2),
-    Field("old_size", "Concrete Inputs", item=7),  # in newer forms something else stands there
+    Field("old_size", "Concrete Inputs", item=7),  # newer forms have other data there
     Field("newer", "Concrete Inputs", Kind.TEXT, item=8),
 )
 _KINDS = {field.name: field.kind for field in _FIELDS}
@@ -63,9 +63,9 @@ _SIZE_OF = {name: size for size, names in _BYTES.items() for name in names.split
 def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
     """Read the arguments of parts: each field from the first of a part's events that has it.
 
-    `first` and `others` have one event row a part, -1 where there is none.
+    `first` and `others` have one event row per part, -1 for none.
     """
-    # All events are read at once: those of `first`, then those of each of `others`.
+    # All events are read together: those of `first`, then those of each of `others`.
     read = _described(frame, np.concatenate([first, *others]))
     columns = {}
     for name, kind in _KINDS.items():
@@ -79,7 +79,7 @@ def arguments_of(frame: EventFrame, first: Ints, *others: Ints) -> pa.Table:
 
 
 def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]]]:
-    """Return each field of event rows as numbers or, of a text, as codes and the texts, of which one is empty.
+    """Return each field of event rows as numbers, or as codes and texts, one of which is empty.
 
     Rows of -1, and events without the field, get -1 or the code of the empty text.
     """
@@ -98,14 +98,14 @@ def _described(frame: EventFrame, rows: Ints) -> dict[str, tuple[Ints, list[str]
 
 
 def _spread(values: Ints, known: Ints, count: int, absent: int) -> Ints:
-    """Put values in their rows; the others are absent."""
+    """Put values into their rows; the other rows are absent."""
     out = np.full(count, absent, np.int64)
     out[known] = values
     return out
 
 
 def _modern(columns: dict[str, tuple[Ints, list[str]]]) -> dict[str, tuple[Ints, list[str]]]:
-    """Move what the oldest form keeps by position to where newer forms have it."""
+    """Move positional fields of the oldest form to the fields of newer forms."""
     size = columns["old_size"][0]
     old = (size >= limits.WORLD_SIZE.low) & (size <= limits.WORLD_SIZE.high)
     for name in ("newer", "name"):
@@ -135,8 +135,8 @@ def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
 
 
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
-    """Return bytes in and out, the element type, and whether bytes come from shapes, which describe only inputs."""
-    # By part: the elements and the type of its first input, and the type that the event names itself.
+    """Return bytes in and out, the element type, and whether bytes come from shapes, which only have inputs."""
+    # By part: elements and type of its first input, and the type named by the event.
     dims_code, dims = texts(table, "dims")
     count_by_shape = lookup([elements(text) for text in dims], dims_code, missing=-1)
     types_code, types = texts(table, "types")
@@ -155,19 +155,19 @@ def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:
 
 
 def size_of(dtype: str) -> int:
-    """Return the bytes of one element by the type's name as PyTorch writes it; -1 when the name is not known."""
+    """Return the bytes of one element by PyTorch's type name; -1 if unknown."""
     plain = dtype.removeprefix("c10::").removeprefix("torch.").strip().lower().replace(" ", "_")
     return _SIZE_OF.get(plain, -1)
 
 
 def elements(dims: str) -> int:
-    """Count the elements of the first input in "Input Dims" (of a tensor list all of its tensors); -1 when unknown."""
+    """Count the elements of the first input in "Input Dims" (all tensors of a tensor list); -1 if unknown."""
     try:
         shapes = json.loads(dims) if dims else []
         if not shapes:
             return -1
         first = shapes[0]
-        if not first:  # a scalar; what is no tensor has no type to give it a size
+        if not first:  # a scalar; without a tensor type the size is unknown
             return 1
         tensors = first if isinstance(first[0], list) else [first]
         count = sum(prod(tensor) for tensor in tensors)
@@ -183,7 +183,7 @@ def second_elements(dims: str) -> int:
 
 
 def _end_of_first(dims: str) -> int:
-    """Find where the first entry of a JSON list of lists ends."""
+    """Return the end of the first entry of a JSON list of lists."""
     depth = 0
     for place, letter in enumerate(dims):
         depth += (letter == "[") - (letter == "]")
@@ -193,7 +193,7 @@ def _end_of_first(dims: str) -> int:
 
 
 def first_shape(dims: str) -> str:
-    """Return the shape of the first input, of a tensor list that of its first tensor; empty when unknown."""
+    """Return the shape of the first input (the first tensor of a tensor list); empty if unknown."""
     try:
         first = json.loads(dims)[0] if dims else None
         while first and isinstance(first[0], list):

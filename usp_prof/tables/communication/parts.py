@@ -1,4 +1,4 @@
-"""Parts: the events that carry a rank's communication, before their groups and bytes are worked out.
+"""Parts: the events of a rank's communication, before groups and bytes are determined.
 
 GPU: each communication kernel. CPU: each gloo range, with the c10d op that posted it. Without either (a GPU job
 recorded without GPU events): the host ranges of `record_param_comms`.
@@ -34,7 +34,7 @@ RECORD = "record_param_comms"
 
 
 class Carrier(StrEnum):
-    """What carries the parts of a trace."""
+    """Kind of event for the parts of a trace."""
 
     KERNELS = "kernels"
     GLOO = "gloo"
@@ -43,38 +43,38 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Rows of the frame, by start: where each part runs, and who posted it."""
+    """Rows of the frame, by start: the event of each part, and its post."""
 
     row: Ints
-    """The event that carries the part; for host ranges the range."""
+    """Event of the part; for host ranges the range."""
     carrier: Carrier
     post: Ints
     """The c10d op or record_param_comms; -1 when unknown."""
     posted_track: Ints
-    """Thread that posted it, and when: marks around that moment tell what it was for."""
+    """Thread and time of the post: marks around it show the purpose."""
     posted_at: Ints
     arguments: pa.Table
-    """What the events say of each part (`communication.arguments`)."""
+    """Arguments of each part (`communication.arguments`)."""
     operation: NDArray[np.object_]
     library: NDArray[np.object_]
 
     def __len__(self) -> int:
-        """Count the parts."""
+        """Return the number of parts."""
         return len(self.row)
 
     @property
     def gloo(self) -> bool:
-        """The parts are gloo's ranges."""
+        """Whether the parts are gloo's ranges."""
         return self.carrier is Carrier.GLOO
 
     @property
     def on_host(self) -> bool:
-        """The parts are host ranges: no event of the communication itself is known."""
+        """Whether the parts are host ranges: the communication itself has no event."""
         return self.carrier is Carrier.HOST
 
 
 def find_parts(frame: EventFrame, links: Links) -> Parts:
-    """Find the parts of a trace."""
+    """Return the parts of a trace."""
     is_communication = links.kind == KINDS.index(WorkKind.COMMUNICATION)
     if is_communication.any():
         library = lookup(links.library.dictionary.to_pylist(), numbers_of(links.library.indices), missing="")
@@ -83,31 +83,31 @@ def find_parts(frame: EventFrame, links: Links) -> Parts:
     if len(gloo):
         return _from_gloo(frame, gloo)
     if len(links.work):
-        # Other device work was recorded: host calls without a kernel moved nothing (groups of one rank, waits).
+        # Other device work was recorded: host calls without a kernel transfer nothing (groups of one rank, waits).
         return _without_any(frame)
     return _from_host(frame)
 
 
 def communicator_streams(frame: EventFrame, parts: Parts) -> Ints:
-    """Return a number for the communicator that each kernel may belong to: its library and stream."""
+    """Return a number per kernel for its possible communicator: its library and stream."""
     libraries, library = np.unique(parts.library.astype(str), return_inverse=True)
     return (streams(frame, parts.row) + 1) * (len(libraries) + 1) + library
 
 
 def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[np.object_]) -> Parts:
-    """Make a part of each communication kernel; `work` are its places in `links`.
+    """Return a part per communication kernel; `work` has their indexes in `links`.
 
-    What the operation is comes from the first of these that knows it: the arguments of kernel, mark or record; the
-    names of the NCCL mark, of the c10d op, of the kernel; for a batch of sends and receives the pipeline's mark.
+    The operation comes from the first source that knows it: arguments of kernel, mark or record; the names of the NCCL
+    mark, the c10d op, the kernel; for a batch of sends and receives the pipeline's mark.
     """
     row, call = links.work[work], links.call[work]
     track = np.where(call >= 0, frame.track[call], -1)
     at = np.where(call >= 0, frame.start[call], frame.start[row])
-    # Rows of the ranges around the launch; -1 where there is none.
+    # Rows of the ranges around the launch; -1 for none.
     record = around(frame, ranges_of(frame, HOST_OPS, lambda name: name == RECORD), track, at)
     mark = around(frame, ranges_of(frame, MARKS, lambda name: name.startswith("nccl:")), track, at)
     c10d = around(frame, ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::")), track, at)
-    # A mark names the tensors themselves; the record around it only their list.
+    # A mark names the tensors; the record around it only their list.
     arguments = arguments_of(frame, row, mark, record)
     op = _named_operation(arguments)
     of_kernel = frame.by_name(row, _operation_of_kernel, object)
@@ -121,7 +121,7 @@ def _from_kernels(frame: EventFrame, links: Links, work: Ints, library: NDArray[
 
 
 def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
-    """Return the operation that "Collective name" says; "other" where it says none."""
+    """Return the operation in "Collective name"; "other" if there is none."""
     codes, names = texts(arguments, "name")
     return lookup([operation(name) if name else "other" for name in names], codes, missing="other")
 
@@ -129,9 +129,9 @@ def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
 def _as_others_of_the_stream(
     op: NDArray[np.object_], of_kernel: NDArray[np.object_], stream: Ints
 ) -> NDArray[np.object_]:
-    """Name SendRecv kernels of which nothing else is known as the others of their stream, where those agree.
+    """Assign unnamed SendRecv kernels the operation of the others on their stream, if those agree.
 
-    NCCL runs an all-to-all as a SendRecv kernel; what was launched before the window has no host call to say so.
+    NCCL runs an all-to-all as a SendRecv kernel; work launched before the window has no host call that names it.
     """
     is_exchange = of_kernel == "send_recv"
     for one in distinct(stream[is_exchange & (op == "send_recv")]).tolist():
@@ -147,7 +147,7 @@ def _operation_of_kernel(name: str) -> str:
 
 
 def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
-    """Make a part of each gloo range: its operation by arguments, else by the op that posted it, else by its name."""
+    """Return a part per gloo range; its operation is from arguments, the op that posted it, or its name."""
     of_range = frame.by_name(row, lambda name: operation(name.removeprefix("gloo:")), object)
     post = posts_of_gloo(frame, row, of_range)
     arguments = arguments_of(frame, row, post)
@@ -160,7 +160,7 @@ def _from_gloo(frame: EventFrame, row: Ints) -> Parts:
 
 
 def _from_host(frame: EventFrame) -> Parts:
-    """Make a part of each record of a communication, and of each NCCL mark that has no record around it."""
+    """Return a part per communication record, and per NCCL mark without a record around it."""
     record = ranges_of(frame, HOST_OPS, lambda name: name == RECORD)
     mark = ranges_of(frame, MARKS, lambda name: name.startswith("nccl:"))
     record_of_mark = around(frame, record, frame.track[mark], frame.start[mark])

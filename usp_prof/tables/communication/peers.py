@@ -1,8 +1,8 @@
-"""Peers: the rank on the other side of a send or receive, and exchanges that name none but that all ranks share.
+"""Peers: the other rank of a send or receive, and unnamed exchanges that all ranks share.
 
-A peer is taken in this order: as recorded; as the pipeline's mark around it says; from the rank within a group that
-c10d was given. `c10d::send` does not name the group. The peer is set only if one of the rank's groups fits (of those on
-the part's axis, if there are any); otherwise it stays unknown. NCCL's kernels name neither direction nor peer.
+Sources of a peer, in this order: the recorded peer; the pipeline's mark around it; the rank within a group that c10d
+received. `c10d::send` does not name the group. The peer is set only if one of the rank's groups fits (of those on the
+part's axis, if there are any); otherwise it stays unknown. NCCL's kernels name neither direction nor peer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DIRECTIONS = ("", "send", "recv")
 
 
 def direction(name: str) -> int:
-    """Return whether an annotation marks a send or a receive of the pipeline (place in the list of directions)."""
+    """Return whether an annotation marks a pipeline send or receive (index in the list of directions)."""
     mark = parse_mark(name)
     if mark is None or mark.area != "pp":
         return 0
@@ -51,7 +51,7 @@ def direction(name: str) -> int:
 
 
 def marked_transfers(frame: EventFrame, track: Ints, at: Ints) -> tuple[NDArray[np.object_], Ints]:
-    """Return for moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
+    """Return at moments on threads the direction (empty outside such marks) and the peer's global rank, or -1."""
     rows = frame.rows(*MARKS)
     kind = frame.by_name(rows, direction, np.int64)
     rows, kind = rows[kind > 0], kind[kind > 0]
@@ -74,15 +74,15 @@ _PEER_IN_GROUP = Field("peer", "Concrete Inputs", item=2)
 
 
 def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.DictionaryArray) -> Ints:
-    """Return the other side's global rank for each part; -1 for none or unknown."""
+    """Return the global rank of each part's peer; -1 for none or unknown."""
     source, destination = numbers(parts.arguments, "source"), numbers(parts.arguments, "destination")
     is_send = parts.operation == "send"
     is_directed = np.isin(parts.operation, _DIRECTED)
-    # As recorded. Some versions write the other side where the rank itself belongs: whichever is not this rank.
+    # As recorded. Some versions swap peer and own rank: take the one that is not this rank.
     usual, swapped = np.where(is_send, destination, source), np.where(is_send, source, destination)
     peer = np.where((usual >= 0) & (usual != frame.rank), usual, swapped)
     peer = np.where(peer == frame.rank, -1, peer)
-    # Else by the mark, else by the place within a group.
+    # Else by the mark, else by the index within a group.
     _, marked = marked_transfers(frame, parts.posted_track, parts.posted_at)
     peer = np.where((peer < 0) & is_directed & (marked != frame.rank), marked, peer)
     unknown = np.flatnonzero((peer < 0) & is_directed & (parts.post >= 0))
@@ -93,7 +93,7 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dict
 
 
 def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership: Membership) -> Ints:
-    """Return the peer of each post from its rank within a group, which is all that `c10d::send` was given; else -1."""
+    """Return the peer of each post from its rank within a group, the only argument of `c10d::send`; else -1."""
     place_in_group = frame.arguments(posts, (_PEER_IN_GROUP,))["peer"]
     keys = list(zip(axes, place_in_group.tolist(), strict=True))
     peer_of_key = {(axis, place): _only(membership.groups, frame.rank, axis, place) for axis, place in set(keys)}
@@ -101,36 +101,36 @@ def _from_groups(frame: EventFrame, posts: Ints, axes: Sequence[str], membership
 
 
 def _only(groups: Sequence[Group], rank: int, axis: str, place: int) -> int:
-    """Return the one global rank that a place within a group can mean; -1 when there are several or none."""
+    """Return the only global rank for an index within a group; -1 for several or none."""
     fitting = [group for group in groups if place >= 0 and rank in group.ranks and len(group.ranks) > max(place, 1)]
     of_axis = [group for group in fitting if group.axis == axis]
     peers = {group.ranks[place] for group in of_axis or fitting} - {rank}
     return peers.pop() if len(peers) == 1 else -1
 
 
-# Common exchanges: kernels of sends and receives that name no group and no peer, where all ranks share each of them.
+# Common exchanges: send and receive kernels without group and peer that all ranks share.
 #
-# NCCL runs an all-to-all by the kernel of sends. With device activity alone nothing names its members, nor whether it
-# is one: a pipeline's transfers, a ring's exchanges and two halves of the job look alike. One thing tells: whom a late
-# rank keeps waiting. Counted from the last, call k of every rank is one call of all ranks where
-#     - the ends of the members lie within microseconds of one another, once each rank's clock offset is taken out, and
-#     - whenever a single rank arrives clearly later than all others, none of the others ends before it arrives.
-# In a pipeline, a ring or two halves, a late rank holds up its neighbours alone. Where no rank is ever clearly late
-# the kernels stay without a group.
+# NCCL runs an all-to-all by the kernel of sends. Device activity alone does not show its members: a pipeline's
+# transfers, a ring's exchanges and two halves of the job look the same. The difference is which ranks a late rank
+# delays. Counted from the last, call k of every rank is one call of all ranks if
+#     - the ends of the members differ by microseconds after each rank's clock offset is removed, and
+#     - whenever one rank arrives clearly later than all others, none of the others ends before it arrives.
+# In a pipeline, a ring or two halves, a late rank delays only adjacent ranks. If no rank is ever clearly late, the
+# kernels stay without a group.
 
 _TOGETHER_NS = 100_000
 """Median distance of the ends of one call's members; 10 to 40 us were measured on four recorded ranks."""
 _LATE_NS = 10 * _TOGETHER_NS
-"""A rank that arrives this much later than all others is late beyond what distances of ends could mean."""
+"""A rank that arrives this much later than all others is late beyond clock differences."""
 _LEAST_LATE_CALLS = 3
 _LEAST_RANKS = 3
-"""Two ranks that exchange are a pipeline of two stages as well as an all-to-all of two."""
+"""Two ranks that exchange may be a pipeline of two stages or an all-to-all of two."""
 _HELD = 0.9
-"""Share of the calls with a late rank in which it holds up everybody; a profiler loses a kernel now and then."""
+"""Share of calls with a late rank in which it delays all others; a profiler occasionally loses a kernel."""
 
 
 def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source], list[HealthRow]]:
-    """Return nameless exchanges the group of all ranks, where it shows that all ranks share them."""
+    """Assign unnamed exchanges to the group of all ranks, if all ranks share them."""
     plain = dict(sources)
     if len(sources) < max(world, _LEAST_RANKS):
         return plain, []
@@ -149,7 +149,7 @@ def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source
 
 
 def nameless(collectives: Columns) -> Ints:
-    """List the rows that send and receive, and name neither a group nor a peer, by their start."""
+    """Return the send and receive rows that name neither a group nor a peer, by start."""
     names_nothing = collectives.matches("group", "") & (collectives["peer"] < 0)
     rows = np.flatnonzero(collectives.matches("op", "send_recv") & names_nothing)
     return sorted_by(collectives["start_ns"], rows)
@@ -157,7 +157,7 @@ def nameless(collectives: Columns) -> Ints:
 
 def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: int) -> bool:
     """Return whether the last `count` exchanges of all ranks are the same calls."""
-    # Both arrays: one row a rank, one column a call.
+    # Both arrays: one row per rank, one column per call.
     start = np.empty((len(sources), count), np.int64)
     end = np.empty_like(start)
     for place, (rank, source) in enumerate(sources.items()):
@@ -177,7 +177,7 @@ def _are_common(sources: Mapping[int, Source], rows: Mapping[int, Ints], count: 
 
 
 def _with_group(collectives: View, key: str, size: int) -> View:
-    """Put the nameless exchanges of one rank into the group of all ranks."""
+    """Put the unnamed exchanges of one rank into the group of all ranks."""
     columns = Columns(collectives)
     is_common = np.zeros(len(columns), bool)
     is_common[nameless(columns)] = True

@@ -1,4 +1,4 @@
-"""Posts: the c10d op that posted each of gloo's ranges, and look-ups of ranges by name and place."""
+"""Posts: the c10d op that posted each of gloo's ranges, and look-ups of ranges by name and position."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def ranges_of(frame: EventFrame, categories: tuple[str, ...], wanted: Callable[[
 
 
 def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
-    """Return the innermost of the ranges around each moment of a thread; -1 without any."""
+    """Return the innermost of the ranges around each moment of a thread; -1 for none."""
     inner = frame.nested(ranges).innermost(track, at)
     return np.asarray(np.where(inner >= 0, ranges[inner], -1), np.int64) if len(ranges) else inner
 
 
 def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:
-    """Name the operation by the name of an event; "other" for a row of -1."""
+    """Return the operation in an event's name; "other" for a row of -1."""
     result = np.full(len(rows), "other", dtype=object)
     known = rows >= 0
     result[known] = frame.by_name(rows[known], lambda name: operation(name.partition(":")[2] or name), object)
@@ -46,11 +46,11 @@ def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:
 
 
 def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints:
-    """Find the c10d op that posted each gloo range; -1 where it lies before the window.
+    """Return the c10d op that posted each gloo range; -1 if it is before the window.
 
-    1. Sends and receives begin inside their op, on its thread.
-    2. All others run on gloo's workers. Of one operation and size, ops and ranges follow each other in the same
-       order, so the k-th range belongs to the k-th op.
+    1. Sends and receives start inside their op, on its thread.
+    2. All others run on gloo's workers. For one operation and size, ops and ranges have the same order, so the k-th
+       range belongs to the k-th op.
     """
     posts = ranges_of(frame, HOST_OPS, lambda name: name.startswith("c10d::"))
     post_of_row = around(frame, posts, frame.track[row], frame.start[row])
@@ -59,7 +59,7 @@ def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints
         return post_of_row
     on_worker = np.flatnonzero((post_of_row < 0) & ~np.isin(op, P2P))
     op_of_post = operation_of(frame, free_posts)
-    op_of_post = np.where(op_of_post == "reduce_scatter", "all_reduce", op_of_post)  # gloo carries it out as one
+    op_of_post = np.where(op_of_post == "reduce_scatter", "all_reduce", op_of_post)  # gloo runs it as one
     kind_of_range = _operations_and_sizes(frame, row[on_worker], op[on_worker])
     kind_of_post = _operations_and_sizes(frame, free_posts, op_of_post)
     post_of_row[on_worker] = lookup(free_posts, _in_order_of_kind(kind_of_range, kind_of_post), missing=-1)
@@ -67,25 +67,25 @@ def posts_of_gloo(frame: EventFrame, row: Ints, op: NDArray[np.object_]) -> Ints
 
 
 def _in_order_of_kind(kind_of_range: NDArray[np.str_], kind_of_post: NDArray[np.str_]) -> Ints:
-    """Return for each range the place of its post: the k-th of a kind is posted by the k-th of that kind; -1: by none.
+    """Return the index of each range's post: the k-th range of a kind belongs to the k-th post of that kind; -1: none.
 
-    More ranges than posts of a kind: the first of them were posted before the window, so the last ones belong together.
+    If a kind has more ranges than posts, the first ranges were posted before the window, so the last ones are matched.
 
         ranges  A A B A     posts  A B A      gives  -1 0 1 2
     """
     kinds, code = np.unique(np.concatenate([kind_of_range, kind_of_post]), return_inverse=True)
     code_of_range, code_of_post = code[: len(kind_of_range)], code[len(kind_of_range) :]
-    # By kind: ranges that were posted before the window.
+    # By kind: number of ranges posted before the window.
     posted_before = np.bincount(code_of_range, minlength=len(kinds)) - np.bincount(code_of_post, minlength=len(kinds))
     nth_range = occurrence(code_of_range) - np.maximum(posted_before, 0)[code_of_range]
-    # One number for "the n-th of this kind", by which ranges find their posts; negative: none.
+    # One number for "the n-th of this kind", by which ranges and posts are matched; negative: none.
     stride = len(code) + 1
     wanted = np.where(nth_range >= 0, code_of_range * stride + nth_range, -1)
     return rows_of(code_of_post * stride + occurrence(code_of_post), wanted)
 
 
 def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
-    """Name operation and size of each event, the size in elements of the input, which c10d lists after the output."""
+    """Return operation and size of each event, the size in elements of the input, which c10d lists after the output."""
     dims, texts = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     first_list = lookup([elements(text) for text in texts], dims, missing=-1)
     second_list = lookup([second_elements(text) for text in texts], dims, missing=-1)
@@ -96,33 +96,33 @@ def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]
     return np.char.add(np.char.add(op.astype(str), " "), size.astype(str))
 
 
-# Late waits: posted transfers (gloo) that were over before anybody waited for them.
+# Late waits: posted transfers (gloo) that ended before the program waited for them.
 #
-# gloo's range of a send or receive lasts from its post until its handle is waited for. Where a rank computed
-# meanwhile, the range ends when the compute does, which says nothing of the link:
+# gloo's range of a send or receive lasts from its post until the wait for its handle. If a rank computes meanwhile,
+# the range ends with the compute, which is no evidence about the link:
 #
 #         rank 0    F1 |post send...........................................|wait
 #         rank 1    |post recv ..... F0 computes ..... |wait, at once: the data has been there for an unknown time
 #
-# So a part is *asked late* when its range ends right after the rank's own compute, or right after another part that
-# was under way (waits stand in a row: the first of them was waited for, the others were answered at once).
+# So a part is *asked late* if its range ends directly after the rank's own compute, or directly after another part in
+# flight (in a series of waits only the first one waits, and the others return immediately).
 
 ANSWER_NS = 300_000
-"""Between the end of compute and the answer of a wait that need not wait, Python and gloo take up to this."""
+"""Maximum time that Python and gloo need between the end of compute and the answer of a completed wait."""
 ANSWER_SHARE = 0.03
-"""On busy cores they take longer: up to this share of what the part lasts, which a prediction may then be wrong by."""
+"""On busy cores they need more: up to this share of the part's duration, which then adds to the error."""
 
 
 def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tuple[Flags, Ints]:
-    """Return which of one rank's posted parts were asked late, and which part was waited for first in each one's turn.
+    """Return which of a rank's posted parts were waited for late, and the first part waited for in each series.
 
-    `compute_end` holds the ends of the rank's compute, in any order; `lasting` how long each part takes.
+    `compute_end` has the ends of the rank's compute, in any order; `lasting` the duration of each part.
     """
     first = first_of_turn(start, end)
     late = first != np.arange(len(start))
     if not len(compute_end):
         return late, first
-    # By part: the compute that is the last to end before the part does, and when; -1 where none ends before.
+    # By part: the last compute that ends before the part, and its end; -1 for none.
     before = last_by(compute_end, np.arange(len(compute_end)), by=end)
     computed_until = compute_end[before]
     soon = np.maximum(ANSWER_NS, (ANSWER_SHARE * lasting).astype(np.int64))
@@ -131,12 +131,12 @@ def asked_late(start: Ints, end: Ints, compute_end: Ints, lasting: Ints) -> tupl
 
 
 def first_of_turn(start: Ints, end: Ints) -> Ints:
-    """Return for each part of one rank the first of those that end right one after another while it was under way."""
+    """Return for each part of one rank the first of its series: parts that end one after another while in flight."""
     order = np.argsort(end, kind="stable")
-    # By place in that order: whether the part was under way when the one before it ended, and was answered at once.
+    # By position in that order: whether the part was in flight when the previous one ended, and returned immediately.
     follows = np.zeros(len(end), dtype=bool)
     follows[1:] = (np.diff(end[order]) <= ANSWER_NS) & (end[order[:-1]] > start[order[1:]])
-    # By place too: where its turn began.
+    # By position too: the start of its series.
     place = np.arange(len(end))
     turn = np.maximum.accumulate(np.where(follows, 0, place))
     first = np.empty(len(end), np.int64)

@@ -1,4 +1,4 @@
-"""Axis names: the parallel axis that a group's description or a mark stands for, as data."""
+"""Axis names: the parallel axis of a group's description or a mark, as data."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a group's description tells."""
+    """Contents of a group's description."""
 
     axis: Axis = Axis.UNKNOWN
-    """Axis that the group's communication belongs to; unknown for a product that serves several."""
+    """Axis of the group's communication; unknown for a product that serves several."""
     sizes: bool = False
-    """The group spans its axis and nothing else but `cp`, so its size tells that of the axis."""
+    """The group spans only its axis (and `cp`), so its size is that of the axis."""
     product: tuple[Axis, ...] = ()
-    """The axes that a product spans, where its communication belongs to none of them alone."""
+    """The axes that a product group spans, if its communication belongs to no single one."""
 
 
 _NOTHING = Described()
 
-# Mesh dimensions of PyTorch's DeviceMesh, with or without "mesh_" before them: torchtitan, accelerate, verl, our
-# recorder. `fsdp`, `dp_cp` and `loss` hold whole context groups, which the mesh divides by.
+# Mesh dimensions of PyTorch's DeviceMesh, with or without the prefix "mesh_": torchtitan, accelerate, verl, this
+# recorder. `fsdp`, `dp_cp` and `loss` contain whole context groups, by whose size the mesh divides them.
 _DIMENSIONS = {
     Described(Axis.DP_REPLICATE, sizes=True): r"dp_replicate|replicate|hsdp_replicate|ddp",
     Described(Axis.DP_SHARD, sizes=True): r"dp_shard(_cp)?|fsdp|shard|zero[123]?",
@@ -42,21 +42,21 @@ _DIMENSIONS = {
     Described(Axis.DP): r"edp|dp_mod_ep",
     Described(Axis.TP, sizes=True): r"tp|tensor|model|(tensor|model|slice)_parallel(_group)?",
     Described(Axis.TP): r"etp",
-    # A dimension of its own called "sp" is Ulysses' (accelerate, verl): tensor parallelism needs none for its sequence.
+    # A separate dimension "sp" is Ulysses' (accelerate, verl): sequence parallelism with tp has no own dimension.
     Described(Axis.CP, sizes=True): r"cp|sp|context|ring|ulysses|seq|sequence|(context|sequence)_parallel(_group)?",
     Described(Axis.PP, sizes=True): r"pp|pipe|pipeline|stage|(pipe|pipeline)_parallel(_group)?",
     Described(Axis.EP, sizes=True): r"ep|expert|moe|expert_parallel(_group)?",
     Described(Axis.WORLD): r"world",
 }
 
-# The groups of Megatron-Core's parallel_state (0.6 to 0.16), without what tells copies apart (_GLOO, _AG, _L0).
+# The groups of Megatron-Core's parallel_state (0.6 to 0.16), without the suffixes of copies (_GLOO, _AG, _L0).
 _MEGATRON = {
     Described(Axis.DP, sizes=True): r"DATA_PARALLEL_GROUP(_WITH_CP)?",
     Described(Axis.DP): r"(INTRA|INTER)_PARTIAL_DATA_PARALLEL_GROUP(_WITH_CP)?|"
     r"((INTRA|INTER)_PARTIAL_)?EXPERT_DATA_PARALLEL_GROUP|DATA_MODULO_EXPERT_PARALLEL_GROUP(_WITH_CP)?|"
     r"HIERARCHICAL_(EXPERT_)?DATA_PARALLEL_GROUP(_WITH_CP)?|WEIGHT_GRADIENT_COMM_GROUP",
     Described(Axis.EP, sizes=True): r"EXPERT_(MODEL_)?PARALLEL_GROUP",
-    # The dispatchers send tokens over the experts and their tensor parallel ranks at once.
+    # The dispatchers send tokens over the experts and their tensor-parallel ranks in one call.
     Described(Axis.EP): r"EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP|TENSOR_AND_EXPERT_PARALLEL_GROUP",
     Described(Axis.CP, sizes=True): r"CONTEXT_PARALLEL_GROUP",
     Described(Axis.CP): r"HIERARCHICAL_CONTEXT_PARALLEL_GROUP|HYBRID_DP_CP_GROUP_\d+",
@@ -90,18 +90,18 @@ _LIBRARY_MARKS = (
 
 @cache
 def described(description: str) -> Described:
-    """Read a group's description; nothing is told by "default_pg", "undefined" and names that are not known."""
+    """Parse a group's description; "default_pg", "undefined" and unknown names contain no axis."""
     plain = _COPY.sub("", description.removeprefix("mesh_"))
     return next((meaning for meaning, pattern in _COMPILED if pattern.fullmatch(plain)), _NOTHING)
 
 
 def axis_of_description(description: str) -> Axis:
-    """Return the axis that a group's description tells; `unknown` when it tells none."""
+    """Return the axis in a group's description; `unknown` if it has none."""
     return described(description).axis
 
 
-# Autograd functions of libraries, which stand as host ops around their communication. Names that serve several axes
-# (Megatron's and DeepSpeed's `_AllToAll`) are left out.
+# Autograd functions of libraries, which are host ops around their communication. Names that serve several axes
+# (Megatron's and DeepSpeed's `_AllToAll`) are omitted.
 _LIBRARY_FUNCTIONS = (
     # Megatron's tensor_parallel/mappings.py, cross_entropy.py and layers.py; nanotron's async linear layers
     (
@@ -123,13 +123,13 @@ _FUNCTIONS = tuple((axis, re.compile(rf"({names})(Backward)?")) for axis, names 
 
 @cache
 def axis_of_function(name: str) -> Axis | None:
-    """Read the axis of a library's autograd function; `None` for any other host op."""
+    """Return the axis of a library's autograd function; `None` for any other host op."""
     return next((axis for axis, pattern in _FUNCTIONS if pattern.fullmatch(name)), None)
 
 
 @cache
 def axis_of_mark(name: str) -> Axis | None:
-    """Read the axis of an annotation around a communication; `None` when it tells of none."""
+    """Return the axis of an annotation around communication; `None` if it names none."""
     mark = parse_mark(name)
     if mark is not None:
         # A pipeline action encloses the whole forward pass: only its transfers are the pipeline's communication.
@@ -140,7 +140,7 @@ def axis_of_mark(name: str) -> Axis | None:
 
 
 def axis_of_marks(frame: EventFrame, track: Ints, at: Ints) -> Ints:
-    """Return the axis (place in `Axis`) of the innermost telling mark around each moment of a thread; -1 for none."""
+    """Return the axis (index in `Axis`) of the innermost mark with an axis at each moment of a thread; -1 for none."""
     axes = [*Axis]
 
     def place(name: str) -> int:

@@ -1,12 +1,12 @@
-"""Process groups of gloo's workers, where no event names a group.
+"""Process groups of gloo's workers, if no event names a group.
 
-gloo gives each process group worker threads of its own, made in the order of the groups, and a worker serves one group
-alone. So all that ran on a worker speaks for its group: how much gathers grow (the group's size), the marks around
-what was posted, the kind of operation; and workers of later groups have higher numbers. Dynamic programming finds the
-assignment that fits best on one rank, marked as inferred.
+gloo gives each process group its own worker threads, created in the order of the groups, and a worker serves only one
+group. So the work on a worker is evidence for its group: the growth of gathers (the group's size), the marks around
+posts, the kind of operation. Workers of later groups have higher numbers. Dynamic programming finds the best assignment
+on one rank, marked as inferred.
 
-Over all ranks there is more to see: members of a group run the same operations. A group whose members did not is
-wrong; where for each of them exactly one other set of ranks did, it was these.
+All ranks together give more evidence: members of a group run the same operations. A group whose members did not is
+wrong; if for each of them exactly one other set of ranks did, that set is the group.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import Source
 
     _State = tuple[int, int]
-    """Which group a worker has, and whether it is the group's `_FIRST` or `_SECOND` worker."""
+    """Group of a worker, and whether it is the group's `_FIRST` or `_SECOND` worker."""
     OperationsOfRank = Mapping[int, Counter[tuple[str, int]]]
 
 
 _IMPOSSIBLE = -1e9
-# Points for each operation that an axis is known for (above zero) or hardly ever runs (below); none: it says nothing.
+# Points for operations typical (positive) or untypical (negative) of an axis; others are no evidence.
 _FITS = {
     "all_to_all": {Axis.EP: 2.0, Axis.CP: 1.0, Axis.TP: -1.0, Axis.PP: -2.0},
     "all_gather": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.DP_REPLICATE: -1.0},
@@ -58,7 +58,7 @@ _FIRST, _SECOND = 1, 2
 
 @dataclass(slots=True)
 class _Worker:
-    """What ran on one worker thread."""
+    """The work of one worker thread."""
 
     thread: int
     rows: list[int] = field(default_factory=list)
@@ -68,15 +68,15 @@ class _Worker:
 
 
 def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) -> Ints:
-    """Return for each part the place of its group in `groups`; -1 where nothing fits."""
-    # Places in `groups` of those that this rank is a member of, in the order in which they were made.
+    """Return the index of each part's group in `groups`; -1 if none fits."""
+    # Indexes in `groups` of this rank's groups, in order of creation.
     candidates = [place for place, group in enumerate(groups) if group.size > 1 and frame.rank in group.ranks]
     candidates.sort(key=lambda place: _made(groups[place].name))
     group_of_part = _of_transfers(frame, parts, groups, candidates)
     workers = _workers(frame, parts)
     if not candidates or not workers:
         return group_of_part
-    # One row a worker, one column a candidate.
+    # One row per worker, one column per candidate.
     scores = [[_score(worker, groups[place]) for place in candidates] for worker in workers]
     for worker, choice, of_worker in zip(workers, _assign(scores), scores, strict=True):
         if of_worker[choice] > 0:
@@ -85,13 +85,13 @@ def groups_of_workers(frame: EventFrame, parts: Parts, groups: Sequence[Group]) 
 
 
 def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], candidates: list[int]) -> Ints:
-    """Return sends and receives the one group of their mark's axis; without a mark they are the pipeline's."""
+    """Return the group of sends and receives: the only one of their mark's axis; without a mark, the pipeline's."""
     axes = [*Axis]
     world = [place for place in candidates if groups[place].description == "default_pg"]
-    # By axis: the place of its only group, -1 for none or several; the last entry is for parts without a mark.
+    # By axis: the index of its only group, -1 for none or several; the last entry is for parts without a mark.
     only_group = np.full(len(axes) + 1, -1, np.int64)
     for number, axis in enumerate(axes):
-        # An axis that spans the whole job has no group of its own: it is the default group.
+        # An axis that spans the whole job uses the default group.
         fitting = [place for place in candidates if groups[place].axis == axis] or world
         if len({groups[place].ranks for place in fitting}) == 1:
             only_group[number] = fitting[0]
@@ -101,12 +101,12 @@ def _of_transfers(frame: EventFrame, parts: Parts, groups: Sequence[Group], cand
 
 
 def _made(name: str) -> tuple[int, str]:
-    """Sort groups by when they were made: PyTorch numbers them."""
+    """Sort groups by creation: PyTorch numbers them."""
     return (int(name), "") if name.isdigit() else (1 << 60, name)
 
 
 def _workers(frame: EventFrame, parts: Parts) -> list[_Worker]:
-    """Gather what ran on each worker thread, by the thread's number."""
+    """Return the work of each worker thread, by thread number."""
     collective = np.flatnonzero(~np.isin(parts.operation, P2P))
     threads = frame.texts("thread", parts.row[collective]).tolist()
     growth = _growth(frame, parts, collective)
@@ -141,13 +141,13 @@ def _growth(frame: EventFrame, parts: Parts, rows: Ints) -> Ints:
 
 
 def _ratio(first: int, second: int) -> int:
-    """Divide the larger by the smaller; -1 unless that is a whole number above one."""
+    """Divide the larger by the smaller; -1 unless the result is an integer above one."""
     low, high = sorted((first, second))
     return high // low if low > 0 and high % low == 0 and high > low else -1
 
 
 def _score(worker: _Worker, group: Group) -> float:
-    """Return how well a group fits what ran on a worker; not above zero when nothing speaks for it."""
+    """Return how well a group fits a worker's operations; not above zero without evidence."""
     if worker.sizes and worker.sizes.most_common(1)[0][0] != group.size:
         return _IMPOSSIBLE
     total = worker.operations.total()
@@ -163,8 +163,8 @@ def _score(worker: _Worker, group: Group) -> float:
 def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
     """Choose a group for each worker, in order and at most two workers each, with the highest sum of scores.
 
-    `scores` has one row a worker and one column a group. Dynamic programming, worker by worker: of each state (group,
-    and whether the worker is its first or second) the highest sum of scores up to this worker is kept.
+    `scores` has one row per worker and one column per group. Dynamic programming over workers: for each state (group,
+    and first or second worker) the highest sum of scores so far is kept.
 
         scores [[2, 1], [3, 1], [0, 2]]    groups 0, 0, 1: the sum is 2 + 3 + 2
     """
@@ -173,7 +173,7 @@ def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
     for group, score in enumerate(scores[0]):
         best[group, _FIRST] = score
         best[group, _SECOND] = _IMPOSSIBLE * 10
-    # By worker from the second on, and state: the state of the worker before it.
+    # By worker from the second on, and state: the state of the previous worker.
     origins: list[dict[_State, _State]] = []
     for score_of_group in scores[1:]:
         previous = _best_previous(best)
@@ -189,13 +189,13 @@ def _assign(scores: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _best_previous(best: Mapping[_State, float]) -> dict[_State, tuple[float, _State]]:
-    """Return for each state of a worker the best state of the worker before it, behind its sum of scores.
+    """Return for each state of a worker the best state of the previous worker, after its sum of scores.
 
-    A group's second worker comes behind its first. A group's first worker comes behind whichever state of an earlier
-    group has the highest sum.
+    A group's second worker follows its first. A group's first worker follows the state of an earlier group with the
+    highest sum.
     """
     previous: dict[_State, tuple[float, _State]] = {}
-    best_of_earlier: tuple[float, _State] = (_IMPOSSIBLE * 100, (0, _FIRST))  # nothing comes before the first group
+    best_of_earlier: tuple[float, _State] = (_IMPOSSIBLE * 100, (0, _FIRST))  # no group precedes the first
     for group in sorted({group for group, _ in best}):
         previous[group, _FIRST] = best_of_earlier
         previous[group, _SECOND] = (best[group, _FIRST], (group, _FIRST))
@@ -206,15 +206,16 @@ def _best_previous(best: Mapping[_State, float]) -> dict[_State, tuple[float, _S
 
 
 _SAME_SHARE = 0.9
-"""Share of what ran that members have in common; where recording begins or ends in between, the rest differs."""
+"""Minimum share of operations that members have in common; the rest differs if a recording starts or ends in between.
+"""
 _EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "barrier")
-"""Operations of equal size on all members. What else there is (gathers, scatters) told the group's size itself."""
+"""Operations with equal sizes on all members. The others (gathers, scatters) show the group's size themselves."""
 
 
 def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[int, Source]:
     """Return the ranks' tables with groups that their members' operations do not contradict."""
     operations = _operations(sources)
-    # By rank: the right group for the key of each wrong one.
+    # By rank: the correct group for the key of each wrong one.
     instead: dict[int, dict[str, Group]] = {}
     for group in groups:
         ran = {rank: counts for rank, counts in operations.get(group.key, {}).items() if rank in group.ranks}
@@ -223,7 +224,7 @@ def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[in
             continue
         others = {rank: _other(rank, ran, group, groups) for rank in ran}
         known = {rank: other for rank, other in others.items() if other is not None}
-        if len(known) == len(ran):  # one that was recorded for a part of the time contradicts nothing
+        if len(known) == len(ran):  # a partly recorded group contradicts nothing
             for rank, other in known.items():
                 instead.setdefault(rank, {})[group.key] = other
     regrouped_sources = dict(sources)
@@ -234,7 +235,7 @@ def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[in
 
 
 def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tuple[str, int]]]]:
-    """Count by group and rank the operations (with their bytes) that ran in groups that no event named."""
+    """Count the operations (with their bytes) by group and rank, for groups that no event names."""
     counted: dict[str, dict[int, Counter[tuple[str, int]]]] = {}
     for rank, source in sources.items():
         columns = Columns(source.view("collectives"))
@@ -250,13 +251,13 @@ def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tu
 
 
 def _agree(ran: OperationsOfRank, ranks: Iterable[int]) -> bool:
-    """Return whether these ranks ran the same."""
+    """Return whether these ranks ran the same operations."""
     first, *others = (ran[rank] for rank in ranks)
     return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in others)
 
 
 def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Group]) -> Group | None:
-    """Find the one other set of ranks that ran the same as this rank; of its groups the one that was made first."""
+    """Return the only other set of ranks that ran the same as this rank; of its groups, the first created."""
     fitting = [
         group
         for group in groups
@@ -268,11 +269,11 @@ def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Grou
 
 
 def _with_groups(collectives: View, instead: Mapping[str, Group]) -> View:
-    """Put one rank's collectives into other groups; `instead` gives the right group by the key of the wrong one."""
+    """Assign one rank's collectives to other groups; `instead` has the correct group by the key of the wrong one."""
     columns = Columns(collectives)
     codes, keys = columns.codes("group")
     is_moved = ~columns.matches("op", *P2P) & columns.satisfies("group", instead.__contains__)
-    # By code of the group as it was: the new key's place in `names`, and the new group's size.
+    # By code of the old group: the new key's index in `names`, and the new group's size.
     new_keys = [instead[key].key if key in instead else key for key in keys]
     names = list(dict.fromkeys([*keys, *new_keys]))
     new_code = np.array([names.index(key) for key in new_keys], np.int64)

@@ -1,7 +1,7 @@
-"""Axis of each process group, over all ranks: by description, manifest, ranks, marks, and only then inference.
+"""Axis of each process group, over all ranks: by description, manifest, ranks, marks, and finally inference.
 
-`resolve` settles the axes from what all ranks say together; `apply` then gives each rank's tables the settled groups
-and axes, table by table when they are asked for.
+`resolve` determines the axes from all ranks together. `apply` then puts the groups and axes into each rank's tables, on
+demand and table by table.
 """
 
 from __future__ import annotations
@@ -48,14 +48,13 @@ _NAMES = {"fsdp": Axis.DP_SHARD, "efsdp": Axis.DP_SHARD, "sp": Axis.TP, "etp": A
 
 
 def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[AxisLayout, list[HealthRow]]:
-    """Settle every group's axis from what all ranks say together.
+    """Determine every group's axis from all ranks together, by the first source with an answer.
 
-    The first of these that says something decides:
-      description  PyTorch's name of the group, such as mesh_tp
-      manifest     the recorder's entry for these ranks
-      ranks        the one axis of the declared mesh along which the members differ
-      mark         ranges around the group's traffic, such as pp::F
-      inference    what the traffic carries and when; where two axes fit, the axis stays unknown
+    description  PyTorch's name of the group, such as mesh_tp
+    manifest     the recorder's entry for these ranks
+    ranks        the one axis of the declared mesh along which the members differ
+    mark         ranges around the group's traffic, such as pp::F
+    inference    content and times of the traffic; if two axes fit, the axis stays unknown
     """
     parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
     groups = {group.key: group for group in seen(sources)}
@@ -65,7 +64,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     whole = job_group(parts, groups.values(), world, hosts_of(sources))
     if whole is not None:
         groups.setdefault(whole.key, whole)
-    # Traffic and guesses by group; "" stands for traffic of no known group, which the job's group takes over.
+    # Traffic and guesses by group; "" is traffic without a known group, which is added to the job's group.
     traffic = traffic_of(parts)
     guesses = inferred(traffic, groups.values())
     ungrouped = guesses.get("", Inferred())
@@ -93,7 +92,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
-    """Return the number of ranks of the job as the traces tell it; -1 when they do not."""
+    """Return the number of ranks of the job according to the traces; -1 if unknown."""
     return max(
         (row["world_size"] for source in sources.values() for row in source.table("ranks").to_pylist()), default=-1
     )
@@ -105,7 +104,7 @@ def hosts_of(sources: Mapping[int, Source]) -> dict[int, str]:
 
 
 def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
-    """Return a product group the one of its axes whose group has the same ranks: the others have size 1 there."""
+    """Assign a product group to the only axis whose group has the same ranks: the other axes have size 1 there."""
     if group.axis != Axis.UNKNOWN or len(group.ranks) < 2:
         return group
     product = described(group.description).product
@@ -115,7 +114,7 @@ def _of_one_axis(group: Group, groups: Iterable[Group]) -> Group:
 
 
 def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
-    """Find the manifest's entry of a group: the same ranks, and the same name where both have one."""
+    """Return the manifest's entry of a group: the same ranks, and the same name if both have one."""
     if manifest is None:
         return None
     of_same_ranks = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
@@ -126,7 +125,7 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
 
 
 def _divided(groups: Iterable[Group], world: int) -> bool:
-    """Return whether the job has axes that do not span it: what spans it then is no axis, but their product."""
+    """Return whether the job has axes that do not span it: a group that spans it is then a product of axes."""
     return any(1 < group.size < world and group.axis_source == AxisSource.DESCRIPTION for group in groups)
 
 
@@ -164,7 +163,7 @@ def _axis_named(name: str) -> Axis:
 
 
 def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | None:
-    """Find the one axis of the declared mesh along which these ranks differ and which they fill."""
+    """Return the one axis of the declared mesh along which these ranks differ and which they fill."""
     if manifest is None or not manifest.coordinates or len(ranks) < 2:
         return None
     places = [manifest.coordinates.get(str(rank)) for rank in ranks]
@@ -173,7 +172,7 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
     known = [place for place in places if place is not None]
     differing = [name for name in known[0] if len({place.get(name) for place in known}) > 1]
     axes = [name for name in differing if name in [*Axis]]
-    # An expert axis borrows ranks from the others, so its coordinate varies along with theirs.
+    # An expert axis uses ranks of other axes, so its coordinate varies with theirs.
     axes = [name for name in axes if name != Axis.EP] or axes
     if len(axes) != 1 or len(ranks) != manifest.mesh.get(axes[0], len(ranks)):
         return None
@@ -181,41 +180,41 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
 
 
 def _axis_of_namesakes(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | None:
-    """Find the one axis that the manifest's groups of these very ranks serve: trainers make a second group of them."""
+    """Return the one axis of the manifest's groups with exactly these ranks: trainers create second groups of them."""
     if manifest is None:
         return None
     names = {name for entry in manifest.groups if tuple(entry.ranks) == ranks for name in entry.axes}
     return _axis_named(*names) if len(names) == 1 else None
 
 
-# Each rank's tables with the settled groups and axes.
+# Each rank's tables with the run's groups and axes.
 
 TRUSTED = (AxisSource.DESCRIPTION, AxisSource.MANIFEST, AxisSource.RANKS)
 
 
 @dataclass(frozen=True, slots=True)
 class AxisLayout:
-    """The topology, and what each part's axis and group become by it."""
+    """The topology, and the resulting axis and group of each part."""
 
     topology: Topology
     allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Axes that a group serves, where the manifest lists several; a mark may choose among them."""
+    """Axes of a group, if the manifest lists several; a mark may choose among them."""
     whole: str = ""
-    """Key of the group that parts without any group belong to; empty when that cannot be known."""
+    """Key of the group for parts without a group; empty if unknown."""
     ungrouped: str = Axis.UNKNOWN.value
-    """Axis of the parts without a group, as inferred."""
+    """Inferred axis of the parts without a group."""
     world: int = -1
-    """How many ranks the job has."""
+    """Number of ranks of the job."""
 
 
 def apply(sources: Mapping[int, Source], layout: AxisLayout) -> dict[int, Source]:
-    """Wrap each rank's tables so that groups and axes are as the layout says; done on demand, table by table."""
+    """Wrap each rank's tables so that groups and axes follow the layout, on demand and table by table."""
     common = Common(layout)
     return {rank: _Resolved(source, common) for rank, source in sources.items()}
 
 
 class _Resolved(ChangedSource):
-    """One rank's tables with the run's groups and axes in them."""
+    """One rank's tables with the run's groups and axes."""
 
     def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
         collectives = _Collectives(source, layout)
@@ -228,35 +227,35 @@ class _Resolved(ChangedSource):
         self._collectives = collectives
 
     def let_go(self) -> None:
-        """Forget the collectives as well: they are made again."""
+        """Drop the collectives as well; they are built again on demand."""
         super().let_go()
         self._collectives.let_go()
 
 
 class _Collectives:
-    """One rank's collectives with the settled axes, made when they are first asked for."""
+    """One rank's collectives with the run's axes, built on demand."""
 
     def __init__(self, source: Source, layout: Common[AxisLayout]) -> None:
         self._source, self._layout = source, layout
         self._made: View | None = None
 
     def __call__(self, _: View) -> View:
-        """Return them, whatever lies beneath."""
+        """Return the collectives, independent of the source's state."""
         return self.made()
 
     def made(self) -> View:
-        """Return them."""
-        made = self._made  # another thread may let go of them meanwhile
+        """Return the collectives."""
+        made = self._made  # another thread may drop them meanwhile
         if made is None:
             made = self._made = _collectives(self._source.view("collectives"), self._layout.value)
         return made
 
     def let_go(self) -> None:
-        """Forget them."""
+        """Drop the collectives."""
         self._made = None
 
     def __reduce__(self) -> tuple[type, tuple[Source, Common[AxisLayout]]]:
-        """Carry what they are made of: a worker makes them anew."""
+        """Pickle the inputs only: a worker builds the collectives again."""
         return _Collectives, (self._source, self._layout)
 
 
@@ -278,10 +277,10 @@ def _groups(view: View, layout: Common[AxisLayout]) -> View:
 
 
 def _collectives(view: View, layout: AxisLayout) -> View:
-    """Put the settled axes in: a trusted group decides, but a mark may choose among the axes that the group serves."""
+    """Set the run's axes: a trusted group decides, but a mark may choose among the group's axes."""
     groups = {group.key: group for group in layout.topology.groups}
     columns = Columns(view)
-    # Rows that are alike in all that decides are settled once: by kind of row, the new key, axis and source.
+    # Rows with the same inputs are computed once: by kind of row, the new key, axis and source.
     deciding = [columns.codes(name) for name in ("group", "axis", "axis_source", "op", "library")]
     kinds, kind_of_row = combinations(*(codes for codes, _ in deciding))
     keys, axes, sources = [], [], []
@@ -314,7 +313,7 @@ def _collectives(view: View, layout: AxisLayout) -> View:
 def _part_axis(
     group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...], layout: AxisLayout
 ) -> tuple[str, str]:
-    """Settle one part: a trusted group decides, then a mark, then what the group is inferred to be."""
+    """Return the axis of one part: from a trusted group, else a mark, else the group's inferred axis."""
     marked = source == AxisSource.MARK
     if group is not None and group.axis_source in TRUSTED and group.axis != Axis.WORLD:
         if marked and axis in allowed:
@@ -337,7 +336,7 @@ def _axes_of_activities(activities: View, collectives: View) -> pa.Array:
 
 
 def _coded(values: Sequence[str], rows: np.ndarray | None = None) -> pa.Array:
-    """Make a text column whose rows have these values, codes in the order in which they come up first."""
+    """Return a text column with these values, with codes in order of first use."""
     code_of = {value: code for code, value in enumerate(dict.fromkeys(values))}
     codes = np.array([code_of[value] for value in values], np.int64)
     return coded(*by_appearance(codes if rows is None else codes[rows], list(code_of)))

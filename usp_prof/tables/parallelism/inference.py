@@ -1,4 +1,4 @@
-"""Inference: the axis of communication that nobody named, from what it carries. Where two axes fit: unknown.
+"""Inference: the axis of communication without a name, from its content. If two axes fit: unknown.
 
 `docs/axes.md` lists for each inference the evidence that it needs and the counter-example that it refuses.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """An axis and why; unknown without a reason where nothing tells it."""
+    """An axis and the reason; unknown without a reason if there is no evidence."""
 
     axis: Axis = Axis.UNKNOWN
     reason: str = ""
@@ -34,7 +34,7 @@ class Inferred:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """What the parts of one kind have in common."""
+    """Common properties of the parts of one kind."""
 
     op: str
     phase: str
@@ -42,17 +42,17 @@ class Kind:
     bytes: int
     """-1: unknown."""
     posted: bool
-    """It is known from where the host posted it; not so of what was launched before the window."""
+    """Whether the host post is known; it is not for work launched before the window."""
 
     @property
     def late(self) -> bool:
-        """It was posted in the backward pass or around the optimizer."""
+        """Whether it was posted in the backward pass or around the optimizer."""
         return self.phase in {"backward", "optimizer"}
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What ran in one group, over all ranks."""
+    """Communication of one group, over all ranks."""
 
     kinds: Counter[Kind] = field(default_factory=Counter)
     marks: Counter[str] = field(default_factory=Counter)
@@ -62,7 +62,7 @@ class Traffic:
 
     @property
     def marked(self) -> str:
-        """The axis that marks give to at least half of the parts; empty without one."""
+        """The axis that marks name for at least half of the parts; empty without one."""
         if not self.marks:
             return ""
         axis, count = self.marks.most_common(1)[0]
@@ -77,7 +77,7 @@ class Traffic:
 
 
 def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
-    """Gather the traffic of every group by its key; that without a group by the empty key."""
+    """Return the traffic of every group by its key; the empty key is for traffic without a group."""
     traffic_of_group: dict[str, Traffic] = {}
     for columns in ranks.values():
         if not len(columns):
@@ -85,7 +85,7 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
         texts = [columns.codes(name) for name in ("group", "op", "phase", "shape", "axis", "axis_source")]
         is_posted = (columns["op_event"] >= 0) | (columns["phase"] != "")
         size = columns["in_bytes"]
-        # Parts that are alike in all of these are counted at once.
+        # Parts with equal values are counted together.
         alike = group_codes(*(codes for codes, _ in texts), size, is_posted.astype(np.int64))
         counts = np.bincount(alike).tolist()
         for row, count in zip(first_rows(alike).tolist(), counts, strict=True):
@@ -95,7 +95,7 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
             if source == AxisSource.MARK:
                 traffic.marks[axis] += count
         group, keys = texts[0]
-        # One entry for each step of each group.
+        # One entry per step of each group.
         group_of_step = group[first_rows(group_codes(group, columns["step"]))]
         for code, steps in enumerate(np.bincount(group_of_step, minlength=len(keys)).tolist()):
             if not steps:
@@ -109,9 +109,9 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
 
 
 def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[str, Inferred]:
-    """Infer the axis of each group's traffic; groups that are laid out alike and do the same are judged as one.
+    """Infer the axis of each group's traffic; groups with the same layout and traffic are judged together.
 
-    The groups 0-7 and 8-15 serve one axis: what one of them tells holds for both.
+    The groups 0-7 and 8-15 serve one axis: evidence from one of them holds for both.
     """
     ranks = {group.key: group.ranks for group in groups}
     alike: dict[object, list[str]] = {}
@@ -139,14 +139,14 @@ def infer(traffic: Traffic) -> Inferred:
 
 
 def made_for(library: str) -> Inferred:
-    """Return the axis that a library's kernels serve, whatever they carry."""
+    """Return the axis of a library's kernels, independent of their content."""
     return _MADE_FOR.get(library, Inferred())
 
 
 def of_operation(axis: str, op: str, *, everyone: bool) -> str:
-    """Return apart what shares one inferred group: it may serve another axis than its other operations.
+    """Return traffic of one inferred group separately if it may serve another axis than the group's other operations.
 
-    Beside a pipeline's sends, the collectives of the job's own group are the job's (a loss to log, a norm).
+    With a pipeline's sends, the collectives of the job's group are for the whole job (a loss to log, a norm).
     """
     if axis == Axis.WORLD and op in P2P:
         return Axis.UNKNOWN.value
@@ -164,7 +164,7 @@ def _pipeline(traffic: Traffic) -> Inferred:
 def _gradients(traffic: Traffic) -> Inferred:
     """Infer data parallelism: gradients are reduced in the backward pass or around the optimizer, never in forward.
 
-    Scalars (a norm, a loss) say nothing. A reduction once a step beside sends may be that of tied embeddings.
+    Scalars (a norm, a loss) are no evidence. One reduction per step next to sends may be that of tied embeddings.
     """
     known = {kind: n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS and kind.posted}
     large = {kind: n for kind, n in known.items() if kind.bytes < 0 or kind.bytes >= _SCALARS}
@@ -180,7 +180,7 @@ def _gradients(traffic: Traffic) -> Inferred:
 
 
 def _activations(traffic: Traffic) -> Inferred:
-    """Infer tensor parallelism: activations are reduced many times a step, with the same sizes forward and backward.
+    """Infer tensor parallelism: activations are reduced many times per step, with equal sizes in forward and backward.
 
     Statistics (batch norm, the balance of experts) are small; gradients are not reduced in forward.
     """
@@ -198,11 +198,11 @@ def _activations(traffic: Traffic) -> Inferred:
     often = sum(shared.values()) >= _OFTEN * max(traffic.steps, 1)
     if not often or _weight(shared) < _MOST * _weight(known):
         return Inferred()
-    return Inferred(Axis.TP, "the same sizes are reduced in forward and in backward, many times a step")
+    return Inferred(Axis.TP, "the same sizes are reduced in forward and in backward, many times per step")
 
 
 def _weight(kinds: Mapping[Kind, int]) -> int:
-    """Sum bytes, or count where a size is unknown."""
+    """Sum bytes; if a size is unknown, count instead."""
     if any(kind.bytes < 0 for kind in kinds):
         return sum(kinds.values())
     return sum(kind.bytes * count for kind, count in kinds.items())
@@ -225,13 +225,13 @@ _SERVES = {
 _SCALARS = 4096
 """Bytes below which a message is a norm, a loss or a flag."""
 _ACTIVATIONS = 64 << 10
-"""Bytes from which a tensor that is reduced in forward is an activation and not a statistic."""
+"""Bytes above which a tensor reduced in forward is an activation, not a statistic."""
 _OFTEN = 8
 _NEARLY_ALL = 0.95
 _MOST = 0.8
 
 
-# Axis health: the rows that say which axes are inferred and why, and which communication has none.
+# Axis health: rows with inferred axes and their reasons, and communication without an axis.
 
 _HINT = "name groups (group_desc) to have it exact"
 
@@ -239,7 +239,7 @@ _HINT = "name groups (group_desc) to have it exact"
 def axis_health(
     groups: Iterable[Group], traffic: Mapping[str, Traffic], parts: Mapping[int, Columns], ungrouped: Inferred
 ) -> list[HealthRow]:
-    """Return one row for each reason by which axes were inferred, and one for what has no axis."""
+    """Return one row per reason of inferred axes, and one for communication without an axis."""
     used = [group for group in groups if group.key in traffic]
     by_reason: dict[tuple[str, str], list[str]] = {}
     for group in used:
@@ -270,6 +270,6 @@ def _inferred(detail: str, count: int) -> HealthRow:
 
 
 def _few(keys: list[str]) -> str:
-    """List the first groups, with long lists of ranks cut short."""
+    """List the first groups, with long lists of ranks shortened."""
     short = [key if len(key) <= 40 else f"{key[:30]}...{key.rsplit(',', 1)[-1]}" for key in keys[:4]]
     return ", ".join(short) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")

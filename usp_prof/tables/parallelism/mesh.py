@@ -1,11 +1,12 @@
-"""Mesh: the size of each parallel axis and every rank's place on it, as the manifest declares or the groups show.
+"""Mesh: the size of each parallel axis and every rank's coordinates, from the manifest or the groups.
 
-From groups the mesh is worked out in steps:
-  1. Each rank's place on an axis is its place within its group of that axis. Groups that hold whole context groups
-     (fsdp = dp_shard x cp) count those: ranks 0,1,2,3 over the context groups 0,1 and 2,3 are 2 places, not 4.
-  2. An axis has the size that all ranks agree on. `dp` gives way to `dp_shard` x `dp_replicate` where these are known.
-  3. The sizes multiply to the world size, and no two ranks share a place; else no mesh is shown. `ep` borrows ranks
-     from the other axes and stands apart: its size divides the world's.
+From groups the mesh is derived in three steps.
+
+1. A rank's coordinate on an axis is its index in its group of that axis. Groups that contain whole context groups (fsdp
+   = dp_shard x cp) count those: ranks 0,1,2,3 with the context groups 0,1 and 2,3 have 2 coordinates, not 4.
+2. An axis has the size that all ranks agree on. `dp` is replaced by `dp_shard` x `dp_replicate` if these are known.
+3. The product of the sizes is the world size, and no two ranks share coordinates; else no mesh is shown. `ep` uses
+   ranks of the other axes and is separate: its size divides the world size.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ _DATA = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of the whole job, beside its groups."""
+    """Facts about the whole job, besides its groups."""
 
     ranks: Sequence[int]
-    """The ranks that were read."""
+    """Ranks that were read."""
     world: int
-    """How many ranks the job has; -1 when unknown."""
+    """Number of ranks of the job; -1 if unknown."""
     pipelines: Sequence[tuple[int, ...]] = ()
-    """Sets of ranks that send to one another, where an inferred pipeline needs them."""
+    """Sets of ranks that send to one another, if an inferred pipeline needs them."""
 
     @property
     def complete(self) -> bool:
-        """All ranks of the job were read."""
+        """Whether all ranks of the job were read."""
         return self.world == len(self.ranks)
 
 
 def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[Topology, str]:
-    """Lay out the mesh: as the manifest declares it, else as the groups show it; and say why none is shown."""
+    """Return the mesh from the manifest, else from the groups, or the reason why there is none."""
     if manifest is not None and manifest.mesh:
         return _declared(groups, job.ranks, manifest), ""
     everyone = sorted({*job.ranks, *(rank for group in groups for rank in group.ranks)})
@@ -59,14 +60,14 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
         if group.axis in PARALLEL_AXES and _sizes_axis(group):
             for rank in group.ranks:
                 groups_of_rank[rank].append(group)
-    # By rank and axis: the rank's place and the axis' size, (-1, -1) where its groups contradict one another.
+    # By rank and axis: the rank's coordinate and the axis' size, (-1, -1) if its groups contradict one another.
     places = {rank: _places(rank, groups_of_rank[rank], job) for rank in everyone}
-    # Only of a rank that was read are all groups known.
+    # All groups are known only for ranks that were read.
     sizes, reason = _sizes([places[rank] for rank in job.ranks], job.world if job.world > 0 else len(everyone))
     if reason:
         return Topology(groups=tuple(groups)), reason
     axes = {axis: size for axis, size in sizes.items() if size > 1}
-    # A rank of which only some places are known has none: of a single file, the others' places are not known.
+    # A rank with some unknown coordinates gets none: a single file does not show those of other ranks.
     sizes_beside_ep = {axis: size for axis, size in axes.items() if axis != Axis.EP}
     shown = {
         rank: MappingProxyType({axis: own[axis][0] for axis in axes if axis in own})
@@ -94,15 +95,15 @@ def _declared(groups: list[Group], ranks: Iterable[int], manifest: Manifest) -> 
 
 
 def _places(rank: int, own: list[Group], job: Job) -> dict[str, tuple[int, int]]:
-    """Find a rank's place on each axis and the axis' size; (-1, -1) where its groups contradict one another."""
+    """Return a rank's coordinate on each axis and the axis' size; (-1, -1) if its groups contradict one another."""
     context_groups = [set(group.ranks) for group in own if group.axis == Axis.CP]
     context: set[int] = max(context_groups, key=len, default=set())
-    # By axis: the place and size that each of the rank's groups shows; one of them, if they agree.
+    # By axis: the coordinate and size from each of the rank's groups; one of them if they agree.
     shown: dict[str, set[tuple[int, int]]] = {}
     for axis in PARALLEL_AXES:
         of_axis = [group for group in own if group.axis == axis]
         described_ones = [group for group in of_axis if group.axis_source == AxisSource.DESCRIPTION]
-        # A group that is described as the axis' counts before those whose axis was inferred or marked.
+        # A group whose description names the axis has priority over inferred or marked ones.
         for group in described_ones or of_axis:
             ranks = _pipeline(rank, group, job) if axis == Axis.PP else group.ranks
             shown.setdefault(axis, set()).add(_place(rank, ranks, context if axis in _DATA else set()))
@@ -110,16 +111,16 @@ def _places(rank: int, own: list[Group], job: Job) -> dict[str, tuple[int, int]]
 
 
 def _sizes_axis(group: Group) -> bool:
-    """Return whether a group spans its axis and nothing else."""
+    """Return whether a group spans only its axis."""
     if group.axis_source == AxisSource.DESCRIPTION:
         return described(group.description).sizes
     return group.axis_source != AxisSource.RANKS
 
 
 def _pipeline(rank: int, group: Group, job: Job) -> tuple[int, ...]:
-    """Return the ranks of a rank's pipeline; none where they cannot be told.
+    """Return the ranks of a rank's pipeline; none if unknown.
 
-    An inferred pipeline may be one of several that share a group: then only who sends to whom tells its ranks.
+    An inferred pipeline may be one of several that share a group: then only the senders and receivers show its ranks.
     """
     if group.axis_source not in {AxisSource.INFERRED, AxisSource.MARK}:
         return group.ranks
@@ -129,9 +130,9 @@ def _pipeline(rank: int, group: Group, job: Job) -> tuple[int, ...]:
 
 
 def _place(rank: int, ranks: Sequence[int], context: set[int]) -> tuple[int, int]:
-    """Return a rank's place among these ranks and their number, counted in whole context groups where they hold such.
+    """Return a rank's index among these ranks and their number, counted in whole context groups if they contain any.
 
-    Rank 2 of ranks 0,1,2,3 has place 2 of 4; with its context group 2,3 among them, place 1 of 2.
+    Rank 2 of ranks 0,1,2,3 has index 2 of 4; with its context group 2,3 among them, index 1 of 2.
     """
     if rank not in ranks:
         return -1, -1
@@ -171,8 +172,8 @@ def _shared(places: Sequence[Mapping[str, int]]) -> bool:
 
 
 def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
-    """Find the sets of ranks that send to one another, directly or through others."""
-    # By rank: the ranks that it is known to be tied to so far. Ranks that are tied have the same set.
+    """Return the sets of ranks that send to one another, directly or through others."""
+    # By rank: the ranks connected to it so far. Connected ranks share one set.
     together = {rank: {rank} for rank in parts}
     for rank, columns in parts.items():
         peers = np.unique(columns["peer"][columns.matches("op", *P2P)])
@@ -182,10 +183,10 @@ def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
     return sorted({tuple(sorted(ranks)) for ranks in together.values() if len(ranks) > 1})
 
 
-# Job group: the group of the whole job, where it is the only one that communication without a group can belong to.
+# Job group: the group of the whole job, if communication without a group can belong to no other.
 #
-# Kernels of old traces, and of libraries beside NCCL, name no group. They belong to the whole job where
-#     - every group that the traces name spans the job, or
+# Kernels of old traces, and of libraries other than NCCL, name no group. They belong to the whole job if
+#     - every group in the traces spans the job, or
 #     - the job has two ranks, of which one was read, or
 #     - all ranks were read, ran the same operations in order, and ended each of them together: members of a collective
 #         leave it within microseconds, while two groups of half the job that do the same work drift apart.
@@ -193,20 +194,20 @@ def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
 _TOGETHER_NS = 100_000
 """Median distance of the ends of one collective's members; 1 to 63 us were measured on five recorded jobs."""
 _TOGETHER_ELSEWHERE_NS = 20_000
-"""The same, once the distance of two hosts' clocks has been taken out."""
+"""The same, after the difference between two hosts' clocks is removed."""
 _DEVICE_CLOCKS_NS = 2_000_000
 """Device timestamps are corrected to the host's clock to well below this."""
 _OVERLAPPING = 0.8
 """Share of the collectives that overlap on two ranks; recordings of 4 to 8 ranks have 0.9 to 1."""
 _PAIR = 2
 _ALIGNMENTS = 64
-"""Places that are tried where one rank's recording is a stretch of another's."""
+"""Number of positions tried if one rank's recording is a section of another's."""
 
 
 def job_group(
     parts: Mapping[int, Columns], groups: Iterable[Group], world: int, hosts: Mapping[int, str]
 ) -> Group | None:
-    """Find the group that parts without any belong to."""
+    """Return the group of parts without a group."""
     bare = {rank: columns.take(columns.matches("group", "")) for rank, columns in parts.items()}
     has_transfers = any(columns.matches("op", *P2P).any() for columns in bare.values())
     size = len(parts) if world < 1 else world
@@ -217,7 +218,7 @@ def job_group(
     if named - {everyone}:
         return None
     if not named:
-        # No group says that the job communicates as a whole: the ranks' operations must.
+        # No group shows that the whole job communicates: use the ranks' operations.
         is_complete = len(parts) == size
         is_whole = _together(bare, hosts) if is_complete else size == _PAIR
         if not is_whole:
@@ -226,14 +227,14 @@ def job_group(
 
 
 def _together(bare: Mapping[int, Columns], hosts: Mapping[int, str]) -> bool:
-    """Return whether all ranks ran the same, at the same time."""
+    """Return whether all ranks ran the same operations at the same time."""
     longest = max(bare, key=lambda rank: len(bare[rank]))
     host = hosts.get(longest, "")
     return all(_tied(bare[longest], columns, same_host=hosts.get(rank, "") == host) for rank, columns in bare.items())
 
 
 def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
-    """Return whether a rank's operations are those of the longest recording, or a stretch of them, and end with them.
+    """Return whether a rank's operations are those of the longest recording, or a section of them, with the same ends.
 
     The median distance of the ends is the distance of the clocks, and is taken out first. On one host, only the
     timestamps of two devices can differ, and by little.
@@ -258,11 +259,11 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
 
 
 def _places_of_sequence(sequence: list[str], whole: list[str]) -> list[int]:
-    """Find where a sequence of operations stands within a longer one, overlapping places too.
+    """Return the positions of a sequence of operations in a longer one, including overlapping ones.
 
     _places_of_sequence(["a", "b"], ["a", "b", "a", "b"]) == [0, 2]
     """
     pattern, text = f" {' '.join(sequence)} ", f" {' '.join(whole)} "
-    # A look-ahead matches without moving on, so that places may overlap.
+    # A look-ahead matches without consuming text, so positions may overlap.
     letters = [match.start() for match in re.finditer(f"(?={re.escape(pattern)})", text)][:_ALIGNMENTS]
     return [text[:letter].count(" ") for letter in letters]
