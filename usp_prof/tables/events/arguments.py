@@ -1,8 +1,8 @@
-"""Fields of event arguments: read out of the JSON text of many events at once.
+"""Fields of event arguments, parsed from the JSON text of many events at once.
 
-The fields that a table asks for are declared (`Field`); one msgspec type is made of them. Numbers come typed out of one
-decode. Texts, and what lies inside lists, are few distinct values in a program that does the same again and again:
-each event keeps a code, and each distinct value is read once.
+The fields that a table needs are declared (`Field`), and one msgspec type is built from them. Numbers are typed by one
+decode. Texts and list contents have few distinct values in a repetitive program: each event keeps a code, and each
+distinct value is parsed once.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 
 _NUMBERS = {Kind.INT: (int, -1, np.int64), Kind.FLOAT: (float, math.nan, np.float64)}
-"""Kinds of numbers: the type to decode, what stands for an absent one, and the type of the column."""
+"""Kinds of numbers: decoded type, value if absent, and column type."""
 _ROWS = 1 << 10
-"""Events decoded at once: what is made of more falls out of the processor's cache."""
+"""Events decoded at once: results for more events do not fit in the processor's cache."""
 _SPAN = 16 << 20
-"""Bytes of argument text after which its pages are let go: the text may lie in a file."""
+"""Bytes of argument text after which its pages are released: the text may be in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One argument: the column to make of it, its JSON key, and its kind; `item` is the place in the list behind it."""
+    """One argument: its column, JSON key and kind; `item` is an index in the list."""
 
     name: str
     key: str
     kind: Kind = Kind.INT
     item: int | None = None
     within: limits.Range = limits.NUMBER
-    """The range of a whole number; outside of it, it counts as absent."""
+    """Valid range of an integer; values outside count as absent."""
 
 
 def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...]) -> dict[str, Any]:
     """Read fields of some rows: integers and floats as NumPy arrays, texts as Arrow dictionary arrays.
 
-    Absent ones are -1, NaN or empty. Arguments that are no JSON object count as empty.
+    Absent values are -1, NaN or empty. Arguments that are not a JSON object count as empty.
     """
     columns = _FieldColumns(fields)
     order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
@@ -65,13 +65,13 @@ def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...])
         for begin in range(0, len(near), _ROWS):
             columns.add(taken(args, near[begin : begin + _ROWS]))
         let_go()
-    # Row numbers in the order in which they were asked for: row `order[k]` was read as number k.
+    # Row numbers in the requested order: row `order[k]` was read as number k.
     place = None if order is None else np.argsort(order)
     return {field.name: columns.column(field, place) for field in fields}
 
 
 def _near(args: pa.ChunkedArray, ascending: Ints) -> list[Ints]:
-    """Cut ascending rows into those that lie within `_SPAN` bytes of each other."""
+    """Split ascending rows into groups within `_SPAN` bytes."""
     if not len(ascending):
         return []
     rows_in_span = max(int(_SPAN / max(args.nbytes / len(args), 1)), 1)
@@ -79,11 +79,11 @@ def _near(args: pa.ChunkedArray, ascending: Ints) -> list[Ints]:
 
 
 class _FieldColumns:
-    """The columns of some fields, grown batch by batch."""
+    """Columns of some fields, extended batch by batch."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         keys = [field.key for field in fields]
-        # A key is decoded as a number if one field alone asks for it, and not for an item of its list.
+        # A key is decoded as a number if exactly one field needs it, and not as a list item.
         number_kinds = {
             field.key: field.kind
             for field in fields
@@ -98,7 +98,7 @@ class _FieldColumns:
         self._codes: dict[str, list[NDArray[np.int32]]] = {key: [] for key in self._text_keys}
 
     def add(self, batch: pa.Array) -> None:
-        """Append the fields of some arguments; best no more than `_ROWS`."""
+        """Append the fields of some arguments, ideally at most `_ROWS`."""
         sizes, joined = _sizes_and_text(batch)
         is_written = sizes > 0
         decoded = self._decoder.decode(joined, sizes[is_written])
@@ -112,7 +112,7 @@ class _FieldColumns:
             self._codes[key].append(self._coded(key, texts, is_written))
 
     def _coded(self, key: str, texts: Sequence[msgspec.Raw], is_written: Flags) -> NDArray[np.int32]:
-        """Return for each event the code of the JSON text of a key."""
+        """Return for each event the code of a key's JSON text."""
         if not texts or (texts[0] is ABSENT and texts.count(ABSENT) == len(texts)):
             return np.zeros(len(is_written), np.int32)
         codes = np.fromiter(map(self._texts[key].__getitem__, map(bytes, texts)), np.int32, len(texts))
@@ -136,7 +136,7 @@ class _FieldColumns:
 
 @cache
 def _decoder(numbers: tuple[tuple[str, Kind], ...], text_keys: tuple[str, ...]) -> ArgumentDecoder:
-    """Make the decoder of some keys: `number0`, `number1`, ... and `text0`, `text1`, ... in their order."""
+    """Return the decoder of some keys: `number0`, `number1`, ... and `text0`, `text1`, ... in their order."""
     fields: list[Any] = []
     for place, (key, kind) in enumerate(numbers):
         type_, absent, _ = _NUMBERS[kind]
@@ -147,7 +147,7 @@ def _decoder(numbers: tuple[tuple[str, Kind], ...], text_keys: tuple[str, ...]) 
 
 
 def _value(text: bytes, item: int | None) -> object:
-    """Decode a JSON text, or one item of the list that it is; `None` where there is nothing."""
+    """Decode a JSON text, or one item of a JSON list; `None` if absent."""
     try:
         value = msgspec.json.decode(text) if text else None
     except DECODE_ERRORS:
@@ -158,14 +158,14 @@ def _value(text: bytes, item: int | None) -> object:
 
 
 def _text(value: object) -> str:
-    """Write a value without spaces between its parts; a text as it is, nothing as an empty one."""
+    """Format a value as JSON without spaces; a text unchanged, an absent value as an empty text."""
     if value is None or isinstance(value, str):
         return plain_text(value)
     return msgspec.json.encode(value).decode()
 
 
 def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArray:
-    """Make a column of texts by their codes; texts that are alike become one, in order of their first code."""
+    """Return a column of texts from codes; equal texts are merged, in order of their first code."""
     used = np.flatnonzero(np.bincount(codes, minlength=len(values)))
     distinct = Codes()
     code_of_value = np.zeros(len(values), np.int32)
@@ -174,7 +174,7 @@ def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArra
 
 
 def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:
-    """Return the sizes of texts in bytes, and all of them one behind the other."""
+    """Return the sizes of texts in bytes, and their concatenation."""
     if not len(batch):
         return np.zeros(0, np.int64), memoryview(b"")
     dtype = np.int64 if pa.types.is_large_string(batch.type) else np.int32

@@ -1,7 +1,7 @@
-"""Classification of events: a device event's kind of work and library, and the phase that a host moment lies in.
+"""Classification of events: kind and library of device work, and the phase of moments on the host.
 
-Kinds and libraries follow the rules in the TOML file beside this; phases (forward, backward, optimizer) follow
-marks and autograd.
+Kinds and libraries follow the rules in the TOML file of this folder; phases (forward, backward, optimizer) follow marks
+and autograd.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: a name in which the pattern is found is work of this kind, by this library."""
+    """One rule: a name that matches the pattern is work of this kind, by this library."""
 
     pattern: re.Pattern[str]
     kind: WorkKind
@@ -53,7 +53,7 @@ class Rule:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the rules in order; the first that matches decides."""
+    """Return the rules in order; the first match decides."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     return tuple(
         Rule(re.compile(r["pattern"]), WorkKind(r["kind"]), r.get("library", ""), r["why"]) for r in data["rule"]
@@ -61,8 +61,10 @@ def rules() -> tuple[Rule, ...]:
 
 
 _MANY = 500
-"""Names from which Arrow's engine (RE2) is faster, whose patterns cost 10 ms to compile. 100,000 names of 400 letters
-take 2 s there and 52 s one by one."""
+"""Number of names above which Arrow's engine (RE2) is faster, although its patterns take 10 ms to compile.
+
+100,000 names of 400 letters take 2 s there, and 52 s one by one.
+"""
 
 
 def classify(names: Sequence[str]) -> list[tuple[WorkKind, str]]:
@@ -87,7 +89,7 @@ def _classified(name: str) -> tuple[WorkKind, str]:
     return next(((rule.kind, rule.library) for rule in rules() if rule.pattern.search(name)), _OTHER)
 
 
-# Names of operations in kernels and in "Collective name", from the most telling part; the order matters.
+# Names of operations in kernels and in "Collective name", most specific first; the order matters.
 _OPERATIONS = (
     ("reduce_scatter", r"reduce_?scatter"),
     ("all_gather", r"all_?gather"),
@@ -107,7 +109,7 @@ _COMPILED = tuple((op, re.compile(pattern, re.IGNORECASE)) for op, pattern in _O
 
 @cache
 def operation(text: str) -> str:
-    """Name the operation that a kernel, c10d op, mark or collective name tells of; "other" for none."""
+    """Return the operation of a kernel, c10d op, mark or collective name; "other" for none."""
     if _EXPERTS.search(text):
         return "all_to_all"
     for op, pattern in _COMPILED:
@@ -123,7 +125,7 @@ KINDS = [kind.value for kind in WorkKind]
 
 
 def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
-    """Return for device work which kind it is (place in `KINDS`) and whose library's."""
+    """Return kind (index in `KINDS`) and library of device work."""
     category, names = frame.codes("category")
     codes, texts = frame.codes("name")
     used, name = numbered(codes.take(rows))
@@ -145,11 +147,11 @@ _OPTIMIZER = re.compile(r"Optimizer\.step#|\W*optimi[sz]er(?:[ _-]?step)?\W*\Z",
 _FORWARD = re.compile(r"\W*forward\W*\Z|\w*\.forward\Z|Forward \d+\Z", re.IGNORECASE)
 _BACKWARD = re.compile(r"\W*backward\W*\Z|Backward \d+\Z", re.IGNORECASE)
 ENGINE = "autograd::engine::evaluate_function"
-"""How the ops of the autograd engine begin, one a node that it evaluates."""
+"""Prefix of ops of the autograd engine, one per evaluated node."""
 
 
 def phase_of_mark(name: str) -> int:
-    """Return which phase an annotation stands for (place in the list of phases); 0 for none."""
+    """Return the phase of an annotation (index in the list of phases); 0 for none."""
     mark = parse_mark(name)
     if mark is not None:
         if mark.area == "pp":
@@ -163,14 +165,14 @@ def phase_of_mark(name: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseFinder:
-    """Lookup of the phase at a time on a thread: inside the autograd engine, or by the marks around it."""
+    """Lookup of the phase at a time on a thread: inside the autograd engine, or from marks."""
 
     _marks: Tracks
     _meaning: Ints
     _engine: Tracks
 
     def at(self, track: Ints, start: Ints) -> Ints:
-        """Return the phases of moments (places in `PHASES`)."""
+        """Return the phases of moments (indexes in `PHASES`)."""
         inner = self._marks.innermost(track, start)
         phase = np.where(inner >= 0, np.r_[self._meaning, 0][inner], 0)
         inside = self._engine.innermost(track, start) >= 0
@@ -178,7 +180,7 @@ class PhaseFinder:
 
 
 def phases_of(frame: EventFrame) -> PhaseFinder:
-    """Gather what tells phases in a trace."""
+    """Return the phase lookup of a trace."""
     marks = frame.rows(*MARKS)
     meaning = frame.by_name(marks, phase_of_mark, np.int64)
     marks, meaning = marks[meaning > 0], meaning[meaning > 0]
@@ -188,5 +190,5 @@ def phases_of(frame: EventFrame) -> PhaseFinder:
 
 
 def phases(frame: EventFrame, track: Ints, start: Ints) -> Ints:
-    """Return for moments on threads in which phase they lie (places in `PHASES`)."""
+    """Return the phases of moments on threads (indexes in `PHASES`)."""
     return phases_of(frame).at(track, start)

@@ -34,7 +34,7 @@ MARKS = ("user_annotation",)
 
 
 class EventFrame:
-    """The events of one rank. Rows are positions in the events table; texts stay coded until asked for."""
+    """The events of one rank. Rows are indexes in the events table; texts stay coded until needed."""
 
     def __init__(self, raw: RawTrace, rank: int) -> None:
         self.raw = raw
@@ -43,10 +43,10 @@ class EventFrame:
         self._texts: dict[str, tuple[Ints, list[str]]] = {}
         self._categories: dict[str, Ints] = {}
         self.odd_values: Counter[str] = Counter()
-        """How many values of each argument were outside of its range, among those read so far."""
+        """Number of values outside their range, by argument, among those read so far."""
 
     def __len__(self) -> int:
-        """Count the events."""
+        """Return the number of events."""
         return len(self._columns)
 
     @property
@@ -71,7 +71,7 @@ class EventFrame:
 
     @cached_property
     def duration(self) -> Ints:
-        """Durations by row; what has none counts as empty."""
+        """Durations by row; 0 if absent."""
         return np.maximum(self.ints("dur_ns"), 0)
 
     @cached_property
@@ -80,7 +80,7 @@ class EventFrame:
         return self.start + self.duration
 
     def shorten(self, rows: Ints, duration: Ints) -> None:
-        """Take other durations for some rows; for whoever finds them wrong, before anything is built on them."""
+        """Replace durations of some rows that are wrong, before any table is built."""
         changed = self.duration.copy()
         changed[rows] = duration
         self.duration = changed
@@ -121,27 +121,27 @@ class EventFrame:
         return self._categories[name]
 
     def in_order_of_time(self, rows: Ints) -> Ints:
-        """Sort rows by start; equal starts by duration and identity, so that the order in the file is irrelevant.
+        """Sort rows by start; equal starts by duration and identity, so that the file's order is irrelevant.
 
-        Old traces have whole microseconds, where launches that follow each other seem to start together.
+        Old traces have whole microseconds, so consecutive launches seem to start together.
         """
         return rows[sorted_rows(self.start.take(rows), self.duration.take(rows), *self._identity(rows))]
 
     def _identity(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return what tells rows of equal times apart: the ids count up in the order of execution, outer ops first."""
+        """Return what distinguishes rows with equal times: ids increase in order of execution, outer ops first."""
         name = self._name_rank.take(self.codes("name")[0].take(rows))
         return self.ints("correlation", rows), self.ints("external_id", rows), name
 
     @cached_property
     def _name_rank(self) -> Ints:
-        """Place of each name code in alphabetical order."""
+        """Index of each name code in alphabetical order."""
         names = self.codes("name")[1]
         rank = np.empty(len(names), np.int64)
         rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
         return rank
 
     def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
-        """Map the names of rows through a function that sees each distinct name once."""
+        """Map the names of rows by a function that gets each distinct name once."""
         codes, values = self.codes("name")
         own = codes.take(rows)
         used = np.zeros(len(values), dtype=bool)
@@ -152,7 +152,7 @@ class EventFrame:
         return table.take(own)
 
     def text(self, name: str, rows: Ints) -> pa.DictionaryArray:
-        """Return a text column of some rows with only the texts that occur there."""
+        """Return a text column of some rows with only their texts."""
         codes, values = self.codes(name)
         return compact(codes.take(rows), values)
 
@@ -162,12 +162,12 @@ class EventFrame:
         return lookup(values, codes[rows], missing="")
 
     def arguments(self, rows: Ints, fields: Iterable[Field]) -> dict[str, Any]:
-        """Read fields out of the arguments of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
+        """Read argument fields of some rows: integers and floats as NumPy arrays, texts as Arrow arrays."""
         wanted = tuple(fields)
         return self._within(read_arguments(self._args, rows, wanted), wanted)
 
     def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
-        """Read fields of numbers that device work has among `device_work.KEYS`, of some rows of it."""
+        """Read numeric fields among `device_work.KEYS` of some rows of device work."""
         work = self.raw.work
         if work is None:
             return self.arguments(rows, fields)
@@ -177,7 +177,7 @@ class EventFrame:
         return {name: values[work.code[rows]] for name, values in read.items()}
 
     def _within(self, read: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
-        """Take numbers outside of their field's range for absent, and count them."""
+        """Replace numbers outside their field's range by absent values, and count them."""
         for field in fields:
             if field.kind is not Kind.INT:
                 continue
@@ -194,12 +194,12 @@ class EventFrame:
         return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
     def nested(self, rows: Ints) -> Tracks:
-        """Nest some rows on their threads; the rows it speaks of are positions in `rows`."""
+        """Nest some rows on their threads; the result's rows are indexes in `rows`."""
         return nest(self.track[rows], self.start[rows], self.duration[rows], *self._identity(rows))
 
 
 def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
-    """Make a dictionary column that holds only the texts in use, in the order of their codes."""
+    """Return a dictionary column with only the used texts, in order of their codes."""
     used = np.zeros(len(values) + 1, dtype=bool)
     used[codes] = True
     place = np.cumsum(used) - 1

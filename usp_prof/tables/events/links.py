@@ -1,4 +1,4 @@
-"""Streams and launches of device work: its lanes, durations that overrun the next, and the call that launched it."""
+"""Streams and launches of device work: lanes, overlapping durations, and the launching call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def streams(frame: EventFrame, rows: Ints) -> Ints:
-    """Return the stream of device work: the argument or, without one, the thread that Kineto files it under."""
+    """Return the stream of device work: the argument or, without one, Kineto's thread."""
     stream = frame.ints("stream", rows)
     if (stream >= 0).all():
         return stream
@@ -39,7 +39,7 @@ def tracks(frame: EventFrame, rows: Ints) -> Ints:
 def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]:
     """Assign each piece of device work its lane within its stream: 0, or more if work of one stream overlaps.
 
-    Gives also the lane among those of all streams, and their names.
+    Also returns the lane among those of all streams, and their names.
     """
     pairs, track = _tracks(frame, rows)
     lane = split_lanes(track, frame.start[rows], frame.end[rows])
@@ -47,7 +47,7 @@ def lanes_of_work(frame: EventFrame, rows: Ints) -> tuple[Ints, Ints, list[str]]
 
 
 def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints, list[str]]:
-    """Name the lanes of all device work: its stream, with a number behind for what overlaps on it."""
+    """Name the lanes of all device work: the stream, with a number for overlapping work."""
     several = len({device for device, _ in pairs}) > 1
     deep = int(lane.max(initial=0)) + 1
     used, inverse = numbered(track * deep + lane)
@@ -59,7 +59,7 @@ def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints,
 
 
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
-    """Return the (device, stream) pairs and which of them each row has."""
+    """Return the (device, stream) pairs, and the pair of each row."""
     devices, device = numbered(frame.ints("device", rows))
     listed, stream = numbered(streams(frame, rows))
     used, track = numbered(device * max(len(listed), 1) + stream)
@@ -68,11 +68,11 @@ def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]
 
 
 _OUTLASTED = 2
-"""So many pieces of work that come and go within another's duration show that it is wrong."""
+"""A duration is wrong if this many other pieces of work start and end within it."""
 
 
 def cut(frame: EventFrame) -> int:
-    """Shorten what cannot be true in the frame, and say how many pieces of work that were."""
+    """Shorten impossible durations in the frame; return their number."""
     if device_kind(frame) != "rocm":
         return 0
     rows = frame.rows(*DEVICE_WORK)
@@ -86,7 +86,7 @@ def cut(frame: EventFrame) -> int:
 
 
 def _outlasting(track: Ints, start: Ints, end: Ints) -> Flags:
-    """Mark work within which the next ones of its stream begin and end; all sorted by stream and start."""
+    """Mark work within which the next pieces of its stream start and end; all sorted by stream and start."""
     outlasts = np.zeros(len(start), dtype=bool)
     if len(start) <= _OUTLASTED:
         return outlasts
@@ -101,42 +101,42 @@ def _outlasting(track: Ints, start: Ints, end: Ints) -> Flags:
 
 # Links: the host call that launched each piece of device work, and the CPU op around that call.
 #
-# A launch and its work share a correlation id; the op is the innermost one around the launch on its thread. Where a
-# launch is not in the trace, an external id ties the work to its op.
+# A launch and its work share a correlation id; the op is the innermost one around the launch on its thread. If the
+# launch is not in the trace, an external id links the work to its op.
 #
-# A runtime call and the driver call inside it share an id: the outer one counts. An id that separate calls share, one
-# after the other or on two threads, is damaged and proves nothing: work that carries it stays unlinked.
+# A runtime call and the driver call inside it share an id: the outer one counts. An id of separate calls, in sequence
+# or on two threads, is damaged and no evidence: work with this id stays unlinked.
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rows of the frame, one entry for each piece of device work (sorted by start) and for each host call."""
+    """Rows of the frame, one entry per piece of device work (sorted by start) and per host call."""
 
     work: Ints
     """Device work."""
     call: Ints
-    """The host call that launched it; -1 when it is not in the trace, or several claim it."""
+    """The host call that launched it; -1 if it is not in the trace, or ambiguous."""
     op: Ints
     """The innermost CPU op around that call; -1 when unknown."""
     calls: Ints
-    """Every host call, in order of start."""
+    """Every host call, by start."""
     before_window: Flags
-    """The work was launched before recording began."""
+    """Whether the work was launched before the recording started."""
     ambiguous: Flags
-    """Separate host calls carry the work's correlation id: none of them is taken."""
+    """Whether separate host calls have the work's correlation id: none of them is used."""
     kind: Ints
-    """Which kind of work it is (place in `work_kinds.KINDS`)."""
+    """Kind of work (index in `work_kinds.KINDS`)."""
     library: pa.DictionaryArray
-    """Whose library's it is, where it is communication."""
+    """Library of communication."""
     lane: Ints
     """Lane of the work within its stream."""
     named_lane: Ints
-    """The same among all streams: place in `lane_names`."""
+    """Lane among all streams: index in `lane_names`."""
     lane_names: list[str]
     duplicates: int
-    """Host calls inside another one of the same correlation id (a driver call inside a runtime call)."""
+    """Number of host calls inside another one with the same correlation id (a driver call inside a runtime call)."""
     ops: Nesting
-    """How the CPU ops nest on their threads, by place among `rows(*HOST_OPS)`."""
+    """Nesting of the CPU ops on their threads, by index in `rows(*HOST_OPS)`."""
 
 
 def link(frame: EventFrame) -> Links:
@@ -175,30 +175,30 @@ def link(frame: EventFrame) -> Links:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Claims:
-    """Which row each id means, for ids above zero."""
+    """The row of each id above zero."""
 
     ids: Ints
-    """Ids with one meaning, ascending."""
+    """Ids with one row, ascending."""
     places: Ints
-    """The row of each: the outermost of those that carry it."""
+    """The row of each: the outermost with the id."""
     contested: Ints
-    """Ids that separate rows carry."""
+    """Ids of several separate rows."""
     inner: int
-    """How many rows lie inside the one that counts."""
+    """Number of rows inside the outermost one."""
 
 
 def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
-    """Find for each id the row that it means, among host calls or ops."""
+    """Return the row of each id, among host calls or ops."""
     known = np.flatnonzero(keys > 0)
     start, end, track = frame.start[rows[known]], frame.end[rows[known]], frame.track[rows[known]]
-    # By id, the first to begin ahead; of those that begin together the longest.
+    # By id, the earliest start first; for equal starts, the longest first.
     order = np.lexsort((known, -end, start, keys[known]))
     known, start, end, track = known[order], start[order], end[order], track[order]
     own = keys[known]
     is_first = first_of_run(own)
     first = np.flatnonzero(is_first)
     of_row = np.cumsum(is_first) - 1
-    # Where times are whole microseconds an inner call may seem to begin as the outer one ends.
+    # With whole microseconds an inner call may seem to start when the outer one ends.
     outer = first[of_row]
     inside = (start <= end[outer]) & (track == track[outer])
     contested = np.zeros(len(first), dtype=bool)
@@ -209,7 +209,7 @@ def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
 
 
 def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
-    """Tie by external id, except where it is only the correlation id again, as traces before 2023 write it."""
+    """Link by external id, unless it only repeats the correlation id, as in traces before 2023."""
     external = frame.ints("external_id", work)
     own = np.where(external == frame.ints("correlation", work), -1, external)
     if not (own > 0).any():
@@ -222,7 +222,7 @@ def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
 
 
 def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> Flags:
-    """Correlation ids only grow: work with a smaller one than every recorded call was launched before."""
+    """Correlation ids increase: work with a smaller one than every recorded call was launched before the window."""
     seen = frame.ints("correlation", calls)
     seen = seen[seen > 0]
     if not len(seen):
