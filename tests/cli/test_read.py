@@ -82,7 +82,7 @@ def test_an_empty_store_is_refused(run: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         main(["read", str(run), "--store", ""])
     assert ended.value.code == 2
-    assert "names no folder" in capsys.readouterr().err
+    assert "the folder is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("choice", "read"), [("sample:2", 2), ("one-per-stage", 1), ("outliers", RANKS)], ids=str)
