@@ -127,5 +127,5 @@ def test_models_go_by_name_and_knobs_are_held() -> None:
         usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, colour=1)
     with pytest.raises(UspProfError, match="no trainer is named"):
         usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=16, batch=64, habits="nobody")
-    with pytest.raises(UspProfError, match="positive"):
+    with pytest.raises(UspProfError, match="devices is 1 to 1048576"):
         usp_prof.plan(model="Llama-3-8B", sequence=4096, device="H100", devices=-16, batch=64)
