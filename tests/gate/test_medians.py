@@ -30,7 +30,7 @@ def test_a_restless_run_a_fifth_slower_is_left_open_aloud_and_medians_decide_it(
     assert "NOT DECIDED, exit code 0" in said
     assert "--judge medians" in said
     failing = check(Baseline((before,)), after, FIVE_PERCENT, Inconclusive.FAIL)
-    assert "exits with 1: --judge medians" in text(failing)
+    assert "NOT DECIDED, exit code 1: --judge medians" in text(failing)
     assert check(Baseline((before,)), after, BY_MEDIANS).verdict is Verdict.REGRESSED
 
 
