@@ -23,6 +23,7 @@ SMALL = {
 """Options with which a benchmark takes seconds."""
 OTHERS = {
     "cluster": "starts Dask workers and a server: minutes",
+    "injected": "takes minutes; tests/whatif/test_injected_delays.py runs a part of it",
     "dashboard": "drives a browser for minutes",
     "object_store": "needs nginx",
     "planner_messages": "starts torchrun a dozen times",

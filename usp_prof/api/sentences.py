@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Document, RunFacts
     from usp_prof.report.figures import Figures, Key, Number
 
+_LEAST_CONTRADICTION = 0.05
+"""Lateness may exceed what equal ranks would save by this share of the step: transfers and clocks leave it open."""
 _LEAST = 0.005
 """Parts below 0.5% of the step are not mentioned."""
 _MOST_OPS = 3
@@ -94,14 +96,26 @@ def pipeline(figures: Figures) -> str:
 
 
 def stragglers(figures: Figures) -> str:
-    """Name the straggler and its cost."""
+    """Name the straggler and its lateness, and what that costs where the replay of equal ranks tells.
+
+    A sum of lateness is no cost: where the hosts limit the step, the ranks catch up before the next collective.
+    """
     cost = figures.along("straggler_cost", "rank")
     step = figures.whole("step_time") or figures.whole("window_time")
+    slowdown = figures.whole("job_slowdown")
     if not cost:
         return "Stragglers are unknown: no call was recorded on more than one of its ranks."
     rank, time = largest(cost)
     if not step or time < _LEAST * step:
         return "No rank delays the others by more than 0.5% of the step."
+    lost = max(0.0, 1 - 1 / slowdown) if slowdown else 1.0
+    # The mean of n peers includes the slow rank itself: equal ranks save (n - 1) / n of what it takes too long.
+    of_one_rank = lost * len(cost) / max(len(cost) - 1, 1)
+    if time / step > of_one_rank + _LEAST_CONTRADICTION:
+        return (
+            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives, but if all "
+            f"ranks performed alike, the step would be only {quantity(lost, Unit.FRACTION)} shorter."
+        )
     return (
         f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)} "
         f"({share(time, step)})."

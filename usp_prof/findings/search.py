@@ -15,7 +15,9 @@ from usp_prof.findings.draft import all_rules, damage, skipped_rules
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
+from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import unedited
 from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
@@ -95,7 +97,7 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
         tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
     )
     findings = with_causes([_finding(judgement, gain) for judgement, gain in zip(judged, joined.gains, strict=True)])
-    notes = skipped_rules(skipped) + _recording_notes(tables)
+    notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables)
     notes += [_apart(judged[place].rule.CODE, reason) for place, reason in joined.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     if ideal is not None:
@@ -120,6 +122,20 @@ def _recording_notes(tables: TableSet) -> list[HealthRow]:
         "usp_prof.record behind five steps or more (wait=5), which tells it, or at level light, which costs little"
     )
     return [HealthRow("recording_cost_unknown", Severity.INFO, detail=detail)]
+
+
+def _clock_notes(tables: TableSet) -> list[HealthRow]:
+    """Report by how much the timestamps of hosts and devices contradict launches, syncs and collectives."""
+    clocks = rank_clocks(tables)
+    largest = {rank: max(abs(clocks.host_ns.get(rank, 0)), abs(clocks.device_ns.get(rank, 0))) for rank in tables.ranks}
+    moved = [rank for rank, offset in largest.items() if offset]
+    if not moved:
+        return []
+    detail = (
+        f"host and device timestamps of rank {first_few(moved, 8, ', ...')} are up to "
+        f"{max(largest.values()) / 1e3:.0f} us apart: the replay keeps launches before kernels and moves the timestamps"
+    )
+    return [HealthRow("device_clock_offset", Severity.INFO, count=len(moved), detail=detail)]
 
 
 def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft]]:

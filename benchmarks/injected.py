@@ -1,0 +1,135 @@
+"""Injected delays: how well repairs of known delays in real GPU runs are predicted.
+
+    python benchmarks/injected.py FOLDER [FOLDER ...]      each folder holds one run's traces, of at least two ranks
+    python benchmarks/injected.py FOLDER --page docs/accuracy.md
+
+Each run gets a host pause, a late input, a slower host or slower kernels on one rank, in five sizes, through the
+simulator of `tests/injection.py`, which shares nothing with the replay. Repairing the rank must give the original run
+back. Bars: error 3 points of the step in the median and 8 at worst, the stated error holds in 9 of 10 cases, and the
+first finding that names a rank names the slow one in 95%. Cases in which the delay costs less than 2% are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from injection import Delay, read_run, simulate, write_run
+
+from usp_prof.findings.search import search
+from usp_prof.model.edit import Edit
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict, unedited
+
+if TYPE_CHECKING:
+    from injection import RankTrace
+
+    from usp_prof.tables.table_set import TableSet
+
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.4)
+FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
+LEAST_COST = 0.02
+BEGIN, END = "<!-- injected delays: written by benchmarks/injected.py -->", "<!-- end of injected delays -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One delay in one run: what its repair truly saves, and what was predicted."""
+
+    run: str
+    delay: Delay
+    truth: float
+    gain: float
+    error: float
+    is_first: bool
+
+    @property
+    def off(self) -> float:
+        """The error of the prediction, as a share of the step."""
+        return abs(self.gain - self.truth)
+
+
+def main() -> int:
+    """Run all cases and print or write the table; 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
+    options = parser.parse_args()
+    cases = [case for folder in options.folders for case in cases_of(folder)]
+    lines = table(cases)
+    print("\n".join(lines))
+    if options.page:
+        text = options.page.read_text(encoding="utf-8")
+        before, rest = text.split(BEGIN)
+        options.page.write_text("\n".join([before + BEGIN, "", *lines, "", END + rest.split(END)[1]]), encoding="utf-8")
+    off = [case.off for case in cases]
+    holds = np.mean([case.off <= case.error for case in cases])
+    first = np.mean([case.is_first for case in cases])
+    return int(np.median(off) > 0.03 or max(off) > 0.08 or holds < 0.9 or first < 0.95)
+
+
+def cases_of(folder: Path) -> list[Case]:
+    """Return the cases of one run."""
+    paths = [path for path in sorted(folder.rglob("*.json*")) if "_et_" not in path.name and path.name != "run.json"]
+    ranks = read_run(paths)
+    slow = ranks[(len(ranks) - 1) // 2 if len(ranks) > 2 else 1].rank
+    original_ns = _step_ns(ranks, None)
+    timed = [(kind, share * original_ns / 1e3 / (1 - share)) for kind in ("pause", "late_input") for share in SHARES]
+    factors = [(kind, factor) for kind in ("slow_host", "slow_kernels") for factor in FACTORS]
+    cases = []
+    for kind, size in (*timed, *factors):
+        delay = Delay(kind, slow, size)
+        with TemporaryDirectory() as temporary:
+            tables = _delayed(ranks, delay, Path(temporary))
+            truth = 1 - original_ns / unedited(tables).mean_measured_ns
+            if truth < LEAST_COST:
+                continue
+            repaired = predict(tables, [Edit("rank_as_peers", str(slow))])
+            named = [rank for finding in search(tables).findings if (rank := finding.where.get("rank")) is not None]
+        cases.append(
+            Case(folder.name, delay, truth, repaired.gain_fraction, repaired.error_fraction, named[:1] == [slow])
+        )
+    return cases
+
+
+def _step_ns(ranks: list[RankTrace], delay: Delay | None) -> float:
+    with TemporaryDirectory() as temporary:
+        return unedited(_delayed(ranks, delay, Path(temporary))).mean_measured_ns
+
+
+def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> TableSet:
+    simulate(ranks, delay)
+    write_run(ranks, folder / "run")
+    return open_run(folder / "run", cache_dir=folder / "cache").tables
+
+
+def table(cases: list[Case]) -> list[str]:
+    """Return the table in Markdown: one row per run and kind of delay, misses included."""
+    lines = [
+        "| run | delay | cases | truth | median error | worst | stated error holds | slow rank named first |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.run, case.delay.kind), []).append(case)
+    for (run, kind), group in [*groups.items(), (("all", "all"), cases)]:
+        off = [100 * case.off for case in group]
+        low, high = (100 * bound([case.truth for case in group]) for bound in (min, max))
+        holds, first = (sum(flags) for flags in zip(*((c.off <= c.error, c.is_first) for c in group), strict=True))
+        lines.append(
+            f"| {run} | {kind.replace('_', ' ')} | {len(group)} | {low:.0f}-{high:.0f}% | {np.median(off):.1f} "
+            f"| {max(off):.1f} | {holds} of {len(group)} | {first} of {len(group)} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
