@@ -203,7 +203,7 @@ def test_an_agent_reads_no_order_either(run: Path, baseline: Path) -> None:
         answers.whatif(run.name, ["comm_faster=2"]), answers.compare(run.name, run.name),
     )  # fmt: skip
     for reply in replies:
-        for text in texts_in(json.loads(reply.json())):
+        for text in texts_in(reply.plain()):
             assert UNSHOWN.search(text) is None, text
             assert ORDER.search(text) is None, text
 

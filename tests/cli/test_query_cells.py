@@ -133,7 +133,7 @@ def test_numbers_stay_numbers(run: str, form: str, capsys: pytest.CaptureFixture
 
 
 def test_an_agent_reads_the_texts_that_duckdb_writes(run: str) -> None:
-    reply = json.loads(Answers(Folders([run])).sql(".", select(*AS_TEXT.values())).json())
+    reply = Answers(Folders([run])).sql(".", select(*AS_TEXT.values())).plain()
     assert reply["tables"][0]["rows"] == [[text_of(each) for each in AS_TEXT.values()]]
 
 

@@ -174,10 +174,11 @@ def test_a_command_goes_on_behind_a_backslash_and_keeps_options_with_their_value
 
 
 def test_a_check_says_a_reason_once_for_all_metrics(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    main(["check", "run", "--baseline", "baseline.json"])
+    write(Declaration.from_dict({**DECLARED, "seed": 99}), folder / "other")
+    main(["check", "other", "--baseline", "baseline.json"])
     reasons = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and ": " in line]
     said = [line.partition(": ")[2] for line in reasons]
     assert any(" more" in line for line in reasons)
