@@ -1,1 +1,1 @@
-"""Replay: the run as a graph of work and dependencies, and the longest path through it."""
+"""Replay of a run: a graph of work and dependencies, and the longest path through it."""

@@ -1,4 +1,4 @@
-"""Building the graph of a run: each rank's nodes and dependencies, and the calls that tie ranks together."""
+"""Construction of the replay graph: each rank's nodes and dependencies, and the calls that tie ranks together."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 _DRIFT_NS, _DRIFT_SHARE = 1_000, 1_000
-"""What is missing counts as drift up to a microsecond and a thousandth of the wait: ten times any clock's drift."""
+"""Upper bound of clock drift: one microsecond plus 1/1,000 of the wait, ten times the drift of any clock."""
 
 
 def graph_of(tables: TableSet) -> Graph:
-    """Build the graph of a run, once."""
+    """Return the graph of a run, built once."""
     return tables.memo("whatif graph", lambda: with_asked_posts(_build(tables)))
 
 
@@ -41,7 +41,7 @@ def _build(tables: TableSet) -> Graph:
         _on_one_clock(own, of_rank, *moments)
         for own, of_rank, *moments in zip(ranks, waits_of_run(tables, ranks), start_of_rank, end_of_rank, strict=True)
     ]
-    # Where each rank's nodes and lanes begin among those of all.
+    # First node and first lane of each rank in the concatenated arrays.
     first_node = np.cumsum([0, *(len(own.lane) for own in ranks)]).tolist()
     first_lane = np.cumsum([0, *(own.lanes for own in ranks)]).tolist()
     start, end = np.concatenate(start_of_rank), np.concatenate(end_of_rank)
@@ -73,9 +73,9 @@ def _build(tables: TableSet) -> Graph:
 
 
 def _on_one_clock(nodes: RankNodes, waits: RankWaits, start: Ints, end: Ints) -> RankWaits:
-    """Return one rank's edges by target, on the common clock, with its gaps: a replay of them gives what was measured.
+    """Return one rank's edges sorted by target, on the common clock, and its gaps, so that a replay is exact.
 
-    No edge is dropped. One that timestamps contradict gets a negative lag.
+    No edge is dropped. An edge that contradicts the timestamps gets a negative lag.
     """
     order = sorted_by(waits.target, np.arange(len(waits.target)))
     source, target, kind = (column[order] for column in (waits.source, waits.target, waits.kind))
@@ -92,18 +92,19 @@ def _settled(
 ) -> tuple[Ints, Ints, Ints]:
     """Assign what drift and rounding left unexplained, so that the replay of the unedited graph is exact.
 
-    The few nanoseconds of drift go to the edge that was waited for, else all of that wait would become think time
-    which no edit can shorten; what is larger is think time. `edges` are targets, when their sources were over, lags.
+    A few nanoseconds of drift are added to the edge that was waited for. Otherwise the entire wait would become think
+    time, which edits cannot shorten. A larger difference is think time. `edges` holds targets, when their sources
+    ended, and lags.
     """
     (start, end), (target, source_over, lag) = moments, edges
-    # By node: the time since the lane's node before it ended, of which `gap` is kept as think time.
+    # By node: the time since the previous node of its lane ended; `gap` is the part of it that is think time.
     since_lane = np.where(first, 0, start - np.roll(end, 1))
     gap = np.where(first, 0, np.minimum(gap, since_lane))
     lane_bound = np.where(first, earliest, start - since_lane + gap)
     arrived = source_over + lag
     bound = lane_bound.copy()
     np.maximum.at(bound, target, arrived)
-    # Nodes that a replay would begin too early: what is missing goes to the edge that came last, or to think time.
+    # Nodes that a replay would start too early: the difference is added to the last edge or to think time.
     is_short, is_by_edge = bound < start, bound > lane_bound
     missing = np.where(is_short & is_by_edge, start - bound, 0)
     is_drift = (missing > 0) & (missing <= _DRIFT_NS + since_lane // _DRIFT_SHARE)
@@ -114,7 +115,7 @@ def _settled(
 
 
 def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
-    """Give each node the number of its call, counted from 0; -1 unless at least two members of a call were read."""
+    """Return the call number of each node, counted from 0; -1 unless at least two members of the call were read."""
     call = np.full(count, -1, np.int64)
     matched = calls.of(tables)
     has_several = matched.parts.of_each_call() > 1
@@ -122,7 +123,7 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
     for nodes in ranks:
         parts = matched.parts.of(nodes.rank, "call", "part")
         ties = has_several[parts["call"]]
-        # By part of this rank: its call, -1 for none; the last entry stands for nodes that are no part (-1).
+        # By part of this rank: its call, or -1; the last entry is for nodes that are not a part (-1).
         size = max(int(nodes.part.max(initial=-1)), int(parts["part"].max(initial=-1))) + 2
         call_of_part = np.full(size, -1, np.int64)
         call_of_part[parts["part"][ties]] = parts["call"][ties]
@@ -134,15 +135,15 @@ def _calls(tables: TableSet, ranks: list[RankNodes], count: int) -> Ints:
 
 
 def _ends_together(tables: TableSet) -> Flags:
-    """Mark the calls, by their number in the graph, that no participant can leave before all have entered."""
+    """Mark the calls, by number in the graph, that no participant can leave before all have entered."""
     return calls_of(tables).matches("op", *END_TOGETHER)
 
 
 def _transfers(nodes: Nodes, ends_together: Flags) -> tuple[Ints, Flags]:
-    """Measure from a call's last begin to each participant's end, and mark the participants that wait for the last.
+    """Return the time from a call's last start to each participant's end, and mark the participants that wait for it.
 
-    A participant of a broadcast, a send or a receive that ended before the last began was not waiting. Of other calls
-    timestamps alone can say so, which are wrong by up to `LARGEST_OFFSET_NS`: its transfer is less than 0 then.
+    A participant of a broadcast, send or receive that ended before the last one started was not waiting. For other
+    calls this is a timestamp error, up to `LARGEST_OFFSET_NS`, and the participant's transfer is negative.
     """
     transfer, tied = np.zeros(len(nodes), np.int64), np.zeros(len(nodes), dtype=bool)
     rows = np.flatnonzero((nodes.call >= 0) & (nodes.kind == NodeKind.COMMUNICATION))

@@ -1,8 +1,8 @@
-"""Dependencies: what each node of a rank waited for before it could begin.
+"""Dependencies: what each node of a rank waited for before it could start.
 
-Traces record little of this. What they record (which call launched a kernel; that PyTorch makes a collective wait for
-the compute before it) is taken as it is. The rest is inferred from times: work that starts right when something on
-another lane ends, after a gap that nothing else explains, waited for it.
+Traces record few dependencies: which call launched a kernel, and that PyTorch makes a collective wait for the compute
+before it. The rest is inferred from timestamps. Work that starts just when work on another lane ends, after a gap with
+no other explanation, waited for that work.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 CLOSED_NS = 300_000
-"""On CPU traces another thread closes a communication's range, up to so long after the one that waited goes on."""
+"""On CPU traces another thread closes a communication's range, up to this long after the waiting thread continues."""
 MOST_LATENCY_NS = 100_000
-"""A launch reaches an idle device within some ten microseconds; what goes beyond this was spent in a queue."""
+"""A launch reaches an idle device within tens of microseconds; any time beyond this was spent in a queue."""
 HOST_WAIT_NS = 20_000
-"""On CPU traces Python runs between ops all the time: only a longer gap in which a communication ends is a wait."""
+"""On CPU traces Python runs between ops all the time, so only a longer gap in which a communication ends is a wait."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankWaits:
-    """One rank's edges by its own node numbers, the gaps that are left, and where a node's begin is simply given."""
+    """One rank's edges by its own node numbers, the remaining gaps, and fixed start times of nodes without edges."""
 
     source: Ints
     at_end: Flags
@@ -54,25 +54,25 @@ class RankEdges:
         self.columns: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
 
     def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
-        """Let each target begin `lag` after the end (else the start) of its source."""
+        """Make each target start `lag` after the end of its source, or after its start if not `at_end`."""
         self.columns.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Needs:
-    """What each node of a rank needed before it could begin: one entry a node in each array.
+    """What each node of a rank needed before it could start: one entry per node in each array.
 
-    Each *_at array says when a need was satisfied, NEVER where there is none; each *_source array has the node that was
-    waited for, -1 where there is none.
+    Each *_at array holds when a need was satisfied, or NEVER if there is none. Each *_source array holds the node that
+    was waited for, or -1.
     """
 
     lane_at: Ints
-    """The node before it on its lane ended."""
+    """When the previous node of its lane ended."""
     launch_source: Ints
     launched_at: Ints
-    """The host called."""
+    """When the host called."""
     least_latency: Ints
-    """What a launch takes on this rank at least; 0 where none is known."""
+    """Minimum launch latency on this rank; 0 if unknown."""
     issue_source: Ints
     issue_at: Ints
     explained_at: Ints
@@ -80,28 +80,28 @@ class _Needs:
     wait_source: Ints
     wait_at: Ints
     stream_at: Ints
-    """The last work that it waited for on other streams ended."""
+    """When the last awaited work on other streams ended."""
 
     @property
     def launch_at(self) -> Ints:
-        """The launch could reach the device."""
+        """When the launch could reach the device."""
         return np.where(self.launch_source >= 0, self.launched_at + self.least_latency, NEVER)
 
     @property
     def latest_at(self) -> Ints:
-        """All needs were satisfied."""
+        """When all needs were satisfied."""
         return np.maximum(np.maximum(self.explained_at, self.wait_at), self.stream_at)
 
 
 def waits_of_run(tables: TableSet, ranks: Sequence[RankNodes]) -> list[RankWaits]:
-    """Return what each node waited for before it could begin, for all ranks.
+    """Return what each node waited for before it could start, for all ranks.
 
-    A node begins after the latest of these. Only the latest keeps the time that passed until the node began, as the
-    edge's lag or the lane's gap; the others keep their least.
-      lane    the node before it on the same stream or thread ended
-      launch  the host launched it, plus this rank's least launch latency
+    A node starts after the latest of these. Only the latest keeps the time that passed until the node started, as the
+    edge's lag or the lane's gap. The others keep their minimum.
+      lane    the previous node on the same stream or thread ended
+      launch  the host launched it, plus this rank's minimum launch latency
       issue   communication only: the compute before it ended or, on a CPU, the host posted it
-      wait    work on another lane ended: on a device as `stream_waits` finds it, on a CPU a communication that ended
+      wait    work on another lane ended: on a device as found by `stream_waits`, on a CPU a communication that ended
               inside the gap that the first three leave
     """
     needs = [_needs(tables, nodes) for nodes in ranks]
@@ -128,7 +128,7 @@ def _device_waits(
     needs = replace(needs, stream_at=_latest_end(nodes, *stream_waits))
     _waited_for_streams(nodes, needs, *stream_waits, edges)
     _needed(nodes, needs, edges)
-    # These take away from the gaps what their edges explain.
+    # Each of these subtracts from the gaps the time that its edges explain.
     gap = _gaps(nodes, needs)
     add_returns(waits, names, nodes, edges, gap, needs.launched_at)
     add_admissions(nodes, edges, gap)
@@ -152,14 +152,14 @@ def _collected(nodes: RankNodes, needs: _Needs, edges: RankEdges, gap: Ints) -> 
 
 
 def _latest_end(nodes: RankNodes, source: Ints, target: Ints) -> Ints:
-    """Return for each node when the last work that it waited for on other streams ended; NEVER without any."""
+    """Return for each node when the last awaited work on other streams ended; NEVER if there is none."""
     latest = np.full(len(nodes.lane), NEVER)
     np.maximum.at(latest, target, nodes.end[source])
     return latest
 
 
 def _waited_for_streams(nodes: RankNodes, needs: _Needs, source: Ints, target: Ints, edges: RankEdges) -> None:
-    """Add an edge for each wait for another stream; the last need keeps the time until its node began."""
+    """Add an edge for each wait for another stream; the last need keeps the time until its node started."""
     is_last = (nodes.end[source] == needs.latest_at[target]) & (needs.lane_at[target] < needs.latest_at[target])
     is_last &= needs.launch_at[target] < needs.latest_at[target]
     lag = np.where(is_last, np.maximum(nodes.start[target] - nodes.end[source], 0), 0)
@@ -169,7 +169,7 @@ def _waited_for_streams(nodes: RankNodes, needs: _Needs, source: Ints, target: I
 
 
 def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
-    """Find the needs one after the other: what the first three leave unexplained may have been a wait."""
+    """Return the needs of each node; time that lane, launch and issue leave unexplained may have been a wait."""
     lane_at = np.full(len(nodes.lane), NEVER)
     lane_at[1:] = np.where(nodes.first_of_lane[1:], NEVER, nodes.end[:-1])
     launch_source, least_latency = _launches(nodes)
@@ -203,7 +203,7 @@ def _needs(tables: TableSet, nodes: RankNodes) -> _Needs:
 
 
 def _needed(nodes: RankNodes, needs: _Needs, edges: RankEdges) -> None:
-    """Add an edge for each wait, launch and issue; the one that came last keeps the time until its node began."""
+    """Add an edge for each wait, launch and issue; the latest one keeps the time until its node started."""
     latest_at = needs.latest_at
     rows = np.flatnonzero(needs.wait_source >= 0)
     edges.add(needs.wait_source[rows], rows, nodes.start[rows] - needs.wait_at[rows], EdgeKind.WAIT)
@@ -219,9 +219,9 @@ def _needed(nodes: RankNodes, needs: _Needs, edges: RankEdges) -> None:
 
 
 def _gaps(nodes: RankNodes, needs: _Needs) -> Ints:
-    """Give each node's think time after its lane's node before: all of it where that came last, else none.
+    """Return each node's think time since the previous node of its lane, or 0 if it waited for something later.
 
-    A gap below zero is kept: activities of a lane may overlap.
+    Negative gaps are kept because activities of a lane may overlap.
     """
     since_lane = np.where(nodes.first_of_lane, 0, nodes.start - needs.lane_at)
     is_by_lane = needs.lane_at >= needs.latest_at
@@ -229,21 +229,21 @@ def _gaps(nodes: RankNodes, needs: _Needs) -> Ints:
 
 
 def _launches(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Give each device node its launching call (-1: none), and the least time a launch takes on this rank."""
+    """Return the launching call of each device node (-1: none), and the minimum launch latency on this rank."""
     host = np.flatnonzero(nodes.kind == NodeKind.HOST)
     source = lookup(host, rows_of(nodes.event[host], nodes.launch), missing=-1)
-    known = source >= 0
-    delay = (nodes.start - nodes.start[source])[known]
-    # Where the device's clock runs before the host's, work seems to begin before its launch: nothing tells the least.
-    # Nor where the queue was never empty: the least delay is then that of a queue, up to a whole step.
+    is_launched = source >= 0
+    delay = (nodes.start - nodes.start[source])[is_launched]
+    # The minimum is unknown if the device's clock is behind the host's, because work then seems to start before its
+    # launch. It is also unknown if the queue was never empty: the smallest delay is then queueing, up to a full step.
     least = min(max(0, int(delay.min())), MOST_LATENCY_NS) if len(delay) else 0
     lag = np.zeros(len(nodes.lane), np.int64)
-    lag[known] = np.minimum(least, delay)
+    lag[is_launched] = np.minimum(least, delay)
     return source, lag
 
 
 def _issues(tables: TableSet, nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Return for each communication of a CPU trace the compute that ended before it was posted, and when it was."""
+    """Return the compute that ended before each communication of a CPU trace was posted, and the time of the post."""
     source, at = np.full(len(nodes.lane), -1, np.int64), np.full(len(nodes.lane), NEVER)
     parts = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     compute = np.flatnonzero(nodes.kind == NodeKind.COMPUTE)
@@ -256,7 +256,7 @@ def _issues(tables: TableSet, nodes: RankNodes) -> tuple[Ints, Ints]:
 
 
 def _posted(tables: TableSet, nodes: RankNodes, parts: Ints) -> Ints:
-    """Say when the host posted each part; its own start where the op is not known."""
+    """Return when the host posted each part, or the part's own start if its op is unknown."""
     collectives, ops = tables.columns("collectives", nodes.rank), tables.columns("ops", nodes.rank)
     row = nodes.part[parts]
     op = np.where(row >= 0, collectives["op_event"][row] if len(collectives) else -1, -1)
@@ -267,7 +267,7 @@ def _posted(tables: TableSet, nodes: RankNodes, parts: Ints) -> Ints:
 
 
 def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
-    """Find for each posted part the communication that the host waited for between its last compute and the post."""
+    """Return the communication that the host waited for between a part's last compute and its post; -1 if none."""
     source = np.full(len(nodes.lane), -1, np.int64)
     parts = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (compute >= 0))
     compute_end = nodes.end[compute[parts]]
@@ -281,14 +281,14 @@ def _before_post(nodes: RankNodes, compute: Ints, posted: Ints) -> Ints:
 
 
 def _other_lane(nodes: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> Ints:
-    """Return for each compute of a CPU trace that starts later than explained the communication that ended before it.
+    """Return the communication that ended before each late compute of a CPU trace, or -1 if there is none.
 
-    -1 where there is none.
+    A compute is late if it starts later than its lane, launch and issue explain.
     """
     source = np.full(len(nodes.lane), -1, np.int64)
     ended = np.flatnonzero(nodes.kind == NodeKind.COMMUNICATION)
     seeking = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (unexplained_ns > HOST_WAIT_NS))
-    # A communication's range is closed a little after the thread that waited for it continues.
+    # A communication's range is closed shortly after the thread that waited for it continues.
     slack = np.minimum(CLOSED_NS, unexplained_ns[seeking] // 2)
     before = last_by(nodes.end, ended, by=nodes.start[seeking] + slack)
     good = (before >= 0) & (nodes.end[before] > explained_at[seeking]) & (nodes.lane[before] != nodes.lane[seeking])
@@ -298,7 +298,7 @@ def _other_lane(nodes: RankNodes, explained_at: Ints, unexplained_ns: Ints) -> I
 
 
 def _boundaries(nodes: RankNodes, edges: RankEdges) -> None:
-    """Let a step's first compute wait for all that the step before ran and had ended by then."""
+    """Make a step's first compute wait for all work of the previous step that had ended by then."""
     device = np.flatnonzero(nodes.of_device & (nodes.step >= 0))
     if not len(device):
         return

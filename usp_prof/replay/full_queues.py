@@ -1,7 +1,7 @@
-"""Full queues: launches that waited until the device took earlier work from their stream's queue.
+"""Full launch queues: launches that waited until the device took earlier work from their stream's queue.
 
 The driver's queue holds a limited number of launches. While it is full, a launch returns only when some work of its
-stream has ended: the call seems slow, but it waits for the device, and with faster kernels it would not.
+stream has ended. The call looks slow, but it waits for the device. With faster kernels it would not.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ if TYPE_CHECKING:
     from usp_prof.replay.rank_nodes import RankNodes
 
 LONG_NS = 20_000
-"""A launch takes a few microseconds; one that takes longer may have waited."""
+"""A launch takes a few microseconds; a launch longer than this may have waited."""
 QUICK_NS = 5_000
-"""What a launch takes where all of a trace stood before a full queue."""
+"""Assumed duration of a launch if all launches of a trace met a full queue."""
 DEEP_SHARE, LEAST_DEPTH = 0.9, 16
-"""A queue is full where about as many launches are pending as ever; one that never held 16 was never full."""
+"""A queue is full if it is near its largest depth in the trace; one that never held 16 launches was never full."""
 ADMITTED_NS = 20_000
-"""A launch that waited for room comes back so soon after work on its stream has ended."""
+"""A launch that waited for room returns within this time after work on its stream has ended."""
 FEWEST = 8
-"""So many launches of a stream must have waited: one or two that end beside a kernel do so by chance."""
+"""Minimum number of waiting launches per stream; one or two that end together with a kernel are a coincidence."""
 
 
 def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
-    """Mark the calls that stood before a full queue.
+    """Mark the launches that waited because their queue was full.
 
-    Stream by stream, in the order of launch:
-      1. count what was pending when the call began: launched (also before the recording), but not begun on the device;
-      2. the queue was full where that count is about the largest of the whole trace;
-      3. of the calls made then, those count that are long and return right after work of the stream has ended.
+    For each stream, in the order of launch:
+      1. count the pending work when the call began: launched (also before the recording), but not started;
+      2. the queue was full if that count is close to the largest in the trace;
+      3. mark the calls made then that are long and return right after work of the stream has ended.
 
-    `shift` brings times of the host to the clock of the device.
+    `shift` converts host times to the device clock.
     """
     marked = np.zeros(len(launches), dtype=bool)
     if not (launches["kernels"] > 0).any():
         return marked
-    launch = rows_of(launches["event"], work["launch_event"])  # by work: its row in launches; -1: not in the trace
+    launch = rows_of(launches["event"], work["launch_event"])  # launch row of each activity; -1 if not in the trace
     for unordered in rows_by_code(work.codes("lane")[0]).values():
         of_stream = sorted_by(work["start_ns"], unordered)
-        # By call of this stream: its row in launches, and the first work that it started (a graph's starts many).
+        # Launch row of each call of this stream, and its first activity (a CUDA graph launch starts many).
         rows, first = np.unique(launch[of_stream], return_index=True)
         rows, first = rows[rows >= 0], first[rows >= 0]
         if len(rows) < FEWEST:
             continue
         begun = np.sort(work["start_ns"][of_stream[first]])
-        before = of_stream[: int(first.min())]  # launched before the recording began, and still in the queue then
+        before = of_stream[: int(first.min())]  # queued before the recording began
         rows = sorted_by(launches["start_ns"], rows)
         called, call_ns = launches["start_ns"][rows] + shift, launches["dur_ns"][rows]
-        # By call: launched before it, in the trace and before the trace began, less what had begun on the device.
+        # By call: earlier launches (in the trace and before it) minus those that had started on the device.
         pending = np.arange(len(rows)) - np.searchsorted(begun, called)
         pending += len(before) - np.searchsorted(work["start_ns"][before], called)
         if pending.max() < LEAST_DEPTH:
@@ -73,25 +73,25 @@ def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
 
 
 def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
-    """Let a launch that waited for room in the queue return when work of its stream has ended."""
+    """Make each launch that waited for room in the queue return when work of its stream has ended."""
     freeing, admitted = freed_by(nodes)
     edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
     gap[admitted] = np.minimum(gap[admitted], 0)
 
 
 def usual_launch_ns(lengths: Ints) -> int:
-    """Say what a launch takes itself, from those that did not wait for room."""
+    """Return the median duration of launches that did not wait for room in a queue."""
     quick = lengths[lengths <= LONG_NS]
     return int(np.median(quick)) if len(quick) else QUICK_NS
 
 
 def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Give for each launch that waited for room the work that ended last on its stream before it came back."""
+    """Return the work that freed the queue, and the launch that waited for it: the last to end before the return."""
     admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
     device = np.flatnonzero(nodes.of_device)
     if not len(admitted):
         return admitted, admitted
-    # By event number of a call: the lane of what it launched. Work without a call (-1) writes into the last place.
+    # Lane of the launched work, by event number of the call. Work without a call (-1) writes to the last entry.
     lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
     lane_of[nodes.launch[device]] = nodes.lane[device]
     of_lane = rows_by_code(nodes.lane[device])

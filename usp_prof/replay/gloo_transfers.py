@@ -1,10 +1,9 @@
-"""Transfers of gloo: how long a posted send or receive lasts, whose range ends only when somebody asks.
+"""Gloo transfers: durations of posted sends and receives, whose ranges end only when the rank calls wait.
 
-A range that ends right when the rank's own compute ends says nothing of the link: the data was there before, and the
-rank asked for it only then. So it is with a range that ends right after another one: waits are asked for in turn, and
-the first was what was waited for. Such a transfer is taken to be as short as those of its axis that were waited for in
-earnest, and nothing waits for it; otherwise a rank's own compute would come back as network time that no edit can
-shorten.
+A range that ends just as the rank's own compute ends says nothing about the link: the data had already arrived, and
+the rank called wait only then. The same holds for a range that ends right after another one, because waits are called
+in sequence and only the first one blocked. Such late waits get the median transfer time of real waits on their axis,
+and nothing depends on them. Otherwise a rank's own compute would count as network time, which edits cannot shorten.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
 
 OPENED_NS = 1_000_000
 OPENED_SHARE = 0.1
-"""The profiler opens a posted part's range up to so long after the post; on busy cores by a share of what it lasts."""
+"""Maximum delay between a post and the start of its range; on busy cores, a share of the range's duration."""
 
 
 def with_asked_posts(graph: Graph) -> Graph:
-    """Shorten the posted transfers that were only asked for late.
+    """Return the graph with shorter transfers for posted parts whose wait was called late.
 
-    1. Ranges that seem to end just before the other side begins are tied to it (`_tied_although_early`).
-    2. Of parts waited for in turn, what waited for a later one waits for the first (`_waiting_for_the_first`).
-    3. Parts that were asked for late get the transfer of those that were waited for in earnest, and end with it.
-    4. Nothing waits for them any more: their wait edges go, and what waited follows its lane or its post again.
+    1. Ranges that seem to end just before the other side starts are tied to it (`_tied_although_early`).
+    2. In a sequence of waits, nodes that waited for a later part wait for the first (`_waiting_for_the_first`).
+    3. Late-waited parts get the median transfer of parts that blocked, and end accordingly.
+    4. Their wait edges are dropped. The nodes that waited follow their lane or their post again.
     """
     if not _posted(graph).any():
         return graph
     recorded_end = graph.nodes.end
     graph = _tied_although_early(graph)
-    is_asked_late, first_of_turn = _asked(graph, recorded_end)
+    is_asked_late, first_of_turn = _late_waits(graph, recorded_end)
     if not is_asked_late.any():
         return graph
     nodes = graph.nodes
@@ -49,12 +48,12 @@ def with_asked_posts(graph: Graph) -> Graph:
     end = np.where(is_asked_late, np.maximum(nodes.start, last_begun + transfer), nodes.end)
     is_gone = (edges.kind == EdgeKind.WAIT) & is_asked_late[edges.source]
     freed = np.unique(edges.target[is_gone])
-    kept = _reissued(edges.take(~is_gone), nodes, freed)
-    # Freed nodes that no edge holds until they begin keep the time since their lane's node before as think time.
+    remaining = _reissued(edges.take(~is_gone), nodes, freed)
+    # If no edge delays a freed node until its start, the time since the previous node of its lane is think time.
     gap = graph.gap.copy()
     goes_on = (freed > 0) & (nodes.lane[freed] == nodes.lane[freed - 1])
     inner = freed[goes_on]
-    is_held = _reached(kept, nodes)[inner] >= nodes.start[inner]
+    is_held = _reached(remaining, nodes)[inner] >= nodes.start[inner]
     inner = inner[~is_held]
     gap[inner] = nodes.start[inner] - nodes.end[inner - 1]
     duration = end - nodes.start
@@ -62,14 +61,14 @@ def with_asked_posts(graph: Graph) -> Graph:
         graph,
         nodes=replace(nodes, duration=duration),
         gap=gap,
-        edges=kept,
+        edges=remaining,
         duration=np.where(is_asked_late, duration, graph.duration),
         transfer=transfer,
     )
 
 
 def _waiting_for_the_first(graph: Graph, is_asked_late: Flags, first_of_turn: Ints) -> Edges:
-    """Let what waited for a part that was asked for late wait for the first of its turn, if that was in earnest."""
+    """Redirect edges from a late-waited part to the first part of its sequence, if that one blocked."""
     edges, end = graph.edges, graph.nodes.end
     first = first_of_turn[edges.source]
     turns = is_asked_late[edges.source] & ~is_asked_late[first]
@@ -78,7 +77,7 @@ def _waiting_for_the_first(graph: Graph, is_asked_late: Flags, first_of_turn: In
 
 
 def _reissued(edges: Edges, nodes: Nodes, freed: Ints) -> Edges:
-    """Let posts that need not wait any more (`freed`) follow the compute before them as they did."""
+    """Make posts that no longer wait (`freed`) follow the compute before them as recorded."""
     is_issue = (edges.kind == EdgeKind.ISSUE) & np.isin(edges.target, freed)
     is_reached = _reached(edges, nodes)[edges.target] >= nodes.start[edges.target]
     arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
@@ -87,14 +86,14 @@ def _reissued(edges: Edges, nodes: Nodes, freed: Ints) -> Edges:
 
 
 def _tied_although_early(graph: Graph) -> Graph:
-    """Tie the posted parts that seem to end just before the other side begins: ranges open a little after the post."""
+    """Tie posted parts that seem to end just before the other side starts, because ranges open after the post."""
     nodes = graph.nodes
     opens_after = np.maximum(OPENED_NS, (OPENED_SHARE * nodes.duration).astype(np.int64))
     is_early = _posted(graph) & ~graph.tied & (nodes.call >= 0)
     is_early &= (graph.transfer < 0) & (graph.transfer >= -opens_after)
     if not is_early.any():
         return graph
-    # By node: how much longer it lasts, so that it ends when the other side begins.
+    # By node: how much longer it lasts, so that it ends when the other side starts.
     shift = np.where(is_early, -graph.transfer, 0)
     edges = graph.edges
     lag = edges.lag - np.where(edges.at_end, shift[edges.source], 0)
@@ -109,7 +108,7 @@ def _tied_although_early(graph: Graph) -> Graph:
 
 
 def _posted(graph: Graph) -> Flags:
-    """Mark the sends and receives that a host without a device posted: each has a lane of its own."""
+    """Mark the sends and receives posted by hosts without a device: each has its own lane."""
     nodes = graph.nodes
     is_posted = (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.kind == NodeKind.HOST)
     if is_posted.any():
@@ -118,10 +117,10 @@ def _posted(graph: Graph) -> Flags:
     return np.asarray(is_posted)
 
 
-def _asked(graph: Graph, recorded_end: Ints) -> tuple[Flags, Ints]:
-    """Mark the posted parts that end right after the rank's own compute, or after another part waited for in turn.
+def _late_waits(graph: Graph, recorded_end: Ints) -> tuple[Flags, Ints]:
+    """Mark the posted parts that end right after the rank's own compute, or after the previous wait of a sequence.
 
-    Gives also, by node, the part that was waited for first in its turn; the node itself where there is no turn.
+    Also return, by node, the first part of its sequence of waits, or the node itself if there is no sequence.
     """
     nodes = graph.nodes
     is_asked_late = np.zeros(len(nodes), dtype=bool)
@@ -143,7 +142,7 @@ def _asked(graph: Graph, recorded_end: Ints) -> tuple[Flags, Ints]:
 
 
 def _earnest(graph: Graph, is_asked_late: Flags) -> Ints:
-    """Give for each node the median transfer of its axis' parts that were waited for; 0 where there are none."""
+    """Return for each node the median transfer of parts on its axis that blocked; 0 if there are none."""
     axis = graph.nodes.axis
     earnest = np.zeros(len(graph.nodes), np.int64)
     for code in np.unique(axis[is_asked_late]).tolist():
@@ -154,7 +153,7 @@ def _earnest(graph: Graph, is_asked_late: Flags) -> Ints:
 
 
 def _reached(edges: Edges, nodes: Nodes) -> Ints:
-    """Give when the last edge into each node was over, as measured."""
+    """Return when the last edge into each node was satisfied, as measured."""
     reached = np.full(len(nodes), NEVER)
     arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]) + edges.lag
     np.maximum.at(reached, edges.target, arrived)

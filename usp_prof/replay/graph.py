@@ -1,8 +1,8 @@
-"""Graph of a run: activities on lanes of every rank, and what each had to wait for, as arrays.
+"""Replay graph of a run: activities on the lanes of every rank and their dependencies, as arrays.
 
-A node is an activity: device work, a communication's part, or a call of the host. A node begins when its lane's node
-before it has ended (plus `gap`, the think time kept between them) and everything that an edge names has happened; it
-ends `duration` later. Members of a call are tied: all end `transfer` after the last of them began.
+A node is an activity: device work, a part of a collective call, or a host call. A node starts when the previous node of
+its lane has ended (plus `gap`, the think time between them) and all of its edges are satisfied. It ends `duration`
+later. Members of a call are tied: all of them end `transfer` after the last one starts.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ T = TypeVar("T")
 V = TypeVar("V", bound=np.generic)
 
 NEVER = np.iinfo(np.int64).min // 4
-"""Earlier than everything: a bound that binds nothing."""
+"""Earlier than every timestamp: a bound without effect."""
 
 
 class NodeKind(IntEnum):
-    """What a node is."""
+    """Kind of a node."""
 
     COMPUTE = 0
     COMMUNICATION = 1
     COPY = 2
     HOST = 3
     RETURN = 4
-    """A host call that waits for the device comes back."""
+    """Return of a host call that waits for the device."""
     ADMITTED = 5
-    """A launch comes back that had to wait until its stream's queue had room."""
+    """Return of a launch that waited for room in its stream's queue."""
 
 
 HOST_KINDS = (NodeKind.HOST, NodeKind.RETURN, NodeKind.ADMITTED)
-"""What the host of a rank with a device does: its calls, and their coming back."""
+"""Kinds of host nodes on ranks with a device: calls and their returns."""
 
 
 class EdgeKind(IntEnum):
-    """Why one node waits for another."""
+    """Reason why one node waits for another."""
 
     LAUNCH = 0
     ISSUE = 1
-    """A communication is posted by the host after, or waits on the device for, this compute."""
+    """A communication is posted after this compute (CPU) or waits for it on the device."""
     WAIT = 2
     """Work waits for a communication or for another stream."""
     SYNC = 3
     """The host waits for the device."""
     BOUNDARY = 4
-    """The next step begins after everything of the last one."""
+    """The next step starts after all work of the previous one."""
     QUEUE = 5
     """A launch waits until the device has taken earlier work from a full queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """The nodes, lane by lane and in order within each; times are measured, on the common clock."""
+    """The nodes, sorted by lane and start; times are as measured, on the common clock."""
 
     rank: Ints
     lane: Ints
@@ -76,9 +76,9 @@ class Nodes:
     axis: Ints
     name: Ints
     call: Ints
-    """Number of the call that this part is tied to; -1 for everything else."""
+    """Number of the call that this part is tied to; -1 for all other nodes."""
     event: Ints | None = None
-    """Event of its rank that each node is; -1 for what an edit put in. `None` in graphs that no trace is behind."""
+    """Event number of each node in its rank's trace; -1 for nodes added by edits. `None` in graphs without a trace."""
 
     _end: list[Ints] = field(default_factory=list, init=False, repr=False)
     _of_rank: dict[int, Ints] = field(default_factory=dict, init=False, repr=False)
@@ -95,35 +95,35 @@ class Nodes:
         return self._end[0]
 
     def of_rank(self, rank: int) -> Ints:
-        """Give the rows of one rank, in order."""
+        """Return the rows of one rank, in order."""
         if not self._of_rank:
             self._of_rank.update(rows_by_code(self.rank))
         return self._of_rank.get(rank, self.rank[:0])
 
     @property
     def of_host(self) -> Flags:
-        """Mark what the hosts of ranks with a device do: their calls, and their coming back."""
+        """Marks of host nodes on ranks with a device: calls and their returns."""
         return self.memo("of host", lambda: np.isin(self.kind, HOST_KINDS))
 
     @property
     def first_of_lane(self) -> Flags:
-        """Mark the nodes that have none before them on their lane."""
+        """Marks of the first node of each lane."""
         return self.memo("first of lane", lambda: first_of_run(self.lane))
 
     def of_ranks_with(self, marked: Flags) -> Flags:
-        """Mark all nodes of the ranks of which some node is marked."""
+        """Mark all nodes of the ranks that have at least one marked node."""
         is_with = np.zeros(int(self.rank.max(initial=0)) + 1, dtype=bool)
         is_with[self.rank[marked]] = True
         return np.asarray(is_with[self.rank])
 
     def memo(self, key: object, build: Callable[[], T]) -> T:
-        """Work something out of these nodes once."""
+        """Return a value derived from these nodes, memoized under `key`."""
         return _once(self._memo, key, build)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """What nodes wait for besides their lane, sorted by `target`: the start or end of `source`, plus `lag`."""
+    """Dependencies other than lane order, sorted by `target`: the start or end of `source`, plus `lag`."""
 
     source: Ints
     at_end: Flags
@@ -132,7 +132,7 @@ class Edges:
     kind: Ints
 
     def take(self, rows: Ints | Flags) -> Edges:
-        """Keep some of the edges."""
+        """Return the given edges only."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         return Edges(
             self.source.take(rows),
@@ -145,67 +145,67 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A run that can be replayed. Edits give a graph with other numbers and the same nodes."""
+    """A run that can be replayed. Edits return a graph with different numbers and the same nodes."""
 
     nodes: Nodes
     gap: Ints
-    """Think time after the lane's node before; it may be negative where a lane's activities overlap."""
+    """Think time since the previous node of the lane; negative if activities of the lane overlap."""
     earliest: Ints
-    """Where nothing else says when a node begins (the first of a lane), the measured time; else `NEVER`."""
+    """Measured start of nodes without other bounds (first of a lane); `NEVER` for all others."""
     edges: Edges
     duration: Ints
     transfer: Ints
-    """For tied parts: from the last member's begin to this part's end."""
+    """For tied parts: time from the start of the call's last member to the end of this part."""
     tied: Flags
     axes: tuple[str, ...]
     names: tuple[str, ...]
     added: int = 0
-    """Nodes at the end that no trace holds: edits put them in."""
+    """Number of nodes at the end that edits added; no trace has them."""
     rewired: bool = False
-    """An edit let nodes wait for what they did not wait for before."""
+    """Whether an edit added new dependencies."""
 
     _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def measured(self) -> Flags:
-        """Mark the nodes that the trace holds."""
+        """Marks of the nodes that come from the trace."""
         return np.arange(len(self.nodes)) < len(self.nodes) - self.added
 
     def spread(self, values: NDArray[V], *, missing: float) -> NDArray[V]:
-        """Give what is known of each measured node for all nodes: `missing` for those that edits put in behind them."""
+        """Return the values of measured nodes, extended with `missing` for nodes that edits added."""
         return np.append(values, np.full(self.added, missing, dtype=values.dtype))
 
     def waits_as(self, other: Graph) -> bool:
-        """Say whether nothing waits here for what it does not wait for there, so that one plan serves both."""
+        """Return whether this graph has no dependency that `other` lacks, so that one plan works for both."""
         return self.nodes is other.nodes and not self.rewired
 
     def with_changes(self, **changes: Ints | Flags | Edges | Nodes | int | bool | tuple[str, ...]) -> Graph:
-        """Give the graph with other numbers."""
+        """Return the graph with the given fields replaced."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def memo(self, key: object, build: Callable[[], T]) -> T:
-        """Work something out of this graph once."""
+        """Return a value derived from this graph, memoized under `key`."""
         return _once(self._memo, key, build)
 
     def on_axis(self, axis: str) -> Flags:
-        """Mark the communication of one axis; of all axes for the empty word."""
+        """Mark the communication of one axis, or of all axes if `axis` is empty."""
         talks = self.nodes.kind == NodeKind.COMMUNICATION
         if not axis:
             return np.asarray(talks)
-        wanted = self.axes.index(axis) if axis in self.axes else -2
-        return np.asarray(talks & (self.nodes.axis == wanted))
+        axis_code = self.axes.index(axis) if axis in self.axes else -2
+        return np.asarray(talks & (self.nodes.axis == axis_code))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When each node begins and ends in a replay."""
+    """Start and end of each node in a replay."""
 
     start: Ints
     end: Ints
 
 
 def events_of(graph: Graph) -> Ints:
-    """Give each node's event number in its own rank's trace; -1 for what no trace holds."""
+    """Return each node's event number in its rank's trace; -1 for nodes that are not in a trace."""
     event = graph.nodes.event
     return np.full(len(graph.nodes), -1, np.int64) if event is None else event
 

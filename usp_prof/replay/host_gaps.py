@@ -1,7 +1,7 @@
 """Host gaps: think times before nodes, data loading, and pauses of a rank's host.
 
-The *think time* before a node is the part of the gap before it that the host spends on its own: Python between two
-launches, the data loader, now and then a pause (garbage collection, a checkpoint, another process on its core).
+The *think time* before a node is the part of the preceding gap that the host spends on its own work: Python between two
+launches, the data loader, or an occasional pause (garbage collection, a checkpoint, another process on its core).
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ LOADS_DATA = re.compile(r"dataloader|data_loader|^train::input\b", re.IGNORECASE
 """Annotations and ops in which the host fetches the next batch."""
 
 TAKES_MEMORY = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)(Async)?(_v\d)?$")
-"""Calls that take or give back the device's memory, which the caching allocator makes when it has none left."""
+"""Calls that allocate or free device memory, which the caching allocator makes when its cache is exhausted."""
 
 _HOLD_THOUGHT = np.array([kind in (EdgeKind.WAIT, EdgeKind.ISSUE, EdgeKind.SYNC) for kind in EdgeKind])
 
 PAUSE_NS = 2_000_000
-"""A pause of the host shorter than this is not told from ordinary work."""
+"""A shorter pause of the host cannot be distinguished from ordinary work."""
 SLICE_NS = 50_000_000
-"""A rank without a device shares its cores, and waits up to so long for its turn: several such a step are no pauses."""
+"""Time slice: CPU ranks share cores and wait up to this long for one, so several such waits per step are not pauses."""
 PAUSES_A_STEP = 10
-"""In short recordings so many pauses in each step are among the largest hundredth of the think times already."""
+"""Assumed number of pauses per step, left out of the ordinary think times of short recordings."""
 PAUSE_RATIO = 20.0
-"""A pause is so many times the 99th percentile of the rank's ordinary think times."""
+"""A pause is at least this multiple of the 99th percentile of the rank's ordinary think times."""
 
 
 def pauses(graph: Graph, tables: TableSet) -> Ints:
-    """Find the nodes before which the host paused, once; waiting for data is no pause."""
+    """Return the nodes before which the host paused, memoized; waiting for data is not a pause."""
     key = ("pauses", id(tables))
-    return graph.memo(key, lambda: (tables, _pauses(graph, tables)))[1]  # holds on to what the key names
+    return graph.memo(key, lambda: (tables, _pauses(graph, tables)))[1]  # a reference keeps the id in the key valid
 
 
 def _pauses(graph: Graph, tables: TableSet) -> Ints:
-    """Find the nodes before which the host paused, rank by rank.
+    """Return the nodes before which the host paused, rank by rank.
 
-    1. A rank's ordinary think time is its 99th percentile, or that of the median rank where that is less.
-    2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times that, without data loading and without
-       calls that take memory.
-    3. On a CPU a rank waits for its turn on a core: with more than one such a step, only longer ones are pauses.
+    1. A rank's ordinary think time is its 99th percentile, or that of the median rank if that is less.
+    2. A pause is a think time of at least PAUSE_NS and PAUSE_RATIO times the ordinary one, not counting data loading
+       and memory allocation.
+    3. A CPU rank waits for its turn on a core. If that happens more than once per step, only longer waits are pauses.
     """
     nodes, clocks, think = graph.nodes, rank_clocks(tables), think_times(graph)
-    # By rank: its nodes with think time before them, and the usual one.
+    # By rank: its nodes with think time before them.
     thinking = {}
     for rank, is_seen in hosts_seen(graph, tables).items():
         rows = nodes.of_rank(rank)
@@ -67,7 +67,7 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
     pauses_by_rank = [np.zeros(0, np.int64)]
     for rank, usual in usual_ns.items():
         has_device = bool(nodes.of_host[thinking[rank]].any())
-        # A host that pauses all the time is told from the others; on a CPU ranks may differ in what they wait for.
+        # A host that always pauses stands out from other ranks. On a CPU, ranks may differ in what they wait for.
         ordinary = min(usual, float(np.median(list(usual_ns.values())))) if has_device else usual
         least = max(PAUSE_NS, PAUSE_RATIO * ordinary)
         rows = thinking[rank]
@@ -84,14 +84,14 @@ def _pauses(graph: Graph, tables: TableSet) -> Ints:
 
 
 def _usual(graph: Graph, think: Ints, rows: Ints) -> float:
-    """Give the 99th percentile of a rank's think times; of few, what is left without the longest of each step."""
+    """Return the 99th percentile of a rank's think times; with few of them, leave out each step's longest instead."""
     steps = len(numbered(graph.nodes.step[rows])[0])
     longest = (PAUSES_A_STEP if graph.nodes.of_host[rows].any() else 3) * steps
     return float(np.quantile(think[rows], min(0.99, max(0.5, 1 - longest / len(rows)))))
 
 
 def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:
-    """Say for each rank whether its trace shows what the host does: a device's work alone does not."""
+    """Return for each rank whether its trace shows the host's work; device work alone does not."""
     of_host = graph.nodes.of_host
     return {
         rank: bool(of_host[graph.nodes.of_rank(rank)].any()) or not len(tables.columns("kernels", rank))
@@ -100,26 +100,26 @@ def hosts_seen(graph: Graph, tables: TableSet) -> dict[int, bool]:
 
 
 def allocating(launches: Columns) -> tuple[Ints, Ints]:
-    """Give the begins and ends of when a rank's host takes or gives back device memory, on its own clock."""
+    """Return starts and ends of a rank's device memory allocations and frees, on the host's own clock."""
     memory_calls = time_of(launches, launches.satisfies("name", TAKES_MEMORY.search))
     return memory_calls.start, memory_calls.end
 
 
 def _on_common_clock(ranges: tuple[Ints, Ints], clocks: RankClocks, rank: int) -> Intervals:
-    """Give begins and ends on a rank's own clock as intervals on the common one."""
+    """Return ranges on a rank's own clock as intervals on the common clock."""
     begin, end = ranges
     return union(clocks.align_host(rank, begin), clocks.align_host(rank, end))
 
 
 def think_times(graph: Graph) -> Ints:
-    """Give the host's think time before each node: after its lane's node before, or after what it had waited for."""
+    """Return the think time before each node, since the previous node of its lane or since its last wait ended."""
     return graph.memo("think times", lambda: _think_times(graph))
 
 
 def _think_times(graph: Graph) -> Ints:
     nodes, is_thinking = graph.nodes, thinks(graph)
     think = np.where(is_thinking, np.maximum(graph.gap, 0), 0)
-    # Of a node that waited, the lag of the edge that came last is the thinking since then.
+    # If a node waited, its think time is the lag of the edge that came last.
     edges = graph.edges.take(holds_thought(graph.edges))
     edges = edges.take((is_thinking | posts(graph))[edges.target])
     arrived = np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source])
@@ -142,18 +142,18 @@ def loads_data(graph: Graph, tables: TableSet) -> Flags:
 
 
 def holds_thought(edges: Edges) -> Flags:
-    """Mark the edges whose lag holds the host's thinking."""
+    """Mark the edges whose lag contains think time of the host."""
     return np.asarray(_HOLD_THOUGHT[edges.kind])
 
 
 def posts(graph: Graph) -> Flags:
-    """Mark communication that a host posts by itself: that of ranks without a device."""
+    """Mark communication posted by a host without a device."""
     nodes = graph.nodes
     return nodes.memo("posts", lambda: (nodes.kind == NodeKind.COMMUNICATION) & ~nodes.of_ranks_with(nodes.of_host))
 
 
 def thinks(graph: Graph) -> Flags:
-    """Mark the nodes before which a host thinks: its calls, and on CPU traces the computing lane."""
+    """Mark the nodes that can have think time before them: host calls, and compute on CPU traces."""
     nodes = graph.nodes
     return nodes.memo(
         "thinks",
@@ -162,13 +162,13 @@ def thinks(graph: Graph) -> Flags:
 
 
 def lane_before(graph: Graph) -> Ints:
-    """Give the end of each node's lane predecessor; its own start where it has none."""
+    """Return the end of the previous node of each node's lane, or the node's own start if there is none."""
     nodes = graph.nodes
     return np.where(nodes.first_of_lane, nodes.start, np.minimum(np.roll(nodes.end, 1), nodes.start))
 
 
 def loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give the begins and ends of when a rank's host is inside the data loader, on its own clock."""
+    """Return starts and ends of the times in which a rank's host is in the data loader, on its own clock."""
     return tables.memo_of_rank(rank, "loading", lambda: _loading(tables, rank))
 
 
@@ -180,11 +180,11 @@ def _loading(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
 
 
 def loading_ns(tables: TableSet, rank: int) -> int:
-    """Measure how long a rank's host is inside the data loader, over the whole recording."""
+    """Return the total time in ns that a rank's host spends in the data loader."""
     begin, end = loading(tables, rank)
     return int((end - begin).sum())
 
 
 def overlap(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each span low..high lies in sorted intervals."""
+    """Return how much of each span low..high is covered by sorted intervals."""
     return np.maximum(Intervals(begin, end).within(low, high), 0)

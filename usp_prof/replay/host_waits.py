@@ -1,15 +1,15 @@
-"""Host waits: calls of a rank's host that return only when its device has got so far.
+"""Host waits: host calls that return only when the device has reached a certain point.
 
-What a call waits for follows from what it is:
+The kind of call determines what it waits for:
 
   stream sync           the work launched so far on one stream: that of the thread's last launch (`.item()` copies, then
                         syncs the stream of the copy)
   device sync, cudaFree the work launched so far on every stream
-  pageable copy         its own copy, or the start of it
-  event sync            work that the trace does not name: the last that ended within the call
+  pageable copy         the end or the start of its own copy
+  event sync            work that the trace does not name: the last work that ended within the call
 
-Such a call returns when all of this has ended, plus the time it took beyond that in the recording. Where a sync
-returned before the work that was inferred had ended, the last work that ended within the call is taken instead.
+Such a call returns when all of this work has ended, plus the extra time it took in the recording. If a sync returned
+before the inferred work had ended, the last work that ended within the call is used instead.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 _SEEMINGLY_EARLY = 256
-"""Pieces of work that seem to have ended before their launch and are passed over, at most."""
+"""Maximum number of activities skipped because they seem to end before their launch."""
 RESUMED_NS = 100_000
-"""A host that waited for the device continues this soon after the awaited work ended."""
+"""A host that waited for the device continues within this time after the awaited work ended."""
 UNTRACED_WAIT_NS = 1_000_000
-"""A shorter gap of the host is ordinary work, also where it happens to end when some work of the device does."""
+"""A shorter gap of the host is ordinary work, even if it happens to end together with device work."""
 FULL_QUEUE = 512
 """With this many launches pending, a launch can block: the driver's queue holds about 1,000."""
 CONTRADICTED = 0.1
-"""A call that contradicts in more than this share of cases what it should wait for does not wait."""
+"""A call does not wait if it returns before the work it should wait for in more than this share of cases."""
 LEFT_BY_CLOCKS_NS = 100_000
-"""The host-device offset leaves this much open: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
+"""Uncertainty of the host-device offset: device timestamps of one rank scatter by up to 80 us on V100 hosts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostWaits:
-    """The calls of one rank's host that wait, and the work that each waits for by what it is."""
+    """The waiting calls of one rank's host, and the work that each kind of call waits for."""
 
     back: Ints
     """By call: the node of its return."""
     called_at: Ints
     name: NDArray[np.object_]
     is_sync: Flags
-    """By call: it does nothing but wait. Others, such as freeing memory, wait as well."""
+    """By call: it only waits. Other calls, such as freeing memory, also do work."""
     source: Ints
     """By awaited work: its node."""
     call: Ints
@@ -66,14 +66,14 @@ class HostWaits:
     """By awaited work: the call waits until it begins, not until it ends."""
 
     def ended(self, nodes: RankNodes) -> Ints:
-        """Return for each call when the last of what it waited for had ended; NEVER if there was nothing."""
+        """Return for each call when the last work it waited for had ended; NEVER if there was none."""
         moment = np.where(self.at_start, nodes.start[self.source], nodes.end[self.source])
         latest = np.full(len(self.back), NEVER)
         np.maximum.at(latest, self.call, moment)
         return latest
 
     def without(self, calls: Flags) -> HostWaits:
-        """Return the same, with nothing that the marked calls wait for."""
+        """Return a copy in which the marked calls wait for nothing."""
         stays = ~calls[self.call]
         return replace(self, source=self.source[stays], call=self.call[stays], at_start=self.at_start[stays])
 
@@ -92,10 +92,10 @@ def host_waits(tables: TableSet, nodes: RankNodes, launched_at: Ints) -> HostWai
 
 
 def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> set[str]:
-    """Return the names of calls that wait in this run, judged by all ranks together.
+    """Return the names of calls that wait in this run, based on all ranks together.
 
-    Whether a call such as `cudaFree` waits depends on the driver and the allocator. Where it now and then returns while
-    work is running that it should have waited for, it never waits: that it returns after such work is a coincidence.
+    Whether a call such as `cudaFree` waits depends on the driver and the allocator. If it sometimes returns while the
+    work it should wait for still runs, it never waits; returning after such work is then a coincidence.
     """
     pending: Counter[str] = Counter()
     contradicted: Counter[str] = Counter()
@@ -113,31 +113,31 @@ def names_that_wait(nodes: Sequence[RankNodes], waits: Sequence[HostWaits]) -> s
 def add_returns(
     waits: HostWaits, names: set[str], nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints
 ) -> None:
-    """Add what each call that waits has waited for; `gap` of its return becomes the time the call takes beyond that."""
+    """Add the awaited work of each waiting call; `gap` of its return becomes the time the call takes after that."""
     if not len(waits.back):
         return
     back, returned = waits.back, nodes.start[waits.back]
     waits = waits.without(~np.isin(waits.name, list(names)))
     ended = waits.ended(nodes)
-    # A sync that seems to have waited for work that ended later, or long before, has waited for something else.
+    # A sync waited for other work if its inferred work ended after the return, or long before it.
     is_wrong = ended > returned + LEFT_BY_CLOCKS_NS
     is_wrong |= (ended <= waits.called_at) & (returned - waits.called_at > RESUMED_NS)
     is_wrong &= waits.is_sync
     waits = waits.without(is_wrong)
     guessed = np.full(len(back), -1)
     guessed[is_wrong] = _last_ended(nodes, launched_at, back[is_wrong], waits.called_at[is_wrong])
-    known = np.flatnonzero(guessed >= 0)
+    replaced_calls = np.flatnonzero(guessed >= 0)
     waits = replace(
         waits,
-        source=np.append(waits.source, guessed[known]),
-        call=np.append(waits.call, known),
-        at_start=np.append(waits.at_start, np.zeros(len(known), bool)),
+        source=np.append(waits.source, guessed[replaced_calls]),
+        call=np.append(waits.call, replaced_calls),
+        at_start=np.append(waits.at_start, np.zeros(len(replaced_calls), bool)),
     )
     ended = waits.ended(nodes)
-    # What the call takes itself: all of it where nothing was left to wait for, else what follows the wait.
+    # Own time of the call: what follows the wait, or all of it if there was nothing left to wait for.
     own = np.clip(returned - np.maximum(ended, waits.called_at), 0, None)
     gap[back] = own
-    # A sync that found nothing to wait for returns at once when there is something; freeing memory takes its time.
+    # A sync without pending work has no lag when there is some to wait for; freeing memory always takes time.
     has_waited = ended > waits.called_at
     lag = np.where(waits.is_sync & ~has_waited, 0, own)[waits.call]
     for at_start in (False, True):
@@ -148,14 +148,14 @@ def add_returns(
 def _awaited(
     launches: Columns, row: Ints, called_at: Ints, nodes: RankNodes, back: Ints, device: Ints, launched_at: Ints
 ) -> tuple[Ints, Ints, Flags]:
-    """Return what the calls wait for by what they are: work, call, and whether the start of the work is meant."""
+    """Return what each call waits for, based on its kind: the work, the call, and whether it waits for the start."""
     code, texts = launches.codes("name")
     scope = np.array([*(_scope(text) for text in texts), _EVERY_STREAM])[code[row]]
     own = _own_copy(nodes, device, nodes.event[back])
     scope = np.where(own >= 0, _OWN, scope)
     own_rows = np.flatnonzero(scope == _OWN)
     sources, calls = [own[own_rows]], [own_rows]
-    # A copy that had not ended when its call returned was waited for until it began.
+    # If a copy had not ended when its call returned, the call waited only for the start.
     at_start = [nodes.end[own[own_rows]] > nodes.start[back[own_rows]] + LEFT_BY_CLOCKS_NS]
     lane = _lane_of_last_launch(launches, row, called_at, nodes, device, launched_at)
     for number in np.unique(nodes.lane[device]).tolist():
@@ -172,14 +172,14 @@ _OWN, _ONE_STREAM, _EVERY_STREAM, _EVENT = range(4)
 
 
 def _scope(name: str) -> int:
-    """Return what a call with this name waits for."""
+    """Return the scope of the wait of a call with this name."""
     if "Event" in name:
         return _EVENT
     return _ONE_STREAM if "Stream" in name else _EVERY_STREAM
 
 
 def _own_copy(nodes: RankNodes, device: Ints, event: Ints) -> Ints:
-    """Return the copy that each call launched itself; -1 for calls that launched nothing."""
+    """Return the copy that each call launched; -1 for calls that launched nothing."""
     return lookup(device, rows_of(nodes.launch[device], event), missing=-1)
 
 
@@ -199,9 +199,10 @@ def _lane_of_last_launch(
 
 
 def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints) -> Ints:
-    """Return the last work that was launched before each call and ended within it; -1 where none did.
+    """Return the last work that was launched before each call and ended within it; -1 if there is none.
 
-    Where the clocks of host and device differ, work seems to end before its launch: no call before that waited for it.
+    If the clocks of host and device differ, work may seem to end before its launch. Calls before the launch cannot have
+    waited for it.
     """
     by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
     place = np.searchsorted(nodes.end[by_end], nodes.start[back], side="right") - 1
@@ -210,21 +211,20 @@ def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints
         if not is_early.any():
             break
         place[is_early] -= 1
-    found = lookup(by_end, np.where(place >= 0, place, -1), missing=-1)
-    known = (found >= 0) & (launched_at[found] < called_at) & (nodes.end[found] > called_at)
-    return np.where(known, found, -1)
+    last_ended = lookup(by_end, np.where(place >= 0, place, -1), missing=-1)
+    is_within = (last_ended >= 0) & (launched_at[last_ended] < called_at) & (nodes.end[last_ended] > called_at)
+    return np.where(is_within, last_ended, -1)
 
 
 def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap: Ints, launched_at: Ints) -> None:
-    """Add waits of a host that stopped until the device was done, although the trace names no call that waits.
+    """Add host waits for the device that have no call in the trace.
 
     Some waits leave no call: the caching allocator waits for an event before it frees, a timer reads an event, NCCL
-    polls, a launch blocks while the launch queue is full. They look like a pause, but they end when the device's work
-    does:
-      1. within a gap between two launches the host is silent for long (UNTRACED_WAIT_NS): no op or call begins or ends;
-      2. the silence ends within RESUMED_NS of the end of work that was launched before it;
-      3. and that work was the last on its stream that had been launched by then, or the launch queue was full.
-    Without the third, any pause while the device is busy would seem to be a wait.
+    polls, a launch blocks while the launch queue is full. They look like pauses, but they end when device work ends:
+      1. within a gap between two launches, no op or call starts or ends for at least UNTRACED_WAIT_NS;
+      2. this silence ends within RESUMED_NS after the end of work that was launched before it;
+      3. that work was the last one launched on its stream by then, or the launch queue was full.
+    Without the third condition, any pause while the device is busy would look like a wait.
     """
     host = np.flatnonzero((nodes.kind == NodeKind.HOST) & (gap > UNTRACED_WAIT_NS))
     device = np.flatnonzero(nodes.of_device)
@@ -234,28 +234,28 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     awaited = last_by(nodes.end, device, by=resumed)
     is_known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
     is_soon = (nodes.end[awaited] > stopped) & (resumed - nodes.end[awaited] <= RESUMED_NS)
-    # Nodes are sorted by lane, so the work behind the awaited one on its stream is the next node.
+    # Nodes are sorted by lane, so the next node is the work that follows the awaited work on its stream.
     follower = np.minimum(awaited + 1, len(nodes.lane) - 1)
     is_followed = (nodes.lane[follower] == nodes.lane[awaited]) & (follower != awaited)
     is_drained = ~is_followed | (launched_at[follower] > stopped)
-    # Pending when the host continued: launched, but not begun.
+    # Pending when the host continued: launched but not started.
     launched_by_then = np.searchsorted(np.sort(launched_at[device]), resumed)
     begun_by_then = np.searchsorted(np.sort(nodes.start[device]), resumed)
     is_full = launched_by_then - begun_by_then >= FULL_QUEUE
     has_waited = is_known & is_soon & (is_drained | is_full) & (resumed - stopped > UNTRACED_WAIT_NS)
     target, source = host[has_waited], awaited[has_waited]
-    # What the host does before and after the silence is its own time.
+    # The time before and after the silence is the host's own.
     after = nodes.start[target] - resumed[has_waited]
     edges.add(source, target, nodes.start[target] - nodes.end[source], EdgeKind.SYNC)
     gap[target] = np.maximum(gap[target] - (resumed - stopped)[has_waited], after)
 
 
 def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the longest time within each gap in which no op and no call of its threads begins or ends."""
+    """Return the longest time within each gap in which no op or call of a launching thread starts or ends."""
     launches, moments = tables.columns("launches", nodes.rank), [begin, end]
     code, names = launches.codes("thread")
-    # Threads that launch work: others, such as NCCL's watchdog, go on while the host waits.
-    launching = {names[one] for one in np.unique(code[launches["kernels"] > 0]).tolist() if one >= 0}
+    # Only threads that launch work: others, such as NCCL's watchdog, continue while the host waits.
+    launching = {names[thread] for thread in np.unique(code[launches["kernels"] > 0]).tolist() if thread >= 0}
     for rows in (launches, tables.columns("ops", nodes.rank)):
         chosen = rows.satisfies("thread", lambda name: name in launching)
         start = rows["start_ns"][chosen] + nodes.host_shift
@@ -263,6 +263,6 @@ def _silences(tables: TableSet, nodes: RankNodes, begin: Ints, end: Ints) -> tup
     moment = np.unique(np.concatenate(moments))
     low, high = np.searchsorted(moment, begin), np.searchsorted(moment, end)
     silence = np.append(np.diff(moment), 0)
-    # By gap: the place of the moment after which the longest silence begins.
+    # By gap: index of the moment at which the longest silence starts.
     longest = np.array([first + int(np.argmax(silence[first:last])) for first, last in zip(low, high, strict=True)])
     return moment[longest], moment[longest + 1]

@@ -1,4 +1,4 @@
-"""Insertion: calls that were never made, as nodes behind all others, on lanes of their own."""
+"""Inserted collectives: calls that the run never made, appended as nodes on lanes of their own."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Added:
-    """Collectives to put in. Entries of one rank stand in the order in which its lane runs them.
+    """Collectives to insert. Entries of one rank are in the order in which its lane runs them.
 
-    A part begins when the lane's part before it has ended and `after` has happened: its end, or its start where
-    `at_start` says so. `before` waits for the part.
+    A part starts when the previous part of its lane and node `after` have ended (or `after` has started, if `at_start`
+    is set). Node `before` waits for the part.
     """
 
     rank: Ints
     call: Ints
-    """Number of the call, counted from 0 among those put in: members have one number."""
+    """Number of the call, counted from 0 among the inserted calls; all members have the same number."""
     transfer: Ints
     after: Ints
     at_start: Flags
     asked_ns: Ints
-    """When each would have been asked for in the run as measured: tells which step it belongs to."""
+    """When each part would have been issued in the measured run, which determines its step."""
     before: Ints
     axis: str
     name: str
     stands_for: Ints | None = None
-    """The measured node that each entry takes the place of, and whose event it becomes; without, all are new."""
+    """The measured node that each entry replaces, and whose event it takes over; `None` if all entries are new."""
 
     def __len__(self) -> int:
-        """Count the entries."""
+        """Return the number of entries."""
         return len(self.rank)
 
     def by_rank(self) -> Added:
-        """Give the entries rank by rank, those of one rank in their order."""
+        """Return the entries sorted by rank, in their order within each rank."""
         order = np.argsort(self.rank, kind="stable")
         return Added(
             self.rank[order],
@@ -59,9 +59,9 @@ class Added:
 
 
 def with_calls(graph: Graph, added: Added) -> Graph:
-    """Put collectives in; an `after` or `before` of -1 is none.
+    """Return the graph with collectives inserted; -1 in `after` or `before` means none.
 
-    Each entry becomes a node behind all others, on one new lane a rank. Into a graph of 10 nodes on lanes 0 and 1:
+    Each entry becomes a node at the end, on one new lane per rank. Example for a graph of 10 nodes on lanes 0 and 1:
 
         entries of ranks 3, 5, 3     nodes 10 and 11 on lane 2 (rank 3), node 12 on lane 3 (rank 5)
     """
@@ -72,7 +72,7 @@ def with_calls(graph: Graph, added: Added) -> Graph:
     names, name = _code(graph.names, added.name)
     nodes = _with_nodes(graph.nodes, added, axis, name)
     own = len(graph.nodes) + np.arange(len(added))  # the node of each entry
-    # A lane's first part that waits for nothing begins when it would have been asked for.
+    # If the first part of a lane waits for nothing, it starts when it would have been issued.
     is_free = first_of_run(nodes.lane[own]) & (added.after < 0)
     edges = with_edges(graph.edges, added.after, own, at_end=~added.at_start, kind=EdgeKind.ISSUE)
     edges = with_edges(edges, own, added.before, at_end=np.ones(len(added), dtype=bool), kind=EdgeKind.WAIT)
@@ -94,12 +94,12 @@ def with_calls(graph: Graph, added: Added) -> Graph:
 
 
 def _with_nodes(nodes: Nodes, added: Added, axis: int, name: int) -> Nodes:
-    """Append one node an entry; entries are sorted by rank."""
+    """Append one node per entry; entries are sorted by rank."""
     count = len(added)
     first_lane = int(nodes.lane.max(initial=-1)) + 1
     first_call = int(nodes.call.max(initial=-1)) + 1
-    # A part is in the step of what it waits for, else of what waits for it.
-    neighbour = np.where(added.after >= 0, added.after, added.before)
+    # A part belongs to the step of the node it waits for or, without one, of the node that waits for it.
+    step_source = np.where(added.after >= 0, added.after, added.before)
     duration = np.zeros(count, np.int64) if added.stands_for is None else nodes.duration[added.stands_for]
     return Nodes(
         rank=np.append(nodes.rank, added.rank),
@@ -107,7 +107,7 @@ def _with_nodes(nodes: Nodes, added: Added, axis: int, name: int) -> Nodes:
         kind=np.append(nodes.kind, np.full(count, int(NodeKind.COMMUNICATION))),
         start=np.append(nodes.start, added.asked_ns),
         duration=np.append(nodes.duration, duration),
-        step=np.append(nodes.step, nodes.step[neighbour]),
+        step=np.append(nodes.step, nodes.step[step_source]),
         axis=np.append(nodes.axis, np.full(count, axis)),
         name=np.append(nodes.name, np.full(count, name)),
         call=np.append(nodes.call, first_call + added.call),
@@ -116,7 +116,7 @@ def _with_nodes(nodes: Nodes, added: Added, axis: int, name: int) -> Nodes:
 
 
 def _events(nodes: Nodes, added: Added) -> Ints | None:
-    """Give the event of each node: what stands for a measured node has its event, which that node has no longer."""
+    """Return the event of each node; an entry that replaces a measured node takes over its event."""
     if nodes.event is None:
         return None
     event = np.append(nodes.event, np.full(len(added), -1))
@@ -127,7 +127,7 @@ def _events(nodes: Nodes, added: Added) -> Ints | None:
 
 
 def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: Flags, kind: EdgeKind) -> Edges:
-    """Let targets wait for sources too; pairs with a -1 are none."""
+    """Return the edges with one more per pair of source and target; pairs with -1 are skipped."""
     is_pair = (source >= 0) & (target >= 0)
     count = int(is_pair.sum())
     targets = np.append(edges.target, target[is_pair])
@@ -141,6 +141,6 @@ def with_edges(edges: Edges, source: Ints, target: Ints, *, at_end: Flags, kind:
     )
 
 
-def _code(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, ...], int]:
-    known = texts if wanted in texts else (*texts, wanted)
-    return known, known.index(wanted)
+def _code(texts: tuple[str, ...], text: str) -> tuple[tuple[str, ...], int]:
+    extended = texts if text in texts else (*texts, text)
+    return extended, extended.index(text)

@@ -1,26 +1,26 @@
-"""Longest path through a graph: when each node begins and ends, given all that it waits for.
+"""Longest path: start and end time of every node in the replay graph.
 
-One loop over the nodes would do. These steps take a few hundred array operations in its place:
+A loop over the nodes would work. For speed, it is replaced with a few hundred array operations:
 
-  1. Lanes are cut into *segments* that are entered only at their head. Launches may enter a segment anywhere as long as
-     they come from one segment of the host: device and host run far apart in long stretches.
-  2. A segment is replayed at once. With `offset` the durations and gaps before each node added up, and `bound` the
-     earliest moment that the edges into it allow,
+  1. Lanes are cut into *segments*, and edges enter a segment only at its head. Launches may enter it anywhere, as long
+     as they come from a single host segment. Segments are long because device and host rarely synchronize.
+  2. A segment is replayed in one operation. `offset` is the sum of the durations and gaps before each node, and `bound`
+     is the earliest start that its edges allow:
 
          start[n] = offset[n] + max over j <= n of (bound[j] - offset[j])
 
          durations 3 2 4    offset 0 3 5    bound 0 6 7    bound - offset 0 3 2, its running maximum 0 3 3
-         so the nodes begin at 0 6 8
+         so the nodes start at 0 6 8
 
-  3. Segments and calls are ordered in *rounds*: each comes behind all that it waits for. The nodes of a round lie side
-     by side, so that one running maximum replays them all: behind each segment the offsets drop by `room`, more than
-     any two moments are apart, which lifts `bound - offset` above all before it.
-  4. Of a call, all members end `transfer` after the last of them began.
+  3. Segments and calls are ordered in *rounds*, each after everything it waits for. The nodes of a round are adjacent,
+     so one running maximum replays all of them. From one segment to the next, offsets drop by `room`, which exceeds the
+     length of the run. This raises `bound - offset` above all earlier values.
+  4. All members of a call end `transfer` after the last one starts.
 
-The *plan* (segments and rounds) of the unedited graph serves all edits that let nothing wait for anything new.
+The *plan* (segments and rounds) of the unedited graph works for all edits that add no dependency.
 
 Measured on 604,872 nodes with 423,084 edges (8 ranks of 200,000 events): 0.11 CPU s for the plan and 0.15 s for each
-replay. One plain loop over the nodes took 0.49 s, and 0.17 s to make lists of the arrays first.
+replay. A plain loop over the nodes took 0.49 s, plus 0.17 s to convert the arrays to lists.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph
 
 _WIDEST = 2**61
-_LISTED = 1 << 14
-"""Needs that are looked at as numbers of Python's at once: they take five times the memory."""
+_PAIRS_PER_CHUNK = 1 << 14
+"""Pairs converted to Python ints per chunk; Python ints use five times the memory of NumPy's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rounds:
-    """An entry for each round: segments, as a range of the plan's nodes, or calls, as ranges of calls and members."""
+    """One entry per round: segments as a range of the plan's nodes, or calls as ranges of calls and members."""
 
     begin: Ints
     end: Ints
     first_member: Ints
-    """-1 where no calls end in a round."""
+    """-1 for rounds of segments."""
     last_member: Ints
 
     def __len__(self) -> int:
@@ -64,33 +64,33 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The order of nodes and calls; `rounds` are replayed one after the other."""
+    """The order of nodes and calls; `rounds` are replayed in sequence."""
 
     nodes: Ints
     """The graph's nodes, round by round and segment by segment."""
     place: Ints
-    """Where each of the graph's nodes lies in `nodes`."""
+    """Index in `nodes` of each node of the graph."""
     heads: Ints
-    """Where segments begin in `nodes`."""
+    """Index in `nodes` of the first node of each segment."""
     before: Ints
-    """Where in `nodes` the lane's node before each segment lies; -1 where the segment opens its lane."""
+    """Index in `nodes` of the lane's node before each segment; -1 if the segment is the first of its lane."""
     drop: Ints
-    """For each of `nodes`, by how much its offset is lowered for the segments before it in its round."""
+    """For each of `nodes`: how much its offset is lowered because of the segments before it in its round."""
     members: Ints
-    """Where the calls' members lie in `nodes`, call by call."""
+    """Indexes in `nodes` of the calls' members, call by call."""
     first: Ints
-    """Where each call begins among the members of its round."""
+    """Index of each call's first member among the members of its round."""
     call_of: Ints
-    """For each of `members`, its call among those of its round."""
+    """For each of `members`: its call among those of its round."""
     rounds: Rounds
     bounds: Ints
-    """Where in `nodes` the rounds of segments begin, and where the last ends."""
+    """Index in `nodes` at which each round of segments starts, and the end of the last one."""
 
 
 def make_plan(graph: Graph, reach: int = 16) -> Plan:
-    """Cut the lanes and order the pieces; edits may lengthen the run by up to `reach`, or it is to be made again."""
+    """Compute the segments and rounds of a graph, valid for edits that make the run up to `reach` times as long."""
     nodes, edges = graph.nodes, graph.edges
-    # Segments begin with a lane, where anything but a launch arrives, and behind a member of a call.
+    # Segments start at the first node of a lane, at targets of edges other than launches, and after call members.
     is_head = nodes.first_of_lane.copy()
     is_head[edges.target[edges.kind != EdgeKind.LAUNCH]] = True
     after_member = np.flatnonzero(graph.tied) + 1
@@ -104,13 +104,13 @@ def make_plan(graph: Graph, reach: int = 16) -> Plan:
 
 
 def span(graph: Graph) -> int:
-    """Measure how far apart the run's first and last moments are."""
+    """Return the time from the run's first start to its last end."""
     nodes = graph.nodes
     return int(nodes.end.max()) - int(nodes.start.min()) + 1 if len(nodes) else 1
 
 
 def _cut_where_the_launcher_changes(graph: Graph, is_head: Flags) -> None:
-    """Cut a stream where its launches come from the host's next segment; host segments are final by then."""
+    """Cut streams at launches from a new host segment; host segments must already be final."""
     launches = graph.edges.take(graph.edges.kind == EdgeKind.LAUNCH)
     if not len(launches.target):
         return
@@ -121,33 +121,33 @@ def _cut_where_the_launcher_changes(graph: Graph, is_head: Flags) -> None:
 
 
 def _members(graph: Graph) -> tuple[Ints, Ints]:
-    """Give the calls' members, call by call, and the number of each one's call, counted from 0."""
+    """Return the members of calls, call by call, and the call number of each, counted from 0."""
     rows = sorted_by(graph.nodes.call, np.flatnonzero(graph.nodes.call >= 0))
     return rows, numbered(graph.nodes.call[rows])[1]
 
 
 def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: tuple[Ints, Ints]) -> Ints:
-    """Give the round of each piece: first the segments, then the calls.
+    """Return the round of each piece: first the segments, then the calls.
 
-    A piece comes behind another where
-      an edge  goes from a node of the other to one of its own;
-      a lane   goes on from the other to it;
-      a call   has a member in the other; what comes behind a member's end comes behind the call.
+    A piece comes after another if
+      an edge  connects a node of the other piece to one of its nodes;
+      a lane   continues from the other piece to it;
+      a call   has a member in the other piece. Pieces that wait for the end of a member come after the call.
     """
     nodes, edges = graph.nodes, graph.edges
     member_rows, call_of_member = members
     segment_count, call_count = len(begin) - 1, int(call_of_member.max(initial=-1)) + 1
     piece_count = segment_count + call_count
-    # By node: the piece that says when it ends. Of tied members it is their call, of all others their segment.
+    # By node: the piece that determines its end, which is the call for tied members and the segment for others.
     ended_by = segment.copy()
     is_tied = graph.tied[member_rows]
     ended_by[member_rows[is_tied]] = segment_count + call_of_member[is_tied]
     inner = begin[1:-1]
-    inner = inner[nodes.lane[inner] == nodes.lane[inner - 1]]  # first nodes of segments that go on with a lane
+    inner = inner[nodes.lane[inner] == nodes.lane[inner - 1]]  # first nodes of segments that continue a lane
     of_edges = np.where(edges.at_end, ended_by[edges.source], segment[edges.source])
     before = np.concatenate([of_edges, ended_by[inner - 1], segment[member_rows]])
     behind = np.concatenate([segment[edges.target], segment[inner], segment_count + call_of_member])
-    # Number the pieces by when they were measured to begin: a segment with its head, a call with its last member.
+    # Number the pieces by measured start: that of a segment's head, or of a call's last member.
     last_begun = np.full(call_count, np.iinfo(np.int64).min)
     np.maximum.at(last_begun, call_of_member, nodes.start[member_rows])
     in_time = np.argsort(np.append(nodes.start[begin[:-1]], last_begun), kind="stable")
@@ -159,14 +159,14 @@ def _rounds_of_pieces(graph: Graph, segment: Ints, begin: Ints, members: tuple[I
 
 
 def _rounds(source: Ints, target: Ints, pieces: int) -> Ints:
-    """Give each piece the round after the last that it waits for; pieces are numbered as they were measured to begin.
+    """Return the round of each piece: one more than the last that it waits for. Pieces are numbered by measured start.
 
-    A piece has a higher number than what it waits for, so one look at each pair (sorted by source) is enough. Where it
-    has not (a circle), pieces are taken round by round.
+    A piece normally has a higher number than the pieces it waits for, so one pass over the pairs (sorted by source) is
+    enough. Otherwise (cycles), rounds are assigned one at a time.
     """
     round_of = [0] * pieces
-    for begin in range(0, len(source), _LISTED):
-        part = slice(begin, begin + _LISTED)
+    for begin in range(0, len(source), _PAIRS_PER_CHUNK):
+        part = slice(begin, begin + _PAIRS_PER_CHUNK)
         for before, behind in zip(source[part].tolist(), target[part].tolist(), strict=True):
             if round_of[before] >= round_of[behind]:
                 round_of[behind] = round_of[before] + 1
@@ -175,8 +175,8 @@ def _rounds(source: Ints, target: Ints, pieces: int) -> Ints:
 
 
 def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
-    """Take in each round what waits for nothing; what a circle holds up goes by its measured time."""
-    # By piece: how many pairs that it waits in are left, where its own pairs begin, and its round (-1: not taken yet).
+    """Assign rounds one at a time to pieces that wait for nothing; cycles are opened at their earliest piece."""
+    # By piece: number of unsatisfied waits, index of its first pair as a source, and its round (-1: not assigned).
     waits_left = np.bincount(target, minlength=pieces).tolist()
     first_pair = np.searchsorted(source, np.arange(pieces + 1)).tolist()
     behind = target.tolist()
@@ -185,7 +185,7 @@ def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
     ready = [piece for piece in range(pieces) if not waits_left[piece]]
     left = pieces
     while left:
-        if not ready:  # a circle: the first piece that is left opens it
+        if not ready:  # a cycle: open it at the first remaining piece
             while round_of[earliest] >= 0:
                 earliest += 1
             ready = [earliest]
@@ -205,26 +205,26 @@ def _round_by_round(source: Ints, target: Ints, pieces: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SegmentsByRound:
-    """Segments in the order of their rounds, and the ranges of nodes that are replayed at once."""
+    """Segments in the order of their rounds, and the ranges of nodes that are replayed in one operation."""
 
     nodes: Ints
     heads: Ints
     drop: Ints
-    """These three as in `Plan`."""
+    """`nodes`, `heads` and `drop` are as in `Plan`."""
     bounds: Ints
-    """Where in `nodes` each range begins, and where the last ends."""
+    """Index in `nodes` at which each range starts, and the end of the last one."""
     round: Ints
     """By range: its round."""
 
 
 def _segments_by_round(begin: Ints, round_of_segment: Ints, room: int) -> _SegmentsByRound:
-    """Lay segments side by side; `begin` has the first node of each, and behind them the number of nodes."""
+    """Order segments by round; `begin` holds the first node of each, followed by the number of nodes."""
     order = np.argsort(round_of_segment, kind="stable")
     rounds, length = round_of_segment[order], np.diff(begin)[order]
     heads = np.cumsum(length) - length
-    # The k-th node of a segment is k behind its first one: in `nodes` as in the graph.
+    # Nodes of a segment are consecutive, both in `nodes` and in the graph.
     nodes = np.repeat(begin[:-1][order] - heads, length) + np.arange(begin[-1])
-    # Offsets have room for so many segments at once; a round of more is cut into several ranges.
+    # Offsets have room for `widest` segments at a time; a larger round is split into several ranges.
     widest = max(1, _WIDEST // room)
     nth_of_range = (np.arange(len(order)) - np.searchsorted(rounds, rounds)) % widest
     drop = np.repeat(nth_of_range, length) * (room if widest > 1 else 0)
@@ -243,9 +243,9 @@ class _CallsByRound:
     first_member: Ints
     """By call: its first member."""
     bounds: Ints
-    """By round with calls: its first member; and behind them the number of members."""
+    """By round with calls: its first member, followed by the number of members."""
     round: Ints
-    """By round with calls: which round it is."""
+    """By round with calls: its round number."""
 
 
 def _calls_by_round(members: tuple[Ints, Ints], round_of_call: Ints) -> _CallsByRound:
@@ -264,13 +264,13 @@ def _calls_by_round(members: tuple[Ints, Ints], round_of_call: Ints) -> _CallsBy
 
 
 def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, room: int, lane: Ints) -> Plan:
-    """Lay segments, and members of calls, side by side, round by round; of one round, segments go before calls."""
+    """Build the plan from the round of each piece; within a round, segments come before calls."""
     segment_count = len(begin) - 1
     segments = _segments_by_round(begin, round_of_piece[:segment_count], room)
     calls = _calls_by_round(members, round_of_piece[segment_count:])
     place = np.empty_like(segments.nodes)
     place[segments.nodes] = np.arange(len(place))
-    # Ranges of members, and of calls, of each round that has some.
+    # Ranges of members and calls of each round with calls.
     low, high = calls.bounds[:-1], calls.bounds[1:]
     low_call, high_call = calls.call[low], calls.call[high - 1] + 1
     none = np.full(len(segments.round), -1)
@@ -282,15 +282,15 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, roo
         last_member=np.append(none, high)[turn],
     )
     head = segments.nodes[segments.heads]
-    goes_on = (head > 0) & (lane[head] == lane[head - 1])
+    continues_lane = (head > 0) & (lane[head] == lane[head - 1])
     return Plan(
         nodes=segments.nodes,
         place=place,
         heads=segments.heads,
-        before=np.where(goes_on, place[head - 1], -1),
+        before=np.where(continues_lane, place[head - 1], -1),
         drop=segments.drop,
         members=place[calls.members],
-        # Both are counted within a round.
+        # Both are indexes within a round.
         first=calls.first_member - np.repeat(low, high_call - low_call),
         call_of=calls.call - np.repeat(low_call, high - low),
         rounds=rounds,
@@ -298,24 +298,24 @@ def _laid_out(begin: Ints, members: tuple[Ints, Ints], round_of_piece: Ints, roo
     )
 
 
-# Replay: the moments of a graph's nodes, round by round of its plan.
+# Replay: start and end times of a graph's nodes, one round of its plan at a time.
 
 _REACH, _FARTHER = 16, 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Arrivals:
-    """What nodes wait for, sorted by `target`: `bound[target]` is at least `moments[moment] + lag`."""
+    """Dependencies, sorted by `target`: `bound[target]` is at least `moments[moment] + lag`."""
 
     target: Ints
-    """Place of the waiting node in the plan's order."""
+    """Index of the waiting node in the plan's order."""
     moment: Ints
-    """Place in `moments` (see `_replayed`)."""
+    """Index in `moments` (see `_replayed`)."""
     lag: Ints
 
 
 def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
-    """Replay a graph; the plan of the unedited graph serves all its edits."""
+    """Replay a graph; the plan of the unedited graph works for all edits that add no dependency."""
     reach = _REACH
     plan = plan or make_plan(graph, reach)
     while (timeline := _replayed(graph, plan)) is None:  # an edit made the run longer than the plan has room for
@@ -325,9 +325,9 @@ def replay(graph: Graph, plan: Plan | None = None) -> Timeline:
 
 
 def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
-    """Replay; `None` where the plan's room is too small to hold the segments of a round apart.
+    """Return the replayed times, or `None` if the plan's room is too small to keep the segments of a round apart.
 
-    All arrays but `graph`'s are in the plan's order, and their times are relative to the run's first start.
+    All arrays except those of `graph` are in the plan's order, with times relative to the run's first start.
     """
     nodes, count = graph.nodes, len(graph.nodes)
     if not count:
@@ -337,8 +337,8 @@ def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
     offset = np.cumsum(duration + graph.gap.take(plan.nodes)) - duration - plan.drop
     earliest = np.maximum(graph.earliest.take(plan.nodes), origin - span(graph)) - origin
     bound = earliest - offset
-    # Moments that others wait for: each node's start less its offset, then the end of each member of a call. They
-    # begin as measured, which only shows where nodes wait for each other in a circle.
+    # Times that other nodes wait for: each node's start minus its offset, then the end of each call member. They are
+    # initialized with measured values, which matters only if nodes wait for each other in a cycle.
     members = plan.nodes[plan.members]
     moments = np.concatenate([nodes.start.take(plan.nodes) - origin - offset, nodes.end[members] - origin])
     start_less_offset, ends = moments[:count], moments[count:]
@@ -354,7 +354,7 @@ def _replayed(graph: Graph, plan: Plan) -> Timeline | None:
 
 
 def _arrivals(graph: Graph, plan: Plan, offset: Ints, duration: Ints, is_tied: Flags) -> _Arrivals:
-    """Bring edges into the plan's order, and with them the end of the lane's node before each segment."""
+    """Return the edges in the plan's order, plus one per segment for the end of the lane's previous node."""
     edges = graph.edges
     follows = np.flatnonzero(plan.before >= 0)
     heads = plan.heads[follows]
@@ -362,7 +362,7 @@ def _arrivals(graph: Graph, plan: Plan, offset: Ints, duration: Ints, is_tied: F
     target = np.concatenate([plan.place[edges.target], heads])
     at_end = np.concatenate([edges.at_end, np.ones(len(heads), dtype=bool)])
     lag = np.concatenate([edges.lag, graph.gap[plan.nodes[heads]]])
-    # Place in `moments` of the end of a tied member; -1 for other nodes, which end when their duration is over.
+    # Index in `moments` of the end of a tied member; -1 for other nodes, whose end is start plus duration.
     end_of_tied = np.full(len(offset), -1, np.int64)
     end_of_tied[plan.members[is_tied]] = len(offset) + np.flatnonzero(is_tied)
     moment = np.where(at_end & (end_of_tied[source] >= 0), end_of_tied[source], source)
@@ -375,12 +375,12 @@ def _arrivals(graph: Graph, plan: Plan, offset: Ints, duration: Ints, is_tied: F
 def _take_rounds(
     plan: Plan, moments: Ints, bound: Ints, arrivals: _Arrivals, member_offset: Ints, transfer: Ints
 ) -> None:
-    """Fill `moments` round by round; `member_offset` and `transfer` have an entry for each member of a call."""
+    """Fill `moments` round by round; `member_offset` and `transfer` have one entry per call member."""
     start_less_offset, ends = moments[: len(bound)], moments[len(bound) :]
     first_arrival = iter(np.searchsorted(arrivals.target, plan.bounds).tolist())
     low = next(first_arrival)
     for begin, end, first_member, last_member in plan.rounds:
-        if first_member >= 0:  # calls: all members end `transfer` after the last of them began
+        if first_member >= 0:  # calls: all members end `transfer` after the last one starts
             part = slice(first_member, last_member)
             begun = start_less_offset[plan.members[part]] + member_offset[part]
             last_begun = np.maximum.reduceat(begun, plan.first[begin:end])

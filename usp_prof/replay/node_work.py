@@ -1,6 +1,6 @@
-"""Work of nodes: phase and pipeline action, op with its shapes, message.
+"""Work of nodes: phase, pipeline action, op with its shapes, and message size.
 
-The host tells all of it: a kernel belongs where its launch lies, work on a CPU where it begins.
+All of it comes from the host side of the trace: a kernel is located by its launch, CPU work by its own start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PRODUCTS = {
     "aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::addmm": 1, "aten::addmm_": 1, "aten::baddbmm": 1,
     "aten::_scaled_mm": 0, "aten::_grouped_mm": 0, "aten::linear": 0, "aten::_addmm_activation": 1,
 }  # fmt: skip
-"""Matrix products, with the place of their left factor."""
+"""Matrix products, with the position of their left factor among the inputs."""
 _ATTENTION = re.compile(r"attention|flash|sdpa", re.IGNORECASE)
 
 
 class Family(StrEnum):
-    """What kind of work an op is."""
+    """Kind of work that an op does."""
 
     PRODUCT = "product"
     ATTENTION = "attention"
@@ -45,23 +45,23 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An op with its shapes; `flop` is 0 where no formula is known."""
+    """An op with its shapes; `flop` is 0 if there is no formula for it."""
 
     name: str
     family: Family
     flop: float
     sizes: frozenset[int]
-    """All sizes in its inputs."""
+    """All dimension sizes of its inputs."""
     precision: Precision | None
     rows: int = 0
-    """Of a product: its rows."""
+    """Number of rows of a matrix product; 0 for other ops."""
 
 
 def shape_of(name: str, dims: str, types: str) -> Shape:
-    """Read an op's shapes; what cannot be read is an op of another family."""
+    """Parse an op's shapes; an unknown op belongs to the family OTHER."""
     tensors = _list(dims)
     precisions = [precision(text) for text in _list(types) if isinstance(text, str)]
-    first_precision = next((known for known in precisions if known), None)
+    first_precision = next((read for read in precisions if read), None)
     sizes = frozenset(size for tensor in tensors for size in _sizes(tensor))
     if name in _PRODUCTS:
         flop, rows = _product(name, tensors)
@@ -71,9 +71,9 @@ def shape_of(name: str, dims: str, types: str) -> Shape:
 
 
 def _product(name: str, tensors: list[object]) -> tuple[float, int]:
-    """Give the FLOP and the rows of a matrix product; zeros where its shapes are not known.
+    """Return the FLOP and the number of rows of a matrix product; zeros if its shapes are unknown.
 
-    Rows times inner size times columns, and two for multiply and add: (8, 4) times (4, 3) is 192 FLOP of 8 rows.
+    FLOP are 2 x rows x inner size x columns (multiply and add): (8, 4) times (4, 3) is 192 FLOP and 8 rows.
     """
     place = _PRODUCTS[name]
     factors = [_sizes(tensor) for tensor in tensors[place : place + 2]]
@@ -104,37 +104,37 @@ WEIGHT_GRADIENT = PIPELINE_KINDS.index("W")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeWork:
-    """What each measured node does: one entry a node in each array; -1 where it is not known or does not apply."""
+    """Work of each measured node: one entry per node in each array; -1 if unknown or not applicable."""
 
     phase: Ints
     """FORWARD, BACKWARD, OPTIMIZER or 0."""
     kind: Ints
-    """Place of the action's kind in `PIPELINE_KINDS`; -1 outside of actions."""
+    """Index of the action's kind in `PIPELINE_KINDS`; -1 outside of actions."""
     stage: Ints
     micro_batch: Ints
     shape: Ints
-    """Place in `shapes` of the op behind a node."""
+    """Index in `shapes` of the op that a node belongs to."""
     shapes: tuple[Shape, ...]
     bytes: Ints
-    """Of a communication's part: the larger of what went in and came out."""
+    """Message size of communication: the larger of input and output bytes."""
     element: Ints
     """Bytes of one element of a communication."""
     issued_ns: Ints
-    """When the host issued it, on its own clock."""
+    """When the host issued the work, on the host's own clock."""
 
     def of_shapes(self, values: list[float] | list[bool]) -> Floats:
-        """Spread one figure for each shape over the nodes; 0 for nodes without."""
+        """Return the value of each node's shape; 0 for nodes without a shape."""
         return lookup(np.asarray(values, np.float64), self.shape, missing=0.0)
 
 
 def work_of(tables: TableSet) -> NodeWork:
-    """Look at every node of a run's graph, once."""
+    """Return the work of all nodes of a run's graph, memoized."""
     return tables.memo("whatif work", lambda: _work(tables))
 
 
 def _work(tables: TableSet) -> NodeWork:
     nodes = graph_of(tables).nodes
-    # One entry a node of all ranks, filled rank by rank: first the host's calls, then the device's work.
+    # One entry per node of all ranks, filled rank by rank: first host calls, then device work.
     columns = {
         name: np.full(len(nodes), -1, np.int64)
         for name in ("kind", "stage", "micro_batch", "shape", "bytes", "element", "issued_ns")
@@ -154,7 +154,7 @@ def _work(tables: TableSet) -> NodeWork:
             _by_actions(tables, rank, called_ns, calls_of_host, phase, columns)
         work = rows[~is_host]
         activities = tables.columns("activities", rank)
-        # By node of device work: its row in `activities`, and when it was issued.
+        # By device node: its row in `activities`, and when it was issued.
         row = rows_of(activities["event"], nodes.event[work] if nodes.event is not None else work)
         issued_ns = _issued_ns(launches, activities)[row]
         columns["issued_ns"][work] = issued_ns
@@ -171,13 +171,13 @@ def _work(tables: TableSet) -> NodeWork:
 
 
 def _issued_ns(launches: Columns, activities: Columns) -> Ints:
-    """Give when the host issued each activity, on the rank's own clock: its launch, else its own start."""
+    """Return when the host issued each activity: the start of its launch or, without one, its own start."""
     call = rows_of(launches["event"], activities["launch_event"])
     return np.where(call >= 0, lookup(launches["start_ns"], call, missing=0), activities["start_ns"])
 
 
 def _by_marks(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints) -> None:
-    """Take the phase of the host's mark around; of several the one that began last."""
+    """Set the phase of each node from the innermost phase annotation of the host."""
     marks = tables.columns("annotations", rank)
     phase_of_row = marks.by_text("name", phase_of_mark, missing=0)
     around = _row_around(marks, np.flatnonzero((phase_of_row > 0) & ~marks["on_device"]), at)
@@ -186,7 +186,7 @@ def _by_marks(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints) ->
 
 
 def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, columns: dict[str, Ints]) -> None:
-    """Take kind, stage, micro-batch and phase of the pipeline action around, into `columns` and `phase`."""
+    """Set kind, stage, micro-batch and phase of each node from the enclosing pipeline action."""
     actions = tables.columns("actions", rank)
     around = _row_around(actions, np.arange(len(actions)), at)
     nodes, action = work[around >= 0], around[around >= 0]
@@ -200,19 +200,19 @@ def _by_actions(tables: TableSet, rank: int, at: Ints, work: Ints, phase: Ints, 
 
 
 def _row_around(ranges: Columns, rows: Ints, at: Ints) -> Ints:
-    """Give for each moment the one of these rows that began last, if it still runs then; else -1."""
+    """Return for each moment the last of `rows` to start before it, if it still runs then; otherwise -1."""
     rows = sorted_by(ranges["start_ns"], rows)
     start = ranges["start_ns"][rows]
     return lookup(rows, range_at(start, start + ranges["dur_ns"][rows], at), missing=-1)
 
 
-def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], int], known: list[Shape]) -> Ints:
-    """Give each node's shape its number (-1: no op); new shapes are read once, and added to both collections."""
+def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], int], shapes: list[Shape]) -> Ints:
+    """Return the shape number of each node (-1: no op); add new shapes to `number_of_shape` and `shapes`."""
     columns = [ops.codes(name) for name in ("name", "input_dims", "input_types")]
-    # One column a node: the codes of its op's name, dims and types; -1 where it has no op.
+    # One column per node: the codes of its op's name, dims and types; -1 without an op.
     codes_of_node = np.stack([lookup(codes, op, missing=-1) for codes, _ in columns])
     group = group_codes(*codes_of_node)
-    # By group of nodes with the same three: the number of their shape.
+    # By group of nodes with equal codes: the number of their shape.
     number_of_group = []
     for of_group in codes_of_node[:, first_rows(group)].T.tolist():
         if of_group[0] < 0:
@@ -221,14 +221,14 @@ def _shapes(ops: Columns, op: Ints, number_of_shape: dict[tuple[str, str, str], 
         name, dims, types = (texts[code] for code, (_, texts) in zip(of_group, columns, strict=True))
         key = (name, dims, types)
         if key not in number_of_shape:
-            number_of_shape[key] = len(known)
-            known.append(shape_of(name, dims, types))
+            number_of_shape[key] = len(shapes)
+            shapes.append(shape_of(name, dims, types))
         number_of_group.append(number_of_shape[key])
     return np.array(number_of_group, np.int64)[group]
 
 
 def _messages(tables: TableSet) -> dict[int, dict[str, Ints]]:
-    """Give the bytes and the element size of each rank's parts; bytes are those of the whole call where it is known."""
+    """Return bytes and element size of each rank's communication parts; bytes are those of the full call if known."""
     messages: dict[int, dict[str, Ints]] = {}
     matched = calls.of(tables)
     size_of_call = matched.columns()["bytes"]

@@ -1,4 +1,4 @@
-"""Peers: ranks that do the same work and groups that move the same bytes, each compared with the others."""
+"""Peer comparison: ranks that do the same work, and groups that move the same bytes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 ALIKE = 0.02
-"""Ranks that do not communicate, and whose numbers of compute activities differ by less than this, are peers."""
+"""Ranks without communication are peers if their numbers of compute activities differ by less than this share."""
 MISSING, FEWEST_MISSING = 0.05, 2
-"""Share and number of collectives that one of two peers may lack: recordings begin and end at different moments."""
+"""Share and number of collectives that may be missing on one of two peers, since recordings are not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """A rank's compute per step against the median of its peers (itself not counted); 1.0 is as fast as they are."""
+    """A rank's compute per step compared with the median of its peers, excluding itself."""
 
     rank: int
     peers: tuple[int, ...]
@@ -38,25 +38,25 @@ class Slowness:
 
     @property
     def ratio(self) -> float:
-        """How many times as long its compute takes."""
+        """Compute time divided by that of the peers; 1.0 if there are none."""
         return self.compute_ns / self.peers_ns if self.peers_ns else 1.0
 
 
 def slowness(tables: TableSet, graph: Graph) -> dict[int, Slowness]:
-    """Compare every rank that has peers; the median over steps of compute for the same work."""
+    """Return the slowness of every rank that has peers, from the median compute per step."""
     compute = {rank: compute_per_step(graph, rank) for rank in tables.ranks}
     slowness_of_rank = {}
     for group in peer_groups(tables, graph):
         for rank in group:
-            others = tuple(other for other in group if other != rank)
-            if others and compute[rank]:
-                usual = float(np.median([compute[other] for other in others]))
-                slowness_of_rank[rank] = Slowness(rank, others, compute[rank], usual)
+            peers = tuple(other for other in group if other != rank)
+            if peers and compute[rank]:
+                usual = float(np.median([compute[peer] for peer in peers]))
+                slowness_of_rank[rank] = Slowness(rank, peers, compute[rank], usual)
     return slowness_of_rank
 
 
 def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
-    """Give in each step how many times as long a rank's compute takes as its peers' in that step in the median."""
+    """Return by step the ratio of a rank's compute to the median compute of its peers in that step."""
     of_peers = [compute_by_step(graph, rank) for rank in slow.peers]
     ratio = {}
     for step, own_ns in compute_by_step(graph, slow.rank).items():
@@ -67,7 +67,7 @@ def slowness_by_step(slow: Slowness, graph: Graph) -> dict[int, float]:
 
 
 def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
-    """Group the ranks that have the same role: one pipeline stage in the mesh or, without one, the same collectives."""
+    """Group the ranks with the same role: the same pipeline stage or, without a mesh, the same collectives."""
     places = tables.manifest.coordinates if tables.manifest else {}
     if all(str(rank) in places for rank in tables.ranks):
         stages: dict[int, list[int]] = {}
@@ -78,16 +78,16 @@ def peer_groups(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
 
 
 def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
-    """Group the ranks that run the same collectives equally often, and are not stages of one pipeline.
+    """Group the ranks that run the same collectives equally often and are not stages of one pipeline.
 
-    How many kernels a rank runs is no criterion: libraries choose them by input. Where no rank communicates, it has to
-    be: a group goes on while ranks run nearly as many as its first.
+    The number of kernels is not a criterion, because libraries choose kernels by input. It is used only if no rank
+    communicates: a group then contains ranks that run almost as many kernels as its first rank.
     """
     parts = {rank: tables.columns("collectives", rank) for rank in tables.ranks}
     calls_of_rank = {rank: _collectives(rank, own) for rank, own in parts.items()}
     if not any(calls_of_rank.values()):
         return _same_number_of_kernels(tables, graph)
-    # Ranks that send to one another, but for a ring of context parallelism, are stages of one pipeline.
+    # Ranks that send to one another are stages of one pipeline, except in a ring of context parallelism.
     transfers = {rank: own.take(~own.matches("axis", Axis.CP)) for rank, own in parts.items()}
     pipeline = {rank: place for place, ranks in enumerate(talking(transfers)) for rank in ranks}
     groups: list[list[int]] = []
@@ -103,10 +103,10 @@ def _same_collectives(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
 
 
 def _collectives(rank: int, parts: Columns) -> Counter[str]:
-    """Count a rank's collectives within steps by operation, axis and, of transfers, direction; sizes depend on data."""
+    """Count a rank's collectives within steps by operation, axis and direction of transfers; sizes depend on data."""
     inside = parts.take(np.flatnonzero(parts["step"] >= 0))
     (op, ops), (axis, axes) = inside.codes("op"), inside.codes("axis")
-    # In a pipeline it matters where a transfer goes; a ring has no ends.
+    # The direction of a transfer matters in a pipeline, but not in a ring.
     is_directed = (inside["peer"] >= 0) & ~inside.matches("axis", Axis.CP)
     ahead = np.where(is_directed, np.sign(inside["peer"] - rank), 0)
     kind = group_codes(op, axis, ahead)
@@ -117,10 +117,10 @@ def _collectives(rank: int, parts: Columns) -> Counter[str]:
     )
 
 
-def _alike(one: Counter[str], other: Counter[str]) -> bool:
-    """Return whether two ranks run the same collectives, but for a few that one recording lacks."""
-    missing = (one - other).total() + (other - one).total()
-    return missing <= max(FEWEST_MISSING, MISSING * max(one.total(), other.total()))
+def _alike(counts: Counter[str], peer_counts: Counter[str]) -> bool:
+    """Return whether two ranks run the same collectives, apart from a few missing in one recording."""
+    missing = (counts - peer_counts).total() + (peer_counts - counts).total()
+    return missing <= max(FEWEST_MISSING, MISSING * max(counts.total(), peer_counts.total()))
 
 
 def _same_number_of_kernels(tables: TableSet, graph: Graph) -> list[tuple[int, ...]]:
@@ -136,13 +136,13 @@ def _same_number_of_kernels(tables: TableSet, graph: Graph) -> list[tuple[int, .
 
 
 def compute_per_step(graph: Graph, rank: int) -> float:
-    """Give the median over steps of a rank's compute, in ns."""
+    """Return the median over steps of a rank's compute, in ns."""
     times = compute_by_step(graph, rank)
     return float(np.median(list(times.values()))) if times else 0.0
 
 
 def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
-    """Give a rank's compute in each step, in ns."""
+    """Return a rank's compute in each step, in ns."""
     rows = graph.nodes.of_rank(rank)
     rows = rows[(graph.nodes.kind[rows] == NodeKind.COMPUTE) & (graph.nodes.step[rows] >= 0)]
     if not len(rows):
@@ -154,28 +154,28 @@ def compute_by_step(graph: Graph, rank: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LinkSlowness:
-    """A group's transfers against the median of the other groups of its axis, for the same operations and bytes."""
+    """A group's transfers compared with the median of the other groups on its axis, for equal operations and bytes."""
 
     group: str
     axis: str
     ratio: float
-    """Median over its kinds of calls of how many times as long a transfer takes."""
+    """Mean transfer time relative to the other groups, weighted by transfer time."""
     calls: int
     extra_ns: int
-    """What its transfers take longer in all."""
+    """Total extra time of its transfers."""
 
 
 def calls_of(tables: TableSet) -> Columns:
-    """Give the calls that tie nodes of a graph, in the order of their numbers there."""
+    """Return the calls that tie nodes of the graph, in the order of their numbers there."""
     matched = calls.of(tables)
     return matched.columns().take(np.flatnonzero(matched.parts.of_each_call() > 1))
 
 
 def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:
-    """Give the calls, the code of each call's group, and how its kind compares with that of other groups (1: alike).
+    """Return the calls, the group code of each, and its ratio to the transfer times of other groups (1: equal).
 
-    Of each kind of call (axis, operation, bytes) the median transfer of a group is set beside the median of the other
-    groups' medians.
+    The ratio is computed per kind of call (axis, operation, bytes): the median transfer of a group divided by the
+    median of the other groups' medians.
     """
     rows = calls_of(tables)
     ratio = np.ones(len(rows))
@@ -189,15 +189,15 @@ def ratios(tables: TableSet) -> tuple[Columns, Ints, np.ndarray]:
         groups = np.unique(group[of_kind])
         if len(groups) < 2:
             continue
-        medians = np.array([np.median(transfer_ns[of_kind & (group == one)]) for one in groups])
-        for one, median in zip(groups.tolist(), medians.tolist(), strict=True):
-            others = float(np.median(medians[groups != one]))
-            ratio[of_kind & (group == one)] = median / others if others else 1.0
+        medians = np.array([np.median(transfer_ns[of_kind & (group == member)]) for member in groups])
+        for member, median in zip(groups.tolist(), medians.tolist(), strict=True):
+            peer_median = float(np.median(medians[groups != member]))
+            ratio[of_kind & (group == member)] = median / peer_median if peer_median else 1.0
     return rows, group, ratio
 
 
 def link_slowness(tables: TableSet) -> list[LinkSlowness]:
-    """List the groups whose transfers take longer than other groups', by name."""
+    """Return the groups whose transfer times differ from other groups', largest extra time first."""
     rows, group, ratio = ratios(tables)
     texts = rows.codes("group")[1] if len(rows) else []
     links = []
@@ -212,15 +212,15 @@ def link_slowness(tables: TableSet) -> list[LinkSlowness]:
 
 
 def group_word(group: str) -> str:
-    """Write a group's key as an edit's word, in which commas have another meaning."""
+    """Return a group's key for use in an edit, in which commas have another meaning."""
     return group.replace(",", "+")
 
 
 def as_peers(graph: Graph, tables: TableSet, wanted: str) -> Ints:
-    """Give the transfers with the named group (or every slower one) as fast as the others."""
+    """Return the transfers with the given group (or every slower one) as fast as the other groups."""
     rows, group, ratio = ratios(tables)
     texts = rows.codes("group")[1] if len(rows) else []
     is_wanted = lookup([wanted in ("all", "", group_word(text)) for text in texts], group, missing=False)
-    # One factor a call; the last entry is for nodes of no call (-1).
+    # One factor per call; the last entry is for nodes without a call (-1).
     factor = np.append(np.where(is_wanted, np.maximum(ratio, 1.0), 1.0), 1.0)
     return np.asarray(np.rint(graph.transfer / factor[graph.nodes.call]), np.int64)

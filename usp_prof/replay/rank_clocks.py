@@ -1,12 +1,12 @@
-"""Rank clocks: the offset between host and device of each rank, and between devices, from causality.
+"""Rank clocks: offsets between host and device of each rank, and between devices, derived from causality.
 
-Timestamps have errors of tens of microseconds; launches, syncs and collectives are facts. Three facts bound the errors:
+Timestamps have errors of tens of microseconds. Three facts bound these errors:
 
-  launch      no kernel starts before its launch                       host earlier by what contradicts this
-  sync        no stream sync returns before the copy it waits for      host later by what contradicts this
-  collective  all participants end together                            the whole rank moves by its median deviation
+  launch      no kernel starts before its launch                       shift the host earlier if violated
+  sync        no stream sync returns before the copy it waits for      shift the host later if violated
+  collective  all participants end together                            shift the rank by its median deviation
 
-The run's clocks (`tables.clock`) relate hosts. What is found here is added to them, for the replay only.
+The run's clocks (`tables.clock`) align hosts. The offsets found here are added to them, for the replay only.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 LARGEST_OFFSET_NS = 2_000_000
-"""A larger contradiction is not a difference of clocks: device timestamps are corrected to well below a millisecond."""
+"""A larger violation is not a clock offset: device timestamps are corrected to well below a millisecond."""
 SAME_END_NS = 10_000
-"""Participants of one call end this far apart even on one clock: a smaller deviation is left alone."""
+"""Participants of one call end this far apart even on one clock, so a smaller deviation is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankClocks:
-    """Brings times of a rank's host and device to the common clock of the replay, and back."""
+    """Conversion between the clocks of a rank's host and device and the common clock of the replay."""
 
     clock: Clock
     host_ns: Mapping[int, int] = field(default_factory=dict)
-    """By rank: what to add to times of its host beyond `device_ns`."""
+    """By rank: offset added to host times, in addition to `device_ns`."""
     device_ns: Mapping[int, int] = field(default_factory=dict)
-    """By rank: what to add to all of its times beyond the run's clock."""
+    """By rank: offset added to all of its times, in addition to the run's clock."""
 
     def align_device(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring device times of a rank to the common clock."""
+        """Convert device times of a rank to the common clock."""
         return np.asarray(self.clock.align(rank, ns) + self.device_ns.get(rank, 0))
 
     def align_host(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring host times of a rank to the common clock."""
+        """Convert host times of a rank to the common clock."""
         return np.asarray(self.align_device(rank, ns) + self.host_ns.get(rank, 0))
 
     def local_device(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring common times back to the clock of a rank's device."""
+        """Convert common times to the clock of a rank's device."""
         return self.clock.local(rank, np.asarray(ns) - self.device_ns.get(rank, 0))
 
     def local_host(self, rank: int, ns: ArrayLike) -> Ints:
-        """Bring common times back to the clock of a rank's host."""
+        """Convert common times to the clock of a rank's host."""
         return self.local_device(rank, np.asarray(ns) - self.host_ns.get(rank, 0))
 
 
@@ -74,10 +74,10 @@ def _estimate(tables: TableSet) -> RankClocks:
 
 
 def host_offset(tables: TableSet, rank: int) -> int:
-    """Return what to add to a rank's host times so that no launch and no sync contradicts its device; 0 if none does.
+    """Return the offset of a rank's host times that makes launches and syncs consistent with its device.
 
-    The smallest correction within the bounds is taken. Where they contradict each other, launches decide: all of them
-    are certain, while the copy that a sync waits for is inferred.
+    It is the smallest correction within the bounds. If the bounds conflict, launches take precedence, because the copy
+    that a sync waits for is only inferred.
     """
     launches, work = tables.columns("launches", rank), tables.columns("activities", rank)
     row = rows_of(launches["event"], work["launch_event"])
@@ -92,15 +92,16 @@ def host_offset(tables: TableSet, rank: int) -> int:
 
 
 def _sync_bound(launches: Columns, work: Columns, row: Ints) -> int:
-    """Return by how much the host must be later for every stream sync to return after the copy launched before it.
+    """Return the minimum host offset with which every stream sync returns after the copy launched before it.
 
-    A copy to the host is followed by a sync of its stream (`.item()`): the last call of that thread before the sync.
+    A copy to the host is followed by a sync of its stream (`.item()`), so its launch is the thread's last one before
+    the sync.
     """
     syncs = np.flatnonzero(launches.matches("name", "cudaStreamSynchronize", "hipStreamSynchronize"))
     if not len(syncs):
         return 0
     is_copy = work.matches("kind", "memcpy") & (row >= 0)
-    # By call: the end of the copy that it launched; -1 for calls that launched none.
+    # By call: the end of the copy that it launched; -1 if it launched none.
     copy_end = np.full(len(launches), -1, np.int64)
     copy_end[row[is_copy]] = (work["start_ns"] + work["dur_ns"])[is_copy]
     thread, bound = launches.codes("thread")[0], 0
@@ -108,19 +109,19 @@ def _sync_bound(launches: Columns, work: Columns, row: Ints) -> int:
         launching = of_thread[launches["kernels"][of_thread] > 0]
         own_syncs = syncs[np.isin(syncs, of_thread)]
         before = last_by(launches["start_ns"], launching, by=launches["start_ns"][own_syncs])
-        known = before >= 0
-        end = copy_end[before[known]]
-        early = end - (launches["start_ns"] + launches["dur_ns"])[own_syncs[known]]
+        has_launch = before >= 0
+        end = copy_end[before[has_launch]]
+        early = end - (launches["start_ns"] + launches["dur_ns"])[own_syncs[has_launch]]
         early = early[(end >= 0) & (early <= LARGEST_OFFSET_NS)]
         bound = max(bound, int(early.max(initial=0)))
     return bound
 
 
 def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
-    """Return what to add to the times of ranks with a device that end their calls earlier or later than the others.
+    """Return the offsets of ranks with a device that end their calls earlier or later than the others.
 
-    The median over calls of a rank's distance to the median end of the call; only where it exceeds what participants
-    of one call differ by on one clock.
+    The offset is the median over calls of a rank's deviation from the median end of the call. Offsets below
+    `SAME_END_NS` are left out.
     """
     matched = calls.of(tables)
     columns = matched.columns()
@@ -140,7 +141,7 @@ def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
         return {}
     call, rank_of_end, ended = (np.concatenate(column) for column in (number, rank_of_part, end))
     offsets: dict[int, int] = {}
-    for _ in range(3):  # of two ranks each is half the difference away, so a few rounds settle
+    for _ in range(3):  # with two ranks, each is half the difference away; converges in a few rounds
         deviation = ended - _median_per_call(call, ended)
         moves = {rank: -int(np.median(deviation[rows])) for rank, rows in rows_by_code(rank_of_end).items()}
         if not any(moves.values()):
@@ -155,7 +156,7 @@ def _device_offsets(tables: TableSet, clocks: Clock) -> dict[int, int]:
 
 
 def _median_per_call(call: Ints, ended: Ints) -> Ints:
-    """Return for each participant the median end of its call."""
+    """Return the median end of the call for each participant."""
     order = np.lexsort((ended, call))
     begin = np.flatnonzero(np.append(True, np.diff(call[order]) != 0))
     count = np.diff(np.append(begin, len(order)))

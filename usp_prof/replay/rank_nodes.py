@@ -1,4 +1,4 @@
-"""Nodes of one rank: its device work, and the calls of its host that launch work or wait for it."""
+"""Nodes of one rank: its device work, and the host calls that launch work or wait for it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KINDS = {
 HOST_LANE = "host"
 COMPUTING_LANE = "cpu"
 STAGED_NS = 100_000
-"""A call that stages a copy takes less."""
+"""A call that stages a copy takes less time than this."""
 STAGED_BYTES = 65_536
-"""A copy of up to this from pageable memory to the device is staged: its call returns at once (CUDA's API notes)."""
+"""Copies up to this size from pageable memory to the device are staged: the call returns at once (CUDA API docs)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +38,10 @@ class RankNodes:
     rank: int
     lane: Ints
     kind: Ints
-    """Of `NodeKind`."""
+    """Values of `NodeKind`."""
     start: Ints
     duration: Ints
-    """Both on the clock of the rank's device; those of its host are shifted to it."""
+    """`start` and `duration` are on the clock of the rank's device; host times are shifted to it."""
     step: Ints
     """-1 outside of all steps."""
     name: tuple[Ints, list[str]]
@@ -49,30 +49,30 @@ class RankNodes:
     axis: tuple[Ints, list[str]]
     """Codes and texts; -1 for calls of the host."""
     event: Ints
-    """Its event among those of its rank's file."""
+    """Event number in the rank's file."""
     launch: Ints
-    """Event of the call that launched it; -1 where that is not in the trace."""
+    """Event number of the call that launched it; -1 if that call is not in the trace."""
     part: Ints
-    """Row of its rank's `collectives`; -1 for what is no communication."""
+    """Row in the rank's `collectives`; -1 if not communication."""
     on_device: bool
-    """Some work was launched: the rank has a device next to its host."""
+    """Whether any work was launched, which means that the rank has a device."""
     lane_names: tuple[str, ...]
     """Names of the lanes by number."""
     host_shift: int
-    """What was added to times of the host."""
+    """Offset that was added to host times."""
     end: Ints = field(init=False)
     """Ends on the same clock."""
     of_device: Flags = field(init=False)
-    """What the device did; on ranks without one, all nodes."""
+    """Marks of device work; on ranks without a device, all nodes."""
 
     def __post_init__(self) -> None:
-        """Compute what is needed again and again."""
+        """Compute the columns derived from the others."""
         object.__setattr__(self, "end", self.start + self.duration)
         object.__setattr__(self, "of_device", np.isin(self.kind, HOST_KINDS, invert=True))
 
     @property
     def first_of_lane(self) -> Flags:
-        """Nodes that have none before them on their lane."""
+        """Marks of the first node of each lane."""
         return first_of_run(self.lane)
 
     @property
@@ -82,7 +82,7 @@ class RankNodes:
 
 
 def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
-    """Return one rank's nodes; `host_shift` brings times of its host to the clock of its device."""
+    """Return one rank's nodes; `host_shift` converts host times to the clock of its device."""
     work = tables.columns("activities", rank)
     kind = work.by_text("kind", lambda text: _KINDS.get(text, NodeKind.COMPUTE), missing=0)
     names, texts = work.codes("name")
@@ -92,7 +92,7 @@ def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
     host = _host_calls(tables, rank, work, host_shift)
     if not on_device:
         host = {column: values[:0] for column, values in host.items()}
-    # Device work, then the host's calls on a lane of their own behind all others.
+    # Device work, then host calls on a separate lane after all others.
     none = np.full(len(host["event"]), -1)
     columns = {
         "lane": np.append(lane, none + len(lane_names) + 1),
@@ -120,7 +120,7 @@ def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
 
 
 def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:
-    """Return lane numbers and names; threads that compute share one, and each posted transfer has its own."""
+    """Return lane numbers and names; compute threads share one lane, and each posted transfer has its own."""
     merged = {text: COMPUTING_LANE if text.split(" ")[0] == COMPUTING_LANE else text for text in work.codes("lane")[1]}
     names = sorted(set(merged.values()))
     lane = work.by_text("lane", lambda text: names.index(merged[text]), missing=0)
@@ -131,15 +131,15 @@ def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:
 
 
 def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[str, Ints]:
-    """Return the host's calls that start device work or wait for it; one that waits also has a return.
+    """Return the host calls that launch device work or wait for it; calls that wait also have a return node.
 
-    The return is a `RETURN` node, or `ADMITTED` for a launch that waited for room in a full queue. A thread that never
-    starts device work (NCCL's watchdog, a loader that pins memory) is not the host: what it waits for delays nothing.
+    The return is a `RETURN` node, or `ADMITTED` for a launch that waited for room in a full queue. Threads that never
+    launch device work (NCCL's watchdog, a loader that pins memory) are ignored, because their waits delay nothing.
     """
     launches = tables.columns("launches", rank)
     starts_work = launches["kernels"] > 0
     thread = launches.codes("thread")[0]
-    # By thread: whether it starts device work. The last entry is for -1, calls whose thread is unknown.
+    # By thread: whether it launches device work. The last entry is for calls whose thread is unknown (-1).
     is_host = np.zeros(int(thread.max(initial=-1)) + 2, dtype=bool)
     is_host[thread[starts_work]] = True
     waits = launches.matches("kind", "sync") | launches["blocking"] | waits_for_own_copy(tables, rank, shift)
@@ -150,8 +150,8 @@ def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[
     event, start, length, step = (launches[name][rows] for name in ("event", "start_ns", "dur_ns", "step"))
     start = start + shift
     zeros = np.zeros(len(rows), np.int64)
-    # A call that waits takes no time itself: its return has what it takes. A launch that waited for room in the queue
-    # takes what a launch usually takes, before it waits.
+    # A call that waits has no duration; its return node has it. A launch that waited for room in the queue takes the
+    # usual launch time before it waits.
     usual = usual_launch_ns(length[~waits & ~queued])
     own = np.where(waits, 0, np.where(queued, np.minimum(usual, length), length))
     call = {"event": event, "start": start, "duration": own, "kind": zeros + int(NodeKind.HOST), "step": step}
@@ -162,11 +162,11 @@ def _host_calls(tables: TableSet, rank: int, work: Columns, shift: int) -> dict[
 
 
 def waits_for_own_copy(tables: TableSet, rank: int, shift: int) -> Flags:
-    """Mark asynchronous copies whose call waits all the same: those of pageable memory.
+    """Mark the calls of asynchronous copies that wait nevertheless, because the memory is pageable.
 
-    To the host, the call returns when the copy has ended. To the device, it returns when the stream has reached the
-    copy, unless the copy is small enough to be staged. Pinned memory and copies within the device never wait, also
-    where a copy happens to end within its call because the queue was empty.
+    A copy to the host returns when it has ended. A copy to the device returns when the stream has reached it, unless it
+    is small enough to be staged. Copies of pinned memory and copies within the device never wait, even if a copy
+    happens to end within its call because the queue was empty.
     """
     launches, kernels = tables.columns("launches", rank), tables.columns("kernels", rank)
     waits = np.zeros(len(launches), dtype=bool)

@@ -1,15 +1,15 @@
-"""Representatives: of a run too large to be replayed whole, the replicas that are replayed in place of all.
+"""Representatives: the model replicas that are replayed if a run is too large to replay all ranks.
 
-Between two calls of data parallelism, replicas of the model work on their own and do the same. So a few of them, each
-with all its ranks, tell what all do, provided that those which the others wait for are among them:
+Between two data-parallel calls, model replicas work independently and do the same work. So a few replicas, each with
+all of its ranks, represent the run, as long as they include the stragglers:
 
-  1. Ranks that talk on any axis but that of data are one replica.
-  2. A replica is late by how long it keeps the median member of its calls with other replicas waiting.
-  3. The latest are taken, up to a quarter of the bound, and beside them those of ranks that were asked for and those
-     whose lateness is nearest to the median.
+  1. Ranks that communicate on any axis other than data parallelism belong to the same replica.
+  2. The lateness of a replica is the time that the median member of its calls with other replicas waits for it.
+  3. The latest replicas are chosen, up to a quarter of the node limit. The rest are the replicas of requested ranks,
+     and those whose lateness is closest to the median.
 
-What is read of calls and clocks stays what all ranks told. A call that waited for a rank left out takes that much
-longer here, whatever an edit does: by so much a gain may be off.
+Calls and clocks are still those of all ranks. If a call waited for a rank that was left out, no edit can shorten that
+wait. It is the possible error of each gain.
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 MOST_NODES = 4_000_000
-"""Nodes that are replayed at most, where fewer replicas can stand for all: with all edits they take about 2 GB."""
+"""Maximum number of nodes to replay if fewer replicas can represent the run; with all edits they use about 2 GB."""
 LATE_SHARE = 0.25
-"""Of that, so much is for the replicas that the others wait for."""
+"""Share of the node limit reserved for the replicas that the others wait for."""
 FEWEST_OTHERS = 2
-"""Replicas beside the latest that are taken in any case: a median over peers is then that of ordinary ones."""
+"""Minimum number of ordinary replicas, so that a median over peers is not that of the stragglers."""
 REPRESENTED = "ranks_represented"
-"""Code of the row of health that says which ranks were replayed."""
-_NAMED = 8
-"""Spans of ranks that the note names."""
+"""Code of the health row that lists the replayed ranks."""
+_MOST_SPANS = 8
+"""Maximum number of rank spans listed in the note."""
 _ALIKE = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.WORLD)
-"""Axes whose members do the same work, each on its own."""
+"""Axes whose members do the same work independently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Representatives:
-    """The tables that are replayed: those of all ranks, or of some that stand for all."""
+    """The tables that are replayed: those of all ranks, or of the representative ones."""
 
     tables: TableSet
     doubt: float = 0.0
-    """The share of a step in which they waited for ranks left out, at most."""
+    """Largest share of a step that any of them waited for ranks that were left out."""
     note: HealthRow | None = None
-    """Which ranks these are; `None` where they are all."""
+    """Health row that lists these ranks; `None` if they are all ranks."""
     which: str = ""
-    """The same, to follow `it is`."""
+    """The same as text that continues `it is`."""
 
 
 def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representatives:
-    """Choose the ranks to replay: all of them where they are not too many; `wanted` ranks as far as they fit.
+    """Return the ranks to replay: all if they are not too many, otherwise with the `wanted` ranks as far as they fit.
 
-    Ranks that have `wanted` among them anyhow serve all who ask. Of others the latest are kept, since what is replayed
-    of them takes some GB.
+    The default choice is reused if it includes the `wanted` ranks. Of other choices only the most recent is cached,
+    because its replay uses several GB.
     """
-    asked_for = tuple(sorted(wanted))
+    requested = tuple(sorted(wanted))
     chosen = tables.memo(("representatives", MOST_NODES), lambda: _representatives(tables, (), MOST_NODES))
-    if not set(asked_for) <= set(chosen.tables.ranks):
+    if not set(requested) <= set(chosen.tables.ranks):
         latest: dict[object, Representatives] = tables.memo("representatives of some", dict)
-        key = MOST_NODES, asked_for
+        key = MOST_NODES, requested
         if key not in latest:
             latest.clear()
-            latest[key] = _representatives(tables, asked_for, MOST_NODES)
+            latest[key] = _representatives(tables, requested, MOST_NODES)
         chosen = latest[key]
-    chosen.tables.assumptions = tables.assumptions  # which may have come later
+    chosen.tables.assumptions = tables.assumptions  # these may have been set after the choice was cached
     return chosen
 
 
 def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -> Representatives:
-    # By rank: about how many nodes it has.
+    # By rank: approximate number of nodes.
     nodes = np.array([sum(tables.view(name, rank).num_rows for name in _NODES) for rank in tables.ranks], np.int64)
     if nodes.sum() <= most_nodes:
         return Representatives(tables)
@@ -97,16 +97,16 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     doubt = _unread_wait(part)
     which = (
         f"from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
-        f"replicas of the model, with those that the others wait for among them ({_listed(part.ranks)}); their "
+        f"replicas of the model, with those that the others wait for among them ({_rank_spans(part.ranks)}); their "
         f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
     )
     detail = f"findings and their gains are {which}"
     return Representatives(part, doubt, HealthRow(REPRESENTED, Severity.INFO, count=len(ranks), detail=detail), which)
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    named = spans(ranks).split(", ")
-    return f"ranks {', '.join(named[:_NAMED])}" + (" ..." if len(named) > _NAMED else "")
+def _rank_spans(ranks: Sequence[int]) -> str:
+    texts = spans(ranks).split(", ")
+    return f"ranks {', '.join(texts[:_MOST_SPANS])}" + (" ..." if len(texts) > _MOST_SPANS else "")
 
 
 _NODES = ("activities", "launches")
@@ -114,10 +114,10 @@ _NODES = ("activities", "launches")
 
 
 def _replicas(ranks: Ints, matched: Parts, is_apart: Flags) -> Ints:
-    """Give each of these ranks the number of its replica, counted from 0."""
+    """Return the replica number of each rank, counted from 0."""
     pairs = np.zeros(0, np.int64)
     for parts in matched.each_block("call"):
-        # Parts are sorted by call: one and the next of the same call are a pair of ranks of one replica.
+        # Parts are sorted by call: adjacent parts of the same call are a pair of ranks of one replica.
         row = np.searchsorted(ranks, parts["rank"])
         follows = (parts["call"][1:] == parts["call"][:-1]) & ~is_apart[parts["call"][1:]]
         pairs = distinct(np.append(pairs, row[:-1][follows] * len(ranks) + row[1:][follows]))
@@ -125,13 +125,13 @@ def _replicas(ranks: Ints, matched: Parts, is_apart: Flags) -> Ints:
 
 
 def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints) -> Ints:
-    """Give by replica, summed over its calls with others, how much later it arrived than the median member, in ns."""
+    """Return by replica how much later it arrives than the median member, summed over calls with others, in ns."""
     is_taken = is_apart & matched.columns()["complete"]
     lateness = np.zeros(int(replica.max()) + 1)
     for parts in matched.parts.each_block("call", "wait_ns"):
         rows = np.flatnonzero(is_taken[parts["call"]])
         call, wait_ns = numbered(parts["call"][rows])[1], parts["wait_ns"][rows]
-        # The members of each call in turn, by their wait; the middle one of each is the median.
+        # Members sorted by call and wait; the middle one of each call is the median.
         by_wait = np.lexsort((wait_ns, call))
         size = np.bincount(call)
         first = np.cumsum(size) - size
@@ -143,29 +143,29 @@ def _lateness(ranks: Ints, matched: calls.Calls, is_apart: Flags, replica: Ints)
 
 
 def _chosen(nodes: Ints, lateness: Ints, is_wanted: Flags, most_nodes: int) -> Ints:
-    """Choose replicas: the latest, then those that are wanted and the most ordinary, at least FEWEST_OTHERS of these.
+    """Return the replicas to replay: the latest, then at least FEWEST_OTHERS wanted or ordinary ones.
 
-    Each array has an entry for each replica.
+    Each array has one entry per replica.
     """
     latest = np.argsort(-lateness, kind="stable")
     late = _that_fit(latest, nodes, LATE_SHARE * most_nodes, fewest=1)
     distance = np.abs(lateness - np.median(lateness))
-    others = np.lexsort((distance, ~is_wanted))
-    others = others[~np.isin(others, late)]
-    return np.append(late, _that_fit(others, nodes, most_nodes - nodes[late].sum(), FEWEST_OTHERS))
+    ordinary = np.lexsort((distance, ~is_wanted))
+    ordinary = ordinary[~np.isin(ordinary, late)]
+    return np.append(late, _that_fit(ordinary, nodes, most_nodes - nodes[late].sum(), FEWEST_OTHERS))
 
 
 def _that_fit(replicas: Ints, nodes: Ints, room: float, fewest: int) -> Ints:
-    """Take replicas in this order while there is room for their nodes, but so many in any case."""
+    """Return the first replicas whose nodes fit into `room`, but at least `fewest`."""
     count = int((np.cumsum(nodes[replicas]) <= room).sum())
     return replicas[: max(count, fewest)]
 
 
 def _unread_wait(part: TableSet) -> float:
-    """Give the largest share of its steps that any rank's calls waited for the last member, which is left out."""
+    """Return the largest share of step time that any rank waited in calls for members that were left out."""
     matched = calls.of(part)
     is_inside = matched.columns()["complete"] & (matched.columns()["step"] >= 0)
-    # The last member of a call waits for nobody: the least wait among those that are here is for one that is not.
+    # The last member of a call does not wait, so the minimum wait of the replayed members is for one left out.
     least_wait = np.full(len(is_inside), np.iinfo(np.int64).max)
     for parts in matched.parts.each_block("call", "wait_ns"):
         np.minimum.at(least_wait, parts["call"], parts["wait_ns"])

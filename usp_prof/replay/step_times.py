@@ -1,8 +1,8 @@
-"""Step times of a replay: when each rank's steps begin and end in a run as recorded, and as edits make it.
+"""Step times of a replay: start and end of each rank's steps, as recorded and after edits.
 
-A step's bound that lies within work moves with the work that begins next. If a rank is idle at a bound, as when it
-waits for its input behind it, the bound keeps its distance from the work before: what an edit takes out of the wait is
-then taken from the step that waited.
+A step boundary within work moves with the work that starts next. If a rank is idle at a boundary, for example because
+it waits for input after it, the boundary keeps its distance from the work before. An edit that shortens the wait then
+shortens the step that waited.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimes:
-    """Parallel arrays: one entry for each rank and step that a replay can tell of."""
+    """Parallel arrays: one entry per rank and step whose duration a replay can compute."""
 
     rank: Ints
     step: Ints
     measured_ns: Ints
     replayed_ns: Ints
     is_cut: Flags
-    """The step ended with the recording, while others end with a wait: what it waited for is not in it."""
+    """Marks of steps cut by the end of the recording: they lack the wait with which other steps end."""
 
     @property
     def error(self) -> Floats:
-        """Relative error of each step."""
+        """Relative error of the replay for each step."""
         return np.asarray(np.abs(self.replayed_ns - self.measured_ns) / np.maximum(self.measured_ns, 1))
 
     @property
     def whole(self) -> Flags:
-        """Marks of steps that were recorded whole: all but those cut by the end of the recording, if any is left."""
+        """Marks of completely recorded steps: those that are not cut, or all steps if all are cut."""
         is_whole = ~np.isin(self.step, self.step[self.is_cut])
         return is_whole if is_whole.any() else np.ones_like(is_whole)
 
     @property
     def mean_measured_ns(self) -> float:
-        """Mean step over ranks and whole steps."""
+        """Mean measured step over ranks and complete steps."""
         return float(self.measured_ns[self.whole].mean()) if len(self.rank) else float("nan")
 
     @property
     def mean_replayed_ns(self) -> float:
-        """Mean replayed step over ranks and whole steps."""
+        """Mean replayed step over ranks and complete steps."""
         return float(self.replayed_ns[self.whole].mean()) if len(self.rank) else float("nan")
 
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
-    """Measure the steps of a timeline. A step is known where work of its own and of its neighbours bounds it."""
+    """Return the step times of a timeline, for the steps of each rank that has device work."""
     of_ranks = [
         (
             np.full(len(step), rank),
@@ -76,12 +76,12 @@ def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
 
 
 LEAST_WAIT = 0.1
-"""A last step that lacks a smaller share than this is as good as the others."""
+"""A last step that lacks a smaller share than this counts as complete."""
 
 
 def _is_cut(begin: Anchored, end: Anchored) -> Flags:
-    """Mark steps that end with the last work of all and are shorter by the wait with which the rank's others end."""
-    # A step's end is not inside where no work of the rank begins then or later.
+    """Mark steps that end with the rank's last work and lack the wait with which its other steps end."""
+    # A step's end is not inside if no work of the rank starts then or later.
     wait, length, is_last = end.when - end.ended, end.when - begin.when, ~end.inside
     if is_last.all() or wait[~is_last].sum() <= LEAST_WAIT * length[~is_last].sum():
         return np.zeros(len(length), dtype=bool)
@@ -89,11 +89,13 @@ def _is_cut(begin: Anchored, end: Anchored) -> Flags:
 
 
 def _bounds_of(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
-    """Give each rank's steps, and what their begins and ends move with."""
+    """Return each rank's steps, with the anchors of their starts and ends."""
     if graph.added:
         return _bounds(tables, graph)
     key = ("whatif bounds of steps", id(graph.nodes))
-    return tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[1]  # holds on to what the key names
+    return tables.memo(key, lambda: (graph.nodes, _bounds(tables, graph)))[
+        1
+    ]  # a reference keeps the id in the key valid
 
 
 def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, Anchored]]:
@@ -112,23 +114,23 @@ def _bounds(tables: TableSet, graph: Graph) -> list[tuple[int, Ints, Anchored, A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchored:
-    """Moments, and for each the first node that begins then or after; those behind all nodes go with the last end."""
+    """Moments, each with the first node that starts then or later; moments after all nodes move with the last end."""
 
     when: Ints
     first: Ints
     inside: Flags
     place: Ints
-    """How many nodes begin before each moment."""
+    """Number of nodes that start before each moment."""
     ended: Ints
-    """When the last of these had ended."""
+    """When the last of these nodes ended."""
     rows: Ints
-    """The nodes, by their measured start."""
+    """The nodes, sorted by measured start."""
 
     def moved(self, graph: Graph, timeline: Timeline) -> Ints:
-        """Move the moments as a timeline moves the nodes."""
+        """Return the moments, moved as the timeline moves the nodes."""
         begins = timeline.start[self.first]
         moments = self.when + begins - graph.nodes.start[self.first]
-        # A step that opens with a wait keeps its begin: it is shorter if the wait is.
+        # A step that starts with a wait keeps its start, so a shorter wait makes it shorter.
         opens = (self.place == 0) & (graph.nodes.start[self.first] > self.when)
         moments = np.where(opens, self.when, moments)
         idle = (self.place > 0) & (self.ended <= self.when)
@@ -138,18 +140,18 @@ class Anchored:
         if self.inside.all():
             return moments
         last = int(timeline.end[self.rows].max())
-        if graph.added:  # what an edit puts in may be what ends last
+        if graph.added:  # a node added by an edit may be the last to end
             last = int(timeline.end[self._added(graph)].max(initial=last))
         end_moved = last - int(graph.nodes.end[self.rows].max())
         return np.where(self.inside, moments, self.when + end_moved)
 
     def _added(self, graph: Graph) -> Ints:
-        """Give what an edit put into the same rank."""
+        """Return the nodes that an edit added to the same rank."""
         rows = np.arange(len(graph.nodes) - graph.added, len(graph.nodes))
         return np.asarray(rows[graph.nodes.rank[rows] == graph.nodes.rank[self.rows[0]]])
 
     def _ended(self, graph: Graph, timeline: Timeline) -> Ints:
-        """Give when the last node that begins before each moment ends; also of those that an edit put in there."""
+        """Return when the last node that starts before each moment ends, including nodes added by an edit."""
         ended = np.maximum.accumulate(timeline.end[self.rows])[self.place - 1]
         added = sorted_by(graph.nodes.start, self._added(graph))
         place = np.searchsorted(graph.nodes.start[added], self.when)
@@ -157,7 +159,7 @@ class Anchored:
 
 
 def moved(when: Ints, rows: Ints, graph: Graph, timeline: Timeline) -> Ints:
-    """Move moments with the first work that begins then or after; behind all work with the last end."""
+    """Return moments moved with the first work that starts then or later, or with the last end after all work."""
     return _anchored(when, sorted_by(graph.nodes.start, rows), graph).moved(graph, timeline)
 
 
@@ -169,14 +171,14 @@ def _anchored(when: Ints, by_start: Ints, graph: Graph) -> Anchored:
 
 
 def unedited(tables: TableSet) -> StepTimes:
-    """Replay the run as it is: how well the graph explains what was measured."""
+    """Return the step times of the unedited replay, which show how well the graph explains the run."""
     return tables.memo(
         "whatif unedited", lambda: step_times(tables, graph_of(tables), timeline_of(tables, graph_of(tables)))
     )
 
 
 def timeline_of(tables: TableSet, graph: Graph) -> Timeline:
-    """Replay a graph of the run: the recorded one, or what edits made of it."""
+    """Return the timeline of a graph of the run, recorded or edited."""
     recorded = graph_of(tables)
     if graph is recorded:
         return tables.memo("whatif timeline", lambda: replay(recorded, _plan_of(tables)))
@@ -184,5 +186,5 @@ def timeline_of(tables: TableSet, graph: Graph) -> Timeline:
 
 
 def _plan_of(tables: TableSet) -> Plan:
-    """Give the order in which the run is replayed; it serves every graph that waits as the recorded one does."""
+    """Return the replay plan of the run, which works for every graph with the recorded dependencies."""
     return tables.memo("whatif plan", lambda: make_plan(graph_of(tables)))

@@ -1,14 +1,14 @@
-"""Stream waits: device work that waits for work on another stream, of ranks with a device.
+"""Stream waits: device work that waits for work on another stream.
 
-CUDA orders two streams by an event: the host records it behind some work of one stream and lets another stream wait for
-it (`cudaStreamWaitEvent`). Traces name the call but rarely its streams, so three rules find what waits for what:
+CUDA orders two streams with an event: the host records it after some work of one stream and makes another stream wait
+for it (`cudaStreamWaitEvent`). Traces record the call but rarely its streams, so three rules infer the dependencies:
 
-  1. Only work whose launch follows a wait call of its thread can wait. Where a trace has no such calls, any work can.
-  2. It can only wait for work that was launched before: the last of each other stream.
-  3. A pair of kinds (say, compute behind an all-reduce of `tp`) is a dependency where it holds in nearly every case, on
-     all ranks, and decided the start of the waiting work at least once. What coincides now and then is none.
+  1. Only work whose launch follows a wait call of its thread can wait. If a trace has no such calls, any work can.
+  2. Work can wait only for work that was launched before it: the last launch of each other stream.
+  3. A pair of kinds (for example, compute after an all-reduce of `tp`) is a dependency if it holds in nearly every
+     case, on all ranks, and decided the start of the waiting work at least once. Occasional coincidences do not count.
 
-Work that begins right when other work ends, and that nothing else explains, waited for it in that case only.
+In addition, work that starts just when other work ends, without another explanation, waited for it in that one case.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 NEARLY_ALWAYS = 0.9
-"""A dependency of a kind holds in this share of its cases; the rest is what timestamps get wrong."""
+"""A dependency holds in at least this share of its cases; the rest are timestamp errors."""
 PROMPT_NS = 20_000
-"""Work that waited for another stream begins this soon after; an event takes some microseconds to arrive."""
+"""Work that waited for another stream starts within this time; an event takes some microseconds to arrive."""
 UNEXPLAINED_NS = 3_000
-"""A gap up to this is the time between two kernels of a stream."""
+"""A gap up to this is normal between two kernels of a stream."""
 _WAIT_CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Pairs of work on two streams of one rank, of which the second may wait for the first."""
+    """Pairs of work on two streams of one rank whose second activity may wait for the first."""
 
     source: Ints
     target: Ints
     kind: tuple[Ints, list[str]]
-    """Codes and texts of what kind of work waits for what kind."""
+    """Kind of each pair, as codes and texts."""
     holds: Flags
-    """The second began after the first had ended."""
+    """The second started after the first had ended."""
     decides: Flags
-    """The second began when the first ended, and nothing else explains when it began."""
+    """The second started when the first ended, and nothing else explains its start."""
     is_called: Flags
-    """The host called for a wait before the launch of the second or, without such calls in the trace, may have."""
+    """The host made a wait call before the launch of the second, or may have if the trace has no such calls."""
     is_issue: Flags
-    """Communication behind the compute launched before it, which PyTorch always orders."""
+    """Communication after the compute launched before it; PyTorch always orders these."""
 
 
 def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_at: Ints) -> Candidates:
-    """Return the pairs of one rank; `explained_at` is when stream and launch let each node begin."""
+    """Return the candidate pairs of one rank; `explained_at` is when stream and launch allowed each node to start."""
     device = np.flatnonzero(nodes.of_device & (launched_at > NEVER))
     called_at, has_calls = _wait_calls(tables, nodes, device)
-    # A wait belongs to the launch that follows its call. Without any calls in the trace each launch may have one.
-    is_asked = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
-    asked, asked_at = device[is_asked], (called_at if has_calls else launched_at[device])[is_asked]
+    # A wait belongs to the launch that follows its call. Without wait calls in the trace, each launch may have one.
+    is_with_call = called_at > NEVER if has_calls else _follows_other_stream(nodes, device, launched_at)
+    with_call, with_call_at = device[is_with_call], (called_at if has_calls else launched_at[device])[is_with_call]
     late = device[nodes.start[device] - np.maximum(explained_at[device], NEVER // 2) > UNEXPLAINED_NS]
-    late = np.setdiff1d(late, asked)  # not called for right before its launch, but later than anything explains
-    target = np.concatenate([asked, late])
-    before = np.concatenate([asked_at, launched_at[late]])
-    called = np.concatenate([np.ones(len(asked), bool), np.zeros(len(late), bool)])
+    late = np.setdiff1d(late, with_call)  # no wait call before the launch, but starts later than explained
+    target = np.concatenate([with_call, late])
+    before = np.concatenate([with_call_at, launched_at[late]])
+    called = np.concatenate([np.ones(len(with_call), bool), np.zeros(len(late), bool)])
     nothing = np.zeros(0, np.int64)
     pairs = [(nothing, nothing, called[:0])]
     for lane in np.unique(nodes.lane[device]).tolist():
         of_lane = sorted_by(launched_at, device[nodes.lane[device] == lane])
-        place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # of equal times, the call came later
+        place = np.searchsorted(launched_at[of_lane], before, side="right") - 1  # at equal times, the call came later
         chosen = np.flatnonzero((place >= 0) & (nodes.lane[target] != lane))
         last = of_lane[place[chosen]]
         pairs.append((last, chosen, called[chosen]))
-        # Where the last one cannot be meant (a gather ahead of its time), the last that had ended may be.
+        # If the last launch cannot be the source (a prefetched gather), use the last one that had ended.
         late_row = chosen[nodes.end[last] > nodes.start[target[chosen]]]
         ended = (
             np.minimum(
@@ -99,7 +99,7 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
 
 
 def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> Flags:
-    """Mark the work that was launched right after work of another stream: where traces name no waits, it may wait."""
+    """Mark work launched right after work of another stream, which may wait for it if the trace has no wait calls."""
     by_launch = np.argsort(launched_at[device], kind="stable")
     follows = np.empty(len(device), bool)
     follows[by_launch] = first_of_run(nodes.lane[device][by_launch])
@@ -110,7 +110,7 @@ def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, expl
     holds = nodes.end[source] <= nodes.start[target]
     since = nodes.start[target] - nodes.end[source]
     decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & (since <= PROMPT_NS)
-    # Of several that ended just before, the last is what was waited for.
+    # If several activities ended just before, the last one was waited for.
     last_end = np.full(len(nodes.lane), NEVER)
     np.maximum.at(last_end, target[decides], nodes.end[source[decides]])
     decides &= nodes.end[source] == last_end[target]
@@ -121,7 +121,7 @@ def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, expl
 def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str]]:
     """Return codes and names of the kind of each pair.
 
-    Communication counts by axis and name, other work by its stream, and work that waits by its name as well.
+    Communication is classified by axis and name, other work by stream. Waiting work is also classified by name.
     """
     communicates = nodes.kind == NodeKind.COMMUNICATION
     name, lane = nodes.name[0], np.where(communicates, -1, nodes.lane)
@@ -145,9 +145,9 @@ def _word(nodes: RankNodes, node: int) -> str:
 
 
 def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints) -> tuple[Ints, bool]:
-    """Return for each launched node the last wait call between the launch before it on its thread and its own.
+    """Return the time of the last wait call between each node's launch and the previous launch of its thread.
 
-    NEVER where there is none. The second value tells whether the trace has such calls at all.
+    The time is NEVER if there is no such call. Also return whether the trace has any wait calls.
     """
     launches = tables.columns("launches", nodes.rank)
     is_wait = launches.matches("name", *_WAIT_CALLS)
@@ -160,36 +160,36 @@ def _wait_calls(tables: TableSet, nodes: RankNodes, device: Ints) -> tuple[Ints,
     for calls in rows_by_code(thread).values():
         calls = sorted_by(launches["start_ns"], calls)  # noqa: PLW2901
         starts_work, waits = launches["kernels"][calls] > 0, is_wait[calls]
-        # By call: the place of the last launch before it, and of the last wait before it.
+        # By call: index of the last launch and of the last wait up to it.
         place = np.arange(len(calls))
         last_wait = np.maximum.accumulate(np.where(waits, place, -1))
         last_launch = np.maximum.accumulate(np.where(starts_work, place, -1))
         before = np.append(-1, last_launch[:-1])
-        found = starts_work & (last_wait > before)
-        wait_of_row[calls[found]] = launches["start_ns"][calls[last_wait[found]]] + shift
+        has_wait = starts_work & (last_wait > before)
+        wait_of_row[calls[has_wait]] = launches["start_ns"][calls[last_wait[has_wait]]] + shift
     return lookup(wait_of_row, row_of_node, missing=NEVER), True
 
 
 def accepted(of_ranks: Sequence[Candidates]) -> list[tuple[Ints, Ints]]:
-    """Return for each rank the pairs that are dependencies, judged by all ranks together.
+    """Return for each rank the pairs that are dependencies, based on all ranks together.
 
-    The third rule of the module, and each case that a wait call or the timing of that case alone decides.
+    A pair is accepted by the third rule of the module, or if the timing of that single case decides.
     """
-    if not sum(len(one.source) for one in of_ranks):
-        return [(one.source, one.target) for one in of_ranks]
-    kind, texts = stacked_codes(one.kind for one in of_ranks)
+    if not sum(len(pairs.source) for pairs in of_ranks):
+        return [(pairs.source, pairs.target) for pairs in of_ranks]
+    kind, texts = stacked_codes(pairs.kind for pairs in of_ranks)
     holds, decides, called, issue = (
-        np.concatenate([getattr(one, name) for one in of_ranks])
+        np.concatenate([getattr(pairs, name) for pairs in of_ranks])
         for name in ("holds", "decides", "is_called", "is_issue")
     )
     cases = np.bincount(kind[called], minlength=len(texts))
     share = np.bincount(kind[called], holds[called], len(texts)) / np.maximum(cases, 1)
     has_decided = np.bincount(kind, decides | (issue & called), len(texts)) > 0
     is_rule = (share >= NEARLY_ALWAYS) & has_decided
-    taken = (holds & called & is_rule[kind]) | decides
-    pairs, low = [], 0
-    for one in of_ranks:
-        chosen = taken[low : low + len(one.source)]
-        pairs.append((one.source[chosen], one.target[chosen]))
-        low += len(one.source)
-    return pairs
+    is_dependency = (holds & called & is_rule[kind]) | decides
+    dependencies, low = [], 0
+    for pairs in of_ranks:
+        chosen = is_dependency[low : low + len(pairs.source)]
+        dependencies.append((pairs.source[chosen], pairs.target[chosen]))
+        low += len(pairs.source)
+    return dependencies
