@@ -66,6 +66,10 @@ CRITICAL_GAIN = 0.1
 """What must be certain of a gain, in fractions of the step, for a finding to be critical."""
 
 
+FIRST_GAIN = 0.02
+"""A finding that may save less than this of the step comes after those that save more for certain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A draft of a rule, and what its change gains."""
@@ -187,8 +191,9 @@ def _in_order(judged: Sequence[Judged]) -> list[Judged]:
         ]
         return one.certain - max([0.0, *covered])
 
-    def key(one: Judged) -> tuple[bool, bool, float, str, str]:
-        return one.certain <= 0, one.draft.opportunity, -adds(one), one.rule.CODE, str(one.draft.edit)
+    def key(one: Judged) -> tuple[bool, bool, bool, float, str, str]:
+        is_small = one.certain < FIRST_GAIN
+        return one.certain <= 0, is_small, one.draft.opportunity, -adds(one), one.rule.CODE, str(one.draft.edit)
 
     return sorted(judged, key=key)
 
