@@ -1,10 +1,10 @@
-"""Job slowdown: the measured step over its replay with all ranks alike, and what each part of the run costs.
+"""Job slowdown: the measured step relative to an ideal run with equal ranks, and the share of each part of the run.
 
-S = T / T_ideal. A part's share is what goes away of the loss T - T_ideal when that part alone is brought to the ideal;
-shares overlap and need not add up to one.
+S = T / T_ideal. The share of a part is the fraction of the loss T - T_ideal that disappears if only that part is made
+ideal. Shares overlap and need not add up to one.
 
-A call is only replayed where the parts of all its members are matched. Elsewhere a rank may wait for another without
-the replay seeing it: where such communication exposes more of the step than is lost, S is not known.
+A call is replayed only if the parts of all its members are matched. Otherwise a rank may wait for another without the
+replay showing it. If such communication exposes more of the step than the loss, S is unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is brought to the ideal alone, the step then, and its share of the loss."""
+    """One part of the run, the step with only that part made ideal, and its share of the loss."""
 
     what: str
     name: str
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """The ideal step, and by what and share the parts of the run that the loss comes from."""
+    """The ideal step, and the parts of the run that cause the loss, sorted by `what` and share."""
 
     whole: IdealStep
     parts: tuple[Part, ...]
@@ -57,12 +57,12 @@ class Slowdown:
 
     @property
     def slowdown(self) -> float | None:
-        """S: how many times its ideal the step takes; `None` where that is not known."""
+        """S: the step divided by its ideal; `None` if unknown."""
         return self.whole.slowdown
 
 
 def ideal_step(tables: TableSet) -> IdealStep:
-    """Replay the run with all ranks alike, once."""
+    """Return the step of an ideal run in which all ranks perform like their peers, memoized."""
     return tables.memo("ideal step", lambda: _ideal_step(tables))
 
 
@@ -76,11 +76,11 @@ def _ideal_step(tables: TableSet) -> IdealStep:
     if without_hosts(tables, tables.ranks):
         return IdealStep(step_ns, 0.0, unknown="what the hosts did was not recorded, only device activity")
     try:
-        whole = predict(tables, [Edit("ideal")])
-    except UsageError:  # no compute and no call that could be another's equal
+        prediction = predict(tables, [Edit("ideal")])
+    except UsageError:  # no compute and no call has a peer
         ideal = IdealStep(step_ns, step_ns)
     else:
-        ideal = IdealStep(whole.before_ns, whole.after_ns, whole.error_fraction)
+        ideal = IdealStep(prediction.before_ns, prediction.after_ns, prediction.error_fraction)
     if not ideal.step_ns:
         return IdealStep(0.0, 0.0, unknown="the replayed steps take no time")
     unseen = unmatched_fraction(tables)
@@ -91,14 +91,14 @@ def _ideal_step(tables: TableSet) -> IdealStep:
 
 
 def _why_no_steps(tables: TableSet) -> str:
-    """Say what a replay would need and the run does not have."""
+    """Return why the run has no step to replay."""
     if not any(len(tables.columns("activities", rank)) for rank in tables.ranks):
         return "no device work was recorded"
     return "no step with device work was found"
 
 
 def unmatched_fraction(tables: TableSet) -> float:
-    """Give the share of the steps in which a rank does nothing but communicate with members that are not known."""
+    """Return the share of step time in which ranks only communicate with unmatched members."""
     exposed_ns = wall_ns = 0
     for rank in tables.ranks:
         steps = tables.columns("steps", rank)
@@ -111,7 +111,7 @@ def unmatched_fraction(tables: TableSet) -> float:
 
 
 def _is_matched(tables: TableSet, rank: int) -> Flags:
-    """Mark a rank's activities that belong to a call of which every member was read."""
+    """Mark a rank's activities that belong to a call whose members were all read."""
     matched = calls.of(tables)
     parts = matched.parts.of(rank, "call", "part")
     of_part = np.zeros(len(tables.columns("collectives", rank)), dtype=bool)
@@ -125,34 +125,34 @@ def _ranges(activities: Columns, rows: Flags) -> Intervals:
 
 
 def slowdown(tables: TableSet) -> Slowdown:
-    """Replay all of these ranks; see `slowdown_on`."""
+    """Return the job slowdown from a replay of all ranks; see `slowdown_on`."""
     return slowdown_on(Representatives(tables))
 
 
 def slowdown_on(replayed: Representatives) -> Slowdown:
-    """Replay the run at its ideal, and with each part alone brought there.
+    """Return the job slowdown from a replay of the ideal run, and the share of each part.
 
-    `parts` is empty where the ideal is not known or nothing can be idealised, and where the loss does not exceed the
-    prediction's error: shares of no loss would be shares of noise.
+    `parts` is empty if the ideal is unknown, if no part can be made ideal, or if the loss does not exceed the error of
+    the prediction. In the last case, the shares would be noise.
     """
     tables = replayed.tables
-    known = ideal_step(tables)
-    whole = replace(known, error_fraction=known.error_fraction + replayed.doubt)
-    if not whole.is_loss:
-        return Slowdown(whole, (), replayed)
-    lost = whole.step_ns - whole.ideal_ns
-    parts = [part for what, name in _parts(tables) if (part := _alone(tables, what, name, lost))]
+    step = ideal_step(tables)
+    step = replace(step, error_fraction=step.error_fraction + replayed.doubt)
+    if not step.is_loss:
+        return Slowdown(step, (), replayed)
+    lost = step.step_ns - step.ideal_ns
+    parts = [part for key, name in _parts(tables) if (part := _alone(tables, key, name, lost))]
     parts.sort(key=lambda part: (part.what, -part.share, part.name))
-    return Slowdown(whole, tuple(parts), replayed)
+    return Slowdown(step, tuple(parts), replayed)
 
 
-def _alone(tables: TableSet, what: str, name: str, lost: float) -> Part | None:
-    """Bring one part alone to its ideal; nothing where it has nothing to idealise."""
+def _alone(tables: TableSet, key: str, name: str, lost: float) -> Part | None:
+    """Return the effect of making only this part ideal, or `None` if it has nothing to make ideal."""
     try:
-        alone = predict(tables, [Edit("ideal", "", ((what, name),))])
+        alone = predict(tables, [Edit("ideal", "", ((key, name),))])
     except UsageError:
         return None
-    return Part(what, name, alone.after_ns, (alone.before_ns - alone.after_ns) / lost)
+    return Part(key, name, alone.after_ns, (alone.before_ns - alone.after_ns) / lost)
 
 
 def _parts(tables: TableSet) -> Iterator[tuple[str, str]]:

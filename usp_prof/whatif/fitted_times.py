@@ -1,8 +1,8 @@
-"""Fitted times of kernels and communication under other conditions, by lines through the run's own.
+"""Fitted times: linear models of kernels and communication, for predictions under other conditions.
 
-A matrix product takes a constant and its FLOP at the rate that large ones reach: t = c + flop / rate, fitted over the
-run's distinct shapes. Other kernels scale with their work, down to the shortest that the run has.
-A call takes a latency and its bytes at a bandwidth: t = a + bytes / b, fitted for each axis and operation.
+A matrix product takes a constant plus its FLOP at the rate of large products: t = c + flop / rate, fitted over the
+run's distinct shapes. Other kernels scale with their work, down to the run's shortest kernel.
+A call takes a latency plus its bytes at a bandwidth: t = a + bytes / b, fitted per axis and operation.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 
 FEWEST = 3
-"""So many distinct sizes of products are needed to tell the constant from the rate."""
+"""Minimum number of distinct product sizes to separate the constant from the rate."""
 CAUTION = 0.1
-"""Cautiously, smaller kernels run at so much less of the rate than the line says."""
+"""Extra time of resized kernels in the cautious model, as a share of the fitted time."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """The line; `shortest_ns` is the time of the run's shortest computing kernels."""
+    """The fitted line of matrix products; `shortest_ns` is the duration of the run's shortest compute kernels."""
 
     constant_ns: float
     flop_per_ns: float
     shortest_ns: float
 
     def scaled(self, duration: Ints, flop: Floats, factor: Floats | float, *, cautious: bool = False) -> Ints:
-        """Give kernels' times when their work is multiplied by a factor; `flop` is 0 for what is no product."""
+        """Return kernel times with the work multiplied by `factor`; `flop` is 0 for kernels other than products."""
         change = np.broadcast_to(np.asarray(factor, np.float64), duration.shape)
         if self.flop_per_ns:
             line = self.constant_ns + flop / self.flop_per_ns
@@ -61,7 +61,7 @@ class KernelTimes:
 
 
 def kernel_times(tables: TableSet) -> KernelTimes:
-    """Fit the line, once."""
+    """Return the fitted line, memoized."""
     return tables.memo("whatif kernel times", lambda: _fit_products(tables))
 
 
@@ -79,24 +79,24 @@ def _fit_products(tables: TableSet) -> KernelTimes:
         return KernelTimes(0.0, 0.0, shortest)
     flop = np.array(sorted(sizes))
     median = np.array([float(np.median(np.concatenate(sizes[work_size]))) for work_size in flop.tolist()])
-    # Theil and Sen: the median of the slopes between any two sizes.
-    one, other = np.triu_indices(len(flop), k=1)
-    slope = float(np.median((median[other] - median[one]) / (flop[other] - flop[one])))
+    # Theil-Sen estimator: the median of the slopes between all pairs of sizes.
+    first, second = np.triu_indices(len(flop), k=1)
+    slope = float(np.median((median[second] - median[first]) / (flop[second] - flop[first])))
     if slope <= 0:
         return KernelTimes(0.0, 0.0, shortest)
     constant = float(np.clip(np.median(median - slope * flop), 0.0, median.min()))
     return KernelTimes(constant, 1 / slope, shortest)
 
 
-# Times of communication: latency and bandwidth fitted to the run's own calls.
+# Communication times: latency and bandwidth fitted to the run's own calls.
 #
-# A call of an axis and an operation takes a latency and its bytes at a bandwidth: t = a + bytes / b, a line through
-# the calls of that kind whose messages differ enough in size. Where all are alike, nothing tells the two apart: then
-# the latency is that of the run's small messages on any axis, or a usual one, and the bandwidth has the rest.
+# For each axis and operation, t = a + bytes / b is fitted to calls whose message sizes differ enough. If all sizes are
+# similar, latency and bandwidth cannot be separated. The latency is then that of the run's small messages on any axis,
+# or a typical one, and the bandwidth accounts for the rest.
 
 
 class Algorithm(StrEnum):
-    """How the members of a collective pass data on."""
+    """Algorithm of a collective."""
 
     RING = "ring"
     TREE = "tree"
@@ -104,20 +104,20 @@ class Algorithm(StrEnum):
 
 
 SMALL_BYTES = 65_536
-"""Smaller messages take their latency and little else."""
+"""The time of smaller messages is mostly latency."""
 ALIKE = 4
-"""Of the small messages those tell the latency that are at most so many times the smallest."""
+"""Small messages up to this multiple of the smallest size determine the latency."""
 APART = 2
-"""The largest message is so many times the smallest where a line through them tells the latency."""
+"""Minimum ratio of the largest to the smallest message size for fitting a latency."""
 USUAL_LATENCY_NS = 20_000
-"""Of a collective inside a node over NCCL, 10 to 30 us are usual; taken where the run has no small messages."""
+"""Fallback if the run has no small messages: NCCL collectives within a node typically take 10 to 30 us."""
 
 _TWICE = ("all_reduce",)
 _SHARED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def hops(op: str, size: int, algorithm: Algorithm) -> float:
-    """Give how many latencies a collective of so many members has."""
+    """Return the number of latencies in a collective of `size` members."""
     if size < 2:
         return 0.0
     twice = 2.0 if op in _TWICE else 1.0
@@ -127,21 +127,21 @@ def hops(op: str, size: int, algorithm: Algorithm) -> float:
 
 
 def volume(op: str, size: int, algorithm: Algorithm = Algorithm.RING) -> float:
-    """Give how often a collective's bytes cross a member's link."""
+    """Return how many times a collective's bytes cross each member's link."""
     if size < 2:
         return 0.0
     share = (size - 1) / size if op in _SHARED else 1.0
     twice = 2.0 if op in _TWICE else 1.0
     if algorithm is Algorithm.TREE:
-        return twice if op in _TWICE else share  # the whole goes up and down; gathers have no tree that saves bytes
+        return twice if op in _TWICE else share  # all bytes go up and down; for gathers, a tree saves no bytes
     if algorithm is Algorithm.DIRECT and op in _TWICE:
-        return float(size - 1)  # everyone sends everything to everyone
+        return float(size - 1)  # each member sends all bytes to each other member
     return twice * share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """For each call of the run, in the graph's numbers: its kind, its latency's share of the transfer, its size."""
+    """Operation, latency and message size of each call of the run, indexed by call number of the graph."""
 
     op: tuple[str, ...]
     op_code: Ints
@@ -150,38 +150,40 @@ class Network:
     latency_ns: Floats
     inter_node: Flags
     guessed: Flags
-    """Nothing in the run tells these calls' latency from their bandwidth."""
+    """Marks of calls whose latency and bandwidth the run cannot separate."""
 
     def runs(self, graph: Graph, *ops: str) -> Flags:
-        """Mark the nodes whose call is one of these operations."""
+        """Mark the nodes whose call has one of these operations."""
         is_op = [op in ops for op in self.op]
         return np.asarray(self.spread(graph, np.array(is_op, bool)[self.op_code], 0.0) > 0)
 
     def latency(self, graph: Graph) -> Floats:
-        """Give each node's latency: of its call, and no more than it takes; 0 for what is no call of the run."""
+        """Return the latency of each node's call, at most its transfer time; 0 for nodes without a call of the run."""
         return np.asarray(np.minimum(self.spread(graph, self.latency_ns, 0.0), np.maximum(graph.transfer, 0)))
 
     def spread(self, graph: Graph, values: Sequence[float] | Floats | Flags, other: float) -> Floats:
-        """Give each node the figure of its call; `other` to what is no call of the run."""
-        call = np.where(graph.nodes.call < len(self.size), graph.nodes.call, -1)  # edits put in calls beyond the run's
+        """Return the value of each node's call; `other` for nodes without a call of the run."""
+        call = np.where(
+            graph.nodes.call < len(self.size), graph.nodes.call, -1
+        )  # calls inserted by edits have higher numbers
         return lookup(np.asarray(values, np.float64), call, missing=other)
 
 
 def resized(graph: Graph, latency: Floats, *, hops: Floats | float = 1.0, volume: Floats | float = 1.0) -> Floats:
-    """Give transfers with so many times the hops and so many times the bytes.
+    """Return transfer times with hops and bytes multiplied by the given factors.
 
-    A transfer of 30 us of which 10 are latency takes 10 + 2 x 20 = 50 us with twice the bytes.
+    A transfer of 30 us, including 10 us of latency, takes 10 + 2 x 20 = 50 us with twice the bytes.
     """
     return np.asarray(latency * hops + (graph.transfer - latency) * volume)
 
 
 def over_gloo(tables: TableSet) -> bool:
-    """Say whether gloo carries the run's messages."""
+    """Return whether the run communicates over gloo."""
     return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks)
 
 
 def network_of(tables: TableSet) -> Network:
-    """Fit the run's network, once."""
+    """Return the fitted network of the run, memoized."""
     return tables.memo("whatif network", lambda: _fit_network(tables))
 
 
@@ -190,10 +192,10 @@ def _fit_network(tables: TableSet) -> Network:
     op, ops = rows.codes("op")
     axis = rows.codes("axis")[0]
     size, transfer = rows["bytes"], rows["transfer_ns"].astype(np.float64)
-    # What shares its link with another message waits for it: such a small one may take as long as a large one.
+    # Messages that share a link wait for each other, so a small one may take as long as a large one.
     timed = (rows["transfer_ns"] > 0) & (size >= 0) & _alone(rows.codes("group")[0], rows["last_ns"], rows["end_ns"])
     small = timed & (size <= SMALL_BYTES)
-    if small.any():  # over a slow link the bytes of the larger of them count
+    if small.any():  # over a slow link, bytes matter even for larger small messages
         small &= size <= ALIKE * max(1, int(size[small].min()))
     usual = float(np.median(transfer[small])) if small.any() else float(USUAL_LATENCY_NS)
     latency = np.minimum(np.full(len(rows), usual), np.maximum(transfer, 0.0))
@@ -207,11 +209,11 @@ def _fit_network(tables: TableSet) -> Network:
 
 
 def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
-    """Mark the calls during whose transfer no other call of their group moves data."""
+    """Mark the calls that do not overlap with another transfer of their group."""
     alone = np.ones(len(group), dtype=bool)
     for rows in rows_by_code(group).values():
         by_begin = rows[np.argsort(begin[rows], kind="stable")]
-        # In the order of begins: a call is alone where all before it are over, and the next begins after its end.
+        # Sorted by start: a call is alone if all earlier calls have ended and the next one starts after its end.
         all_over = np.maximum.accumulate(end[by_begin])
         alone[by_begin[1:]] &= all_over[:-1] <= begin[by_begin[1:]]
         alone[by_begin[:-1]] &= begin[by_begin[1:]] >= end[by_begin[:-1]]
@@ -219,7 +221,7 @@ def _alone(group: Ints, begin: Ints, end: Ints) -> Flags:
 
 
 def _intercept(size: Ints, time: Floats) -> float | None:
-    """Give where the line through the medians of each size meets no bytes; `None` where sizes are (nearly) alike."""
+    """Return the fitted time at zero bytes, from the median time per size; `None` if sizes are too similar."""
     sizes = np.unique(size)
     if len(sizes) < 2 or sizes[-1] < APART * sizes[0]:
         return None
@@ -231,7 +233,7 @@ def _intercept(size: Ints, time: Floats) -> float | None:
 
 
 def communication_of(graph: Graph, request: Request) -> Flags:
-    """Mark the communication that an edit's keys `axis` and `op` name; all of it without them."""
+    """Mark the communication selected by an edit's keys `axis` and `op`; all of it without these keys."""
     axis, op = request.edit.place("axis"), request.edit.place("op")
     rows = on_axis(graph, request, axis)
     if not op:
@@ -244,7 +246,7 @@ def communication_of(graph: Graph, request: Request) -> Flags:
 
 
 def on_axis(graph: Graph, request: Request, axis: str) -> Flags:
-    """Mark the communication of an axis; of its parts too (dp_shard is part of dp); of all axes for the empty word."""
+    """Mark the communication of an axis and its parts (dp_shard is part of dp), or of all axes if `axis` is empty."""
     names = (
         [axis_name for axis_name in graph.axes if axis_name == axis or axis_name.startswith(f"{axis}_")]
         if axis

@@ -1,12 +1,12 @@
-"""Host times: how long each rank's host takes for what its peers' hosts do as well, and the run with that made alike.
+"""Host times: comparison of each rank's host with its peers' hosts, and graphs with equal host times.
 
-A host's own time is its think time before each call (pauses, the data loader, launches that come late) and the calls
-themselves; waits for the device or for other ranks are none. Hosts of peers are compared step by step:
-    1. Each host's nodes of a step are cut into pieces that all peers have: one a launch where all launch the same work
-       in the same order, else one a communication, else the whole step.
-    2. A piece should take what it takes the peers in the median. The medians of a step are then scaled so that they
-       add up to the median of the whole steps: a host hiccups now and then, and its peers do so in other pieces.
-    3. What a piece takes too long is taken out of its longest think times first: pauses go before ordinary work.
+A host's own time is its think time before each call (pauses, data loading, late launches) plus the calls themselves.
+Waits for the device or for other ranks do not count. Hosts of peers are compared step by step:
+    1. Each host's step is cut into pieces that all peers have: one per launch if all launch the same work in the same
+       order, otherwise one per communication, otherwise the entire step.
+    2. The target of a piece is the median time of the peers. The medians of a step are scaled to add up to the median
+       step, because occasional hiccups of the peers hit different pieces.
+    3. Excess time of a piece is removed from its longest think times first, so pauses go before ordinary work.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
     Usual = Callable[[Floats, Ints], Floats]
-    """Gives from own times (one row a peer, one column a piece) what the peers at some places should take."""
+    """Function from own times (one row per peer, one column per piece) and peer indexes to their target times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _HostStep:
-    """What one host does in one step: its nodes in order, their own times, and what each puts on the device."""
+    """One host's work in one step: its nodes in order, their own times, and the work that each starts."""
 
     rows: Ints
     own_ns: Ints
     label: Ints
-    """Kind and axis of what the node starts; -1 where it starts nothing."""
+    """Kind and axis of the work that the node starts; -1 if it starts nothing."""
     communicates: Flags
-    """The node starts communication."""
+    """Whether the node starts communication."""
 
 
 def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual: Usual) -> Graph:
-    """Return the graph with the hosts of some ranks as fast as `usual` says for each piece of their steps.
+    """Return the graph with host times from `usual` for each piece of the given ranks' steps.
 
-    Raises where the host of such a rank was not recorded: what it kept the others waiting for is then not known.
+    Raises if the host of such a rank was not recorded, because its delays are then unknown.
     """
     _need_hosts(tables, ranks := tuple(ranks))
     hosts, own = _host_steps(graph, tables), own_times(graph)
@@ -58,9 +58,9 @@ def with_usual_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int], usual
 
 
 def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) -> Graph:
-    """Return the graph with the hosts of some ranks as fast as their peers' in the median, where they are slower.
+    """Return the graph with slower hosts of the given ranks made as fast as the median of their peers.
 
-    A host that needs less time than its peers over all steps stays as it is: a repair slows nothing down.
+    Hosts that need less time than their peers over all steps are unchanged.
     """
     _need_hosts(tables, ranks := tuple(ranks))
     hosts, own = _host_steps(graph, tables), own_times(graph)
@@ -75,7 +75,7 @@ def with_repaired_hosts(graph: Graph, tables: TableSet, ranks: Iterable[int]) ->
 def _usual_times(
     graph: Graph, tables: TableSet, hosts: dict[int, dict[int, _HostStep]], own: Ints, wanted: set[int], usual: Usual
 ) -> Ints:
-    """Return the own time of each node with that of some ranks' hosts as `usual` says."""
+    """Return the own time of each node, with target times from `usual` for the hosts of the wanted ranks."""
     target = own.copy()
     for group in peer_groups(tables, graph):
         if wanted.isdisjoint(group):
@@ -84,7 +84,7 @@ def _usual_times(
             peers = list(host_step_of_rank.values())
             pieces = _pieces(peers)
             count = 1 + max(int(piece[-1]) for piece in pieces)
-            # What each took: one row per peer, one column per piece.
+            # Time taken: one row per peer, one column per piece.
             took = np.array([np.bincount(piece, peer.own_ns, count) for peer, piece in zip(peers, pieces, strict=True)])
             places = np.flatnonzero([rank in wanted for rank in host_step_of_rank])
             for place, should_take in zip(places.tolist(), usual(took, places), strict=True):
@@ -93,10 +93,10 @@ def _usual_times(
 
 
 def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, _HostStep]], wanted: set[int]) -> Graph:
-    """Return the graph with late hosts entering the recording when their median peer does.
+    """Return the graph with late hosts starting the recording when their median peer does.
 
-    How far a host is ahead of its device when the recording begins was decided before it. The first step that all peers
-    have tells: when each host began it, that is, when its own time before its first node there began.
+    How far a host is ahead of its device at the start of the recording was determined before it. It is measured in the
+    first step that all peers have: when the own time before the host's first node started.
     """
     think, earliest = think_times(graph), graph.earliest.copy()
     for group in peer_groups(tables, graph):
@@ -118,7 +118,7 @@ def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, 
 
 
 def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:
-    """Give those ranks of which device activity alone was recorded."""
+    """Return the given ranks for which only device activity was recorded."""
     return [
         rank
         for rank in ranks
@@ -129,7 +129,7 @@ def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:
 
 
 def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
-    """Refuse ranks of which device activity alone was recorded."""
+    """Raise if only device activity was recorded for any of the ranks."""
     bare = without_hosts(tables, [rank for rank in ranks if rank in tables.ranks])
     if bare:
         raise UsageError(
@@ -140,20 +140,20 @@ def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
 
 
 def of_others(totals: Floats, places: Ints) -> Floats:
-    """Give for each place what the other peers take in the median."""
-    others = [np.delete(totals, place, axis=0) for place in places.tolist()]
-    return np.array([_adding_up(np.median(rest, axis=0), float(np.median(rest.sum(axis=1)))) for rest in others])
+    """Return for each of the peers at `places` the median of the other peers."""
+    rests = [np.delete(totals, place, axis=0) for place in places.tolist()]
+    return np.array([_adding_up(np.median(rest, axis=0), float(np.median(rest.sum(axis=1)))) for rest in rests])
 
 
 def of_all(totals: Floats, places: Ints) -> Floats:
-    """Give what all peers take in the median: of an even number the lower, as one of two that pauses is no measure."""
+    """Return the lower median of all peers; with two peers, the one that pauses must not count."""
     middle = (len(totals) - 1) // 2
     usual = _adding_up(np.sort(totals, axis=0)[middle], float(np.sort(totals.sum(axis=1))[middle]))
     return np.broadcast_to(usual, (len(places), len(usual)))
 
 
 def own_times(graph: Graph) -> Ints:
-    """Give each node's own host time: the thinking before it, and the call itself; 0 for work of the device."""
+    """Return each node's own host time: think time before it plus the call itself; 0 for device work."""
     return graph.memo(
         "own host times",
         lambda: think_times(graph) + np.where(graph.nodes.kind == NodeKind.HOST, graph.duration, 0),
@@ -161,7 +161,7 @@ def own_times(graph: Graph) -> Ints:
 
 
 def host_slowness(graph: Graph) -> dict[int, float]:
-    """Compare the hosts: time between their launches (the median of each) over the median of the other ranks'."""
+    """Return by rank its median time between launches divided by the median of the other ranks."""
     is_call = graph.nodes.kind == NodeKind.HOST
     median_ns = {}
     for rank in np.unique(graph.nodes.rank[is_call]).tolist():
@@ -172,16 +172,16 @@ def host_slowness(graph: Graph) -> dict[int, float]:
             median_ns[rank] = float(np.median(between_launches))
     slowness = {}
     for rank, own in median_ns.items():
-        others = [time for other, time in median_ns.items() if other != rank]
-        if others and np.median(others) > 0:
-            slowness[rank] = own / float(np.median(others))
+        peers_ns = [time for peer, time in median_ns.items() if peer != rank]
+        if peers_ns and np.median(peers_ns) > 0:
+            slowness[rank] = own / float(np.median(peers_ns))
     return slowness
 
 
 def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
-    """Give the graph with other own times of the hosts: what changes goes to the thinking, what is left to the call.
+    """Return the graph with other own times of hosts: the think time is changed first, then the call.
 
-    thinks 7, call takes 3 (own 10); target 2       thinks 0, call takes 2
+    think time 7, call 3 (own 10); target 2       think time 0, call 2
     """
     change = np.flatnonzero(target != own)
     if not len(change):
@@ -189,18 +189,18 @@ def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
     think = think_times(graph)
     wanted = think.copy()
     wanted[change] = np.maximum(think[change] + target[change] - own[change], 0)
-    # What is still too long after all thinking is gone is the call's own length.
+    # The call is shortened only if no think time is left.
     duration = graph.duration.copy()
     duration[change] = np.minimum(duration[change], np.where(wanted[change] > 0, duration[change], target[change]))
     is_shorter, is_longer = wanted < think, wanted > think
-    # Thinking is kept in the lag of edges that end a wait, and in the gap behind the lane's node before.
+    # Think time is in the lag of edges that end a wait, and in the gap after the previous node of the lane.
     edges, more = graph.edges, wanted - think
     holds, target_of_edge = holds_thought(edges), edges.target
     arrived = np.where(edges.at_end, graph.nodes.end[edges.source], graph.nodes.start[edges.source])
     binds = holds & (arrived + edges.lag == graph.nodes.start[target_of_edge])
     lag = np.where(holds & is_shorter[target_of_edge], np.minimum(edges.lag, wanted[target_of_edge]), edges.lag)
     lag = np.where(binds & is_longer[target_of_edge], lag + more[target_of_edge], lag)
-    # Longer thinking goes to the edge that bound the node; only a node that none bound has it in its gap.
+    # Additional think time is added to the edge that bound the node, or to the gap if no edge did.
     is_bound = np.zeros(len(think), dtype=bool)
     is_bound[target_of_edge[binds]] = True
     gap = np.where(is_shorter, np.minimum(graph.gap, wanted), graph.gap)
@@ -209,10 +209,10 @@ def _with_own_times(graph: Graph, own: Ints, target: Ints) -> Graph:
 
 
 def _host_steps(graph: Graph, tables: TableSet) -> dict[int, dict[int, _HostStep]]:
-    """Give what each host does, by rank and step; ranks whose host is not in the trace are left out."""
+    """Return the work of each host by rank and step; ranks whose host is not in the trace are left out."""
     own, label = own_times(graph), _labels(graph)
     communicates = label // (len(graph.axes) + 1) == NodeKind.COMMUNICATION
-    # On a device the host's calls count, on a CPU the compute and what it posts.
+    # With a device, host calls count; on a CPU, compute and the communication it posts.
     counts = (thinks(graph) | posts(graph)) & graph.measured
     host_steps: dict[int, dict[int, _HostStep]] = {}
     for rank, is_seen in hosts_seen(graph, tables).items():
@@ -230,17 +230,19 @@ def _host_steps(graph: Graph, tables: TableSet) -> dict[int, dict[int, _HostStep
 
 
 def _labels(graph: Graph) -> Ints:
-    """Say in a number for each node what kind of work it starts, and for communication on which axis; -1: none."""
+    """Return a code for the kind and axis of the work that each node starts; -1 if it starts nothing."""
     nodes = graph.nodes
     code = nodes.kind * (len(graph.axes) + 1) + nodes.axis + 1
     label = np.where(nodes.of_host, -1, code)
-    launch = np.flatnonzero(graph.edges.kind == EdgeKind.LAUNCH)[::-1]  # a call's first piece of work is written last
+    launch = np.flatnonzero(graph.edges.kind == EdgeKind.LAUNCH)[
+        ::-1
+    ]  # reversed, so that a call's first activity is written last
     label[graph.edges.source[launch]] = code[graph.edges.target[launch]]
     return np.asarray(label)
 
 
 def _compared(hosts: dict[int, dict[int, _HostStep]], group: tuple[int, ...]) -> Iterator[dict[int, _HostStep]]:
-    """Give for each step what the peers do in it, by rank; steps that only one of them has are left out."""
+    """Yield for each step the work of the peers by rank; steps that only one of them has are left out."""
     present = [rank for rank in group if rank in hosts]
     for step in sorted({step for rank in present for step in hosts[rank]}):
         step_of_rank = {rank: hosts[rank][step] for rank in present if step in hosts[rank]}
@@ -249,17 +251,17 @@ def _compared(hosts: dict[int, dict[int, _HostStep]], group: tuple[int, ...]) ->
 
 
 def _pieces(steps: list[_HostStep]) -> list[Ints]:
-    """Cut the peers' steps alike, as finely as they agree: gives the number of the piece that each node is in.
+    """Return the piece number of each node, with the peers' steps cut at the same points, as finely as they agree.
 
     Example with launches of compute `c` and communication `x`, and calls that start nothing `.`:
 
-        peer 0   . c . x . c      pieces 0 0 1 1 2 2      where both launch c x c
+        peer 0   . c . x . c      pieces 0 0 1 1 2 2      both launch c x c
         peer 1   c . x c          pieces 0 1 1 2
     """
     by_launch = [step.label >= 0 for step in steps]
     by_communication = [step.communicates for step in steps]
     for closes in (by_launch, by_communication):
-        # By peer: what its closing nodes start, in order.
+        # By peer: the work that its closing nodes start, in order.
         started = [step.label[is_last] for step, is_last in zip(steps, closes, strict=True)]
         if all(np.array_equal(started[0], other) for other in started[1:]):
             return [_numbered_to(is_last) for is_last in closes]
@@ -267,33 +269,33 @@ def _pieces(steps: list[_HostStep]) -> list[Ints]:
 
 
 def _numbered_to(closes: Flags) -> Ints:
-    """Give each node the number of its piece: a piece ends with a node that closes it, the last one with the step."""
+    """Return the piece number of each node; a piece ends with a closing node, the last piece with the step."""
     return np.asarray(np.minimum(np.cumsum(closes) - closes, max(int(closes.sum()) - 1, 0)))
 
 
 def _adding_up(pieces: Floats, total: float) -> Floats:
-    whole = float(pieces.sum())
-    return pieces * (total / whole) if whole > 0 else pieces
+    piece_sum = float(pieces.sum())
+    return pieces * (total / piece_sum) if piece_sum > 0 else pieces
 
 
 def _shared_out(own_ns: Ints, piece: Ints, should: Floats) -> Ints:
-    """Give each node its part of what its piece should take.
+    """Return the target time of each node, given the target times of the pieces.
 
-    Of a piece that takes too long the peaks are cut off at one level; one that takes too little is stretched.
+    A piece that takes too long has its peaks cut off at a common level. A piece that takes too little is stretched.
 
-        nodes 5, 100, 5 should take 20      level 10: gives 5, 10, 5
-        nodes 5, 15 should take 40          gives 10, 30
+        nodes 5, 100, 5 should take 20      level 10: returns 5, 10, 5
+        nodes 5, 15 should take 40          returns 10, 30
     """
     total = np.bincount(piece, own_ns, len(should))[piece]
     wanted = should[piece]
-    # A piece without any time has nothing to stretch: its longest node (the last of those that are equal) gets all.
+    # A piece without any time cannot be stretched: its longest node (the last of equal ones) gets all of it.
     stretched = np.where(total > 0, own_ns * (wanted / np.maximum(total, 1)), wanted * _is_longest(own_ns, piece))
     cut_off = np.minimum(own_ns, _levels(own_ns, piece, should)[piece])
     return np.rint(np.where(wanted < total, cut_off, stretched)).astype(np.int64)
 
 
 def _is_longest(own_ns: Ints, piece: Ints) -> Flags:
-    """Mark the longest node of each piece; of equal ones the last."""
+    """Mark the longest node of each piece, or the last of equally long ones."""
     order = np.lexsort((own_ns, piece))
     is_longest = np.zeros(len(piece), bool)
     longest = order[last_of_run(piece[order])]
@@ -302,10 +304,10 @@ def _is_longest(own_ns: Ints, piece: Ints) -> Flags:
 
 
 def _levels(own_ns: Ints, piece: Ints, should: Floats) -> Floats:
-    """Give the level of each piece: cut off there, its nodes add up to what it should take; 0 where nothing is left.
+    """Return the level of each piece at which cut-off nodes add up to its target time; 0 if nothing remains.
 
-    With the nodes of a piece in order, from the shortest: the level is where the shorter nodes, and all others at that
-    level, add up to what is wanted. Each node that reaches the level gives a bound, and the highest bound is the level.
+    With the nodes of a piece sorted from the shortest, the shorter nodes plus all others at the level add up to the
+    target. Each node that reaches the level yields a bound, and the highest bound is the level.
 
         nodes 5, 5, 100 should take 20      bounds 20/3 (too high for 5), 15/2 (too high for 5), (20 - 10) / 1 = 10
     """
@@ -313,7 +315,7 @@ def _levels(own_ns: Ints, piece: Ints, should: Floats) -> Floats:
     own, piece = own_ns[order], piece[order]
     first = np.flatnonzero(first_of_run(piece))
     count = np.diff(np.append(first, len(piece)))
-    # By node: the sum of the shorter nodes of its piece, and how many nodes are as long or longer.
+    # By node: the sum of the shorter nodes of its piece, and the number of nodes that are at least as long.
     shorter = np.cumsum(own) - own
     shorter -= np.repeat(shorter[first], count)
     remaining = np.repeat(first + count, count) - np.arange(len(own))

@@ -1,7 +1,7 @@
-"""Layout of a job as far as edits change it: degrees, sharding, recomputation, schedule, types; its stages and memory.
+"""Job layout that edits can change: degrees, sharding, recomputation, schedule and types; its stages and memory.
 
-A layout is what a recording tells, so that any part of it may be unknown. A `Configuration` is whole: the formulas of
-memory take one, with the least assumption in place of what is unknown.
+A layout comes from a recording, so any part of it may be unknown. A `Configuration` is complete. The memory formulas
+take one, with the smallest possible value for unknown parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDE = (Precision.FP32, Precision.TF32, Precision.FP64)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout; 0, -1 and "" are not known. `micro_batches` counts passes between two updates on one replica."""
+    """The layout; 0, -1 and "" mean unknown. `micro_batches` counts passes between two updates on one replica."""
 
     dp: int = 1
     tp: int = 1
@@ -50,20 +50,20 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks; those of ep are borrowed."""
+        """Number of ranks; expert parallelism reuses the ranks of other axes."""
         return self.dp * self.tp * self.pp * self.cp
 
     def degree(self, axis: str) -> int:
-        """Give one axis' size."""
+        """Return the size of an axis."""
         return int(getattr(self, axis))
 
     def resized(self, axis: str, size: int) -> Layout:
-        """Give the layout with another size of one axis."""
+        """Return the layout with another size of one axis."""
         return replace(self, **{axis: size})  # type: ignore[arg-type]
 
 
 def layout_of(tables: TableSet) -> Layout:
-    """Read the layout off the manifest, else as much of it as the groups tell."""
+    """Return the layout from the manifest or, without one, the part that process groups reveal."""
     manifest = tables.manifest
     if manifest is None:
         degrees = {axis: size for axis, size in tables.topology.axes.items() if axis in AXES}
@@ -92,7 +92,7 @@ def _chunks(manifest: Manifest) -> int:
 
 
 def memory_of(layout: Layout) -> Footprint | None:
-    """Give what the fullest rank of a layout needs; `None` where the description lacks what it takes."""
+    """Return the memory footprint of a layout's fullest rank, or `None` if the description is incomplete."""
     model = layout.model
     if model is None or not layout.micro_batch_tokens or not conventions.total_parameters(model) or not model.hidden:
         return None
@@ -100,7 +100,7 @@ def memory_of(layout: Layout) -> Footprint | None:
 
 
 def configuration_of(layout: Layout) -> Configuration:
-    """Give the layout as a configuration whose micro-batch is one sequence of all of its tokens."""
+    """Return the layout as a configuration whose micro-batch is a single sequence of all its tokens."""
     schedule = named(layout.schedule) or Schedule.ONE_F_ONE_B
     return Configuration(
         dp=layout.dp,
@@ -117,11 +117,11 @@ def configuration_of(layout: Layout) -> Configuration:
     )
 
 
-# Stages that each pipeline rank holds, the micro-batches that it keeps at its peak, and the memory that both take.
+# Stages on each pipeline rank, micro-batches in flight at its peak, and the memory that both use.
 
 
 def schedule_of(configuration: Configuration) -> tuple[Schedule, Shape]:
-    """Give the schedule and the shape of the pipeline; V-shaped schedules always have two stages on each rank."""
+    """Return the schedule and shape of the pipeline; V-shaped schedules always have two stages per rank."""
     schedule = named(configuration.schedule)
     if schedule is None:
         raise unknown_name("schedule", configuration.schedule, list(Schedule))
@@ -131,9 +131,9 @@ def schedule_of(configuration: Configuration) -> tuple[Schedule, Shape]:
 
 
 def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """Spread layers over stages as evenly as they go; what is left over goes to the stages in the middle.
+    """Return the number of layers per stage, as even as possible; the middle stages get the remaining layers.
 
-    The first and the last stage carry the vocabulary matrices, so that they are the last to get one more.
+    The first and last stages hold the vocabulary matrices, so they are the last to get an extra layer.
     """
     even, over = divmod(layers, stages)
     middle = sorted(range(stages), key=lambda stage: (abs(2 * stage - stages + 1), stage))[:over]
@@ -141,23 +141,23 @@ def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def stages_of(model: ModelEntry, configuration: Configuration) -> tuple[Stage, ...]:
-    """Give what each pipeline rank holds."""
+    """Return the stage description of each pipeline rank."""
     schedule, shape = schedule_of(configuration)
     count = shape.ranks * shape.chunks
     layers, home = layers_of_stages(model.layers, count), stage_ranks(schedule, shape)
-    kept = in_flight(schedule, shape)
+    peaks = in_flight(schedule, shape)
     held = [sum(layers[stage] for stage in range(count) if home[stage] == rank) for rank in range(shape.ranks)]
     return tuple(
-        Stage(held[rank], home[0] == rank, home[count - 1] == rank, kept[rank] / shape.chunks)
+        Stage(held[rank], home[0] == rank, home[count - 1] == rank, peaks[rank] / shape.chunks)
         for rank in range(shape.ranks)
     )
 
 
 @lru_cache(maxsize=1024)
 def in_flight(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
-    """Count for each rank the most stage activations that it keeps at once: from a forward until its backward's end.
+    """Return for each rank the maximum number of stage activations held at once, from forward to the end of backward.
 
-    A split backward keeps them until its weight half is done.
+    A split backward holds them until its weight half is done.
     """
     peaks = []
     for actions in order(schedule, shape):
@@ -170,10 +170,10 @@ def in_flight(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
 
 
 def footprints(model: ModelEntry, configuration: Configuration) -> tuple[Footprint, ...]:
-    """Give what each pipeline rank needs."""
+    """Return the memory footprint of each pipeline rank."""
     return tuple(footprint(model, configuration, stage) for stage in stages_of(model, configuration))
 
 
 def worst(model: ModelEntry, configuration: Configuration) -> Footprint:
-    """Give what the fullest pipeline rank needs."""
+    """Return the memory footprint of the fullest pipeline rank."""
     return max(footprints(model, configuration), key=lambda need: need.total_bytes)

@@ -1,7 +1,7 @@
-"""Order of operations in a pipelined step of an operation table: their streams, and who meets whom.
+"""Replay of operation tables: dependencies of the operations in a pipelined step.
 
-After the dependency model of the straggler study: compute, four streams of transfers between stages, and the
-data-parallel collectives around them; the optimizer's norm brings all stages together.
+Follows the dependency model of the straggler study: compute, four streams of transfers between stages, and the
+data-parallel collectives around them. The gradient norm in the optimizer synchronizes all stages.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _AHEAD = {"forward": 1, "backward": -1}
 
 @dataclass(slots=True)
 class Model:
-    """Which operations each one follows, which it meets (itself among them), and which meet over data parallelism."""
+    """Dependency model: predecessors of each operation, its participants (itself included), and data-parallel calls."""
 
     after: dict[Op, list[Op]] = field(default_factory=lambda: defaultdict(list))
     meets: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
     over_replicas: set[Op] = field(default_factory=set)
 
     def chain(self, ops: Iterable[Op]) -> None:
-        """Let each follow the one before."""
+        """Make each operation depend on the one before it."""
         for before, after in pairwise(ops):
             self.after[after].append(before)
 
     def join(self, ops: Iterable[Op], *, over_replicas: bool = False) -> None:
-        """Let operations meet: none ends before the last has begun."""
+        """Make operations participants of one call: none ends before the last one starts."""
         members = tuple(ops)
         for op in members:
             self.meets[op] = members
@@ -54,7 +54,7 @@ class Model:
 
 
 def build_model(table: OpTable) -> Model:
-    """Work out what waits for what, from the order in the first step of the first replica."""
+    """Build the dependency model from the order of operations in the first step of the first replica."""
     model, place = Model(), {op: row for row, op in enumerate(table.ops)}
     start = {op: int(table.start_ns[row, 0, 0]) for op, row in place.items()}
     for stage in range(table.stages):
@@ -82,7 +82,7 @@ def build_model(table: OpTable) -> Model:
 
 
 def _transfers(model: Model, of_kind: dict[str, list[Op]], way: str) -> None:
-    compute, sends, receives = (of_kind[f"{way}-{what}"] for what in ("compute", "send", "recv"))
+    compute, sends, receives = (of_kind[f"{way}-{role}"] for role in ("compute", "send", "recv"))
     for transfers in (sends, receives):
         if transfers and len(transfers) != len(compute):
             raise InputError(
@@ -99,7 +99,7 @@ def _transfers(model: Model, of_kind: dict[str, list[Op]], way: str) -> None:
 
 
 def _first_backward(model: Model, compute: list[Op], of_kind: dict[str, list[Op]]) -> None:
-    """Transfers of gradients begin only when the warm-up's last but one forward is done."""
+    """Make gradient transfers wait for the second-to-last forward of the warm-up."""
     turn = next((place for place, op in enumerate(compute) if op.kind == BACKWARD), 0)
     if turn < 2:
         return
@@ -109,7 +109,7 @@ def _first_backward(model: Model, compute: list[Op], of_kind: dict[str, list[Op]
 
 
 def _around(model: Model, compute: list[Op], of_kind: dict[str, list[Op]]) -> None:
-    """Parameters are gathered before the first forward; gradients are reduced after the last backward."""
+    """Gather parameters before the first forward, and reduce gradients after the last backward."""
     for gather in of_kind[GATHER][-1:]:
         first = next(op for op in compute if op.kind == FORWARD)
         model.after[first].append(gather)
@@ -130,18 +130,18 @@ def _meetings(model: Model, table: OpTable) -> None:
             model.join(members, over_replicas=over_replicas)
 
 
-# Slowdown of a published job: its operations made as its peers' are, or those of one stage.
+# Slowdown of a published job, with all operations made ideal, or only those of the last stage.
 #
 # S = T / T_ideal, with compute at the mean and transfers at the median of their kind over all ranks and steps. M_S is
-# the share of the loss that goes away when only the last stage is made ideal.
+# the share of the loss that disappears when only the last stage is made ideal.
 
 _TALK = (GATHER, SCATTER, EMBEDDING, NORM, LAYER_NORM)
-_CLOCKS_OPEN_NS = 10_000_000  # members that seem to end before the last begins by more than clocks allow: no transfer
+_CLOCKS_OPEN_NS = 10_000_000  # members that end earlier before the last start than clock errors allow have no transfer
 
 
 @dataclass(frozen=True, slots=True)
 class JobSlowdown:
-    """A job's mean step, replayed as it ran and at its ideal, and the same with the last stage alone made ideal."""
+    """A job's mean step as it ran, ideal, and with only the last stage made ideal, all replayed."""
 
     step_ns: float
     ideal_ns: float
@@ -149,7 +149,7 @@ class JobSlowdown:
 
     @property
     def slowdown(self) -> float:
-        """S: how many times its ideal the job takes."""
+        """S: the job's step divided by its ideal."""
         return self.step_ns / self.ideal_ns
 
     @property
@@ -160,7 +160,7 @@ class JobSlowdown:
 
 
 def job_slowdown(table: OpTable) -> JobSlowdown:
-    """Replay a job as it ran, at its ideal, and with the last stage made ideal."""
+    """Return a job's slowdown from three replays: as it ran, ideal, and with the last stage ideal."""
     model = build_model(table)
     real = lengths(table, model)
     best = ideal(real)
@@ -173,7 +173,7 @@ def job_slowdown(table: OpTable) -> JobSlowdown:
 
 
 def lengths(table: OpTable, model: Model) -> dict[Op, Ints]:
-    """Give each operation's own time: its duration, or for those that meet others the time after the last began."""
+    """Return each operation's own time: its duration or, for calls, the time since the last participant started."""
     row = {op: place for place, op in enumerate(table.ops)}
     own_times = {}
     for op, place in row.items():
@@ -188,7 +188,7 @@ def lengths(table: OpTable, model: Model) -> dict[Op, Ints]:
 
 
 def ideal(real: Lengths) -> dict[Op, Ints]:
-    """Give every operation what its kind takes over all stages, replicas and steps: mean compute, median transfer."""
+    """Return ideal times: the mean (compute) or median (transfers) of each kind over all stages, replicas and steps."""
     kinds = {op.kind for op in real}
     typical = {}
     for kind in sorted(kinds):
@@ -199,7 +199,7 @@ def ideal(real: Lengths) -> dict[Op, Ints]:
 
 
 def replay(model: Model, own: Lengths) -> Ints:
-    """Give the length of each step: the longest path, for all replicas and steps at once."""
+    """Return the length of each step: the longest path, computed for all replicas and steps at once."""
     shape = next(iter(own.values())).shape
     nothing = np.zeros(shape, np.int64)
     start: dict[Op, Ints] = {}

@@ -1,4 +1,4 @@
-"""Predictions: a run with edits made, its replayed step, what the edits gain, and how far that may be off."""
+"""Predictions: the replayed step of a run with edits, the gain of the edits, and its error."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 
 _REORDERED = 0.1
-"""Of what another order of actions changes, so much may not come about."""
+"""Share of the effect of another action order that may not materialize."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
-    """What edits make of the graph, before it is replayed."""
+    """The graph with edits applied, before it is replayed."""
 
     edits: tuple[Edit, ...]
     graph: Graph
     cautious: Callable[[], Graph] | None
-    """Makes the same by cautious models, once, where a model is in it: only who wants to know the error calls it."""
+    """Returns the graph from cautious models, memoized; `None` if no edit is modeled. Needed only for the error."""
     layout: Layout
     reordered: tuple[Edit, ...]
-    """The edits of the pipeline's order, which are no changes of the graph."""
+    """The edits of the pipeline's action order, which do not change the graph."""
     is_plain: bool
-    """Whether no edit was of another kind."""
+    """Whether there are no edits of the graph."""
     doubt: float = _REORDERED
-    """Of a modelled change, the share that may not come about."""
+    """Share of a modeled change that may not materialize."""
 
     @property
     def is_moved(self) -> bool:
-        """Whether the order of actions changes in a run whose times an edit has moved already."""
+        """Whether the action order changes in a run whose times were already changed by an edit."""
         return bool(self.reordered) and not self.is_plain
 
     def then(self, tables: TableSet, edit: Edit) -> Edited:
-        """Make one more edit: those of the graph in their order, those of the pipeline behind all of them."""
-        kept = tuple(before for before in self.edits if not overrules(edit, before))
-        if len(kept) < len(self.edits) or any(turn(before) > turn(edit) for before in kept):
-            return edited(tables, (*kept, edit))
+        """Return the result of one more edit: edits of the graph in order, then those of the pipeline."""
+        remaining = tuple(before for before in self.edits if not overrules(edit, before))
+        if len(remaining) < len(self.edits) or any(turn(before) > turn(edit) for before in remaining):
+            return edited(tables, (*remaining, edit))
         changed, recorded = self, layout_of(tables)
         for part in lowered(edit, recorded):
             if is_of_pipeline(part, recorded):
@@ -82,12 +82,12 @@ def _on_the_graph(made: Edited, tables: TableSet, edit: Edit) -> Edited:
 
 
 def as_recorded(tables: TableSet) -> Edited:
-    """Begin without any edit."""
+    """Return the recorded run without edits."""
     return Edited((), graph_of(tables), None, layout_of(tables), (), is_plain=True)
 
 
 def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
-    """Make edits one after the other: those whose turn is the same as they are given."""
+    """Return the run with edits applied in order of their turn; edits with equal turns keep the given order."""
     edited_run = as_recorded(tables)
     for edit in sorted(edits, key=turn):
         edited_run = edited_run.then(tables, edit)
@@ -95,46 +95,46 @@ def edited(tables: TableSet, edits: Iterable[Edit]) -> Edited:
 
 
 FLOOR_ERROR = 0.02
-"""The replay of the unedited run is exact by construction (think time makes up for what is unexplained), so that its
-error says nothing of an edit's: of 38 freshly made-up runs with the fault repaired, 36 gains are within this share of
+"""Minimum error of a gain. The replay of the unedited run is exact by construction (unexplained time becomes think
+time), so its error is not informative. In 38 synthetic runs with the fault repaired, 36 gains were within this share of
 the step."""
 SHARED_ERROR = 0.05
-"""The same on CPU traces: paced pairs, recorded on shared cores, mostly came out within this."""
+"""The same for CPU traces: most paced pairs, recorded on shared cores, were within this share."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The mean step after edits, and how it is known."""
+    """The mean step after edits, with its basis and error."""
 
     made: Edited
     recorded_ns: float
     """The step before the edits, as it was recorded."""
     replayed_ns: float
-    """After them as the replay has it, before another order of actions."""
+    """The replayed step after the edits of the graph, before the action order changes."""
     edited_ns: float
-    """After all of them."""
+    """The step after all edits."""
     replay_error: float
     floor_error: float
-    """How well gains are known at best."""
+    """Minimum error of any gain."""
     layout: Layout
     rescheduled: Rescheduled | None
     recording: RecordingCost
     device_ns: Callable[[], float]
-    """Gives the step after the edits if the device waited for no launch; a replay of its own, made once."""
+    """Returns the step after the edits if the device waited for no launch, from a separate, memoized replay."""
 
     @property
     def is_free_of_recording(self) -> bool:
-        """Whether what recording costs is known and taken out of the step before, the step after and the gain."""
+        """Whether the recording cost is known and subtracted from both steps and the gain."""
         return self.recording.is_known and self.recording.matters(self.recorded_ns)
 
     @property
     def before_ns(self) -> float:
-        """The step before the edits: where it is known, one that is not recorded."""
+        """The step before the edits, without the recording cost if it is known."""
         return self.recorded_ns - self.recording.ns if self.is_free_of_recording else self.recorded_ns
 
     @property
     def after_ns(self) -> float:
-        """The step after the edits, recorded or not as the one before."""
+        """The step after the edits, without the recording cost if it is known."""
         return self._unrecorded_after_ns() if self.is_free_of_recording else self.edited_ns
 
     @property
@@ -144,7 +144,7 @@ class Outcome:
 
     @property
     def basis(self) -> Basis:
-        """How it is known."""
+        """Basis of the gain: replayed or modeled."""
         return Basis.MODELLED if self.made.cautious is not None or self.rescheduled is not None else Basis.REPLAYED
 
     @property
@@ -153,8 +153,8 @@ class Outcome:
         return max(self.floor_error, self.replay_error)
 
     def error_fraction(self, cautious_ns: float | None) -> float:
-        """Say by what share of the measured step it may be wrong, by the replay with cautious models where one is."""
-        if self.recorded_ns <= 0:  # a step of no time has no share to be wrong by
+        """Return the error as a share of the measured step; `cautious_ns` is the step with cautious models, if any."""
+        if self.recorded_ns <= 0:  # no relative error for a step of zero length
             return self.least_error
         error = 0.0 if cautious_ns is None else abs(cautious_ns - self.replayed_ns) / self.recorded_ns
         if self.rescheduled is not None:
@@ -167,7 +167,7 @@ class Outcome:
         return self.recording.taken_from(self.edited_ns, self.device_ns())
 
     def _recording_error(self) -> float:
-        """Give what the gain may be wrong by for what recording costs: where that is not known, or does not show."""
+        """Return the error of the gain from recording cost that is unknown or hidden in the recorded step."""
         if not self.recording.host_ns:
             return 0.0
         hidden = self.recording.hidden_ns(self.edited_ns, self.device_ns()) / self.recorded_ns
@@ -178,12 +178,12 @@ class Outcome:
 
 
 def share_saved(before_ns: float, after_ns: float) -> float:
-    """Give the share of a step that a shorter one saves; below 0 where it is longer."""
+    """Return the share of the step that is saved; negative if it gets longer."""
     return 1 - after_ns / before_ns if before_ns > 0 else 0.0
 
 
 def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[[], TableSet]) -> Outcome:
-    """Put the replay and the pipeline's order together; `moved` gives the tables as the replay moves them."""
+    """Return the outcome of graph and pipeline edits; `moved` returns the tables as moved by the replay."""
     before = unedited(tables)
     if not len(before.step):
         raise UspProfError(
@@ -213,29 +213,29 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
 
 
 def _floor(tables: TableSet) -> float:
-    """Say how well gains are known at best: worse where ranks without devices share the cores of one machine."""
+    """Return the minimum error of a gain, which is larger if ranks without devices share cores."""
     on_device = any(len(tables.columns("kernels", rank)) for rank in tables.ranks)
     return FLOOR_ERROR if on_device else SHARED_ERROR
 
 
-# Gains of edits: the share of the measured step that each saves, how that is known, and how far it may be off.
+# Gains of edits: the saved share of the measured step, its basis and its error.
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What edits save, as a share of the measured step, how that is known, and how far it may be off."""
+    """Saved share of the measured step, with its basis and error."""
 
     gain_fraction: float
     basis: Basis
     error_fraction: float
     step_ns: float
-    """The step before the edits, of which the gain is a share."""
+    """The step before the edits; the gain is a share of it."""
 
 
 def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
-    """Replay what edits make of the run; raises where that cannot be done.
+    """Return the gain of edits from a replay; raises if the edited run cannot be replayed.
 
-    Where less than `least` is saved, nobody asks how sure that is, and the replays that tell are left out.
+    If the gain is below `least`, its error is not needed, and the replays that determine it are skipped.
     """
     timeline = timeline_of(tables, made.graph)
     replayed_ns = step_times(tables, made.graph, timeline).mean_replayed_ns
@@ -254,30 +254,30 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The step before and after, in ns; `gain_fraction` of the step before, less than 0 where it gets slower.
+    """The step before and after edits, in ns.
 
-    Both are of steps that nobody records where it is known how long these take, else of recorded ones.
+    Both exclude the recording cost if it is known.
     """
 
     edits: tuple[Edit, ...]
     before_ns: float
     after_ns: float
     recorded_ns: float
-    """The step before as it was recorded, of which the tables are."""
+    """The recorded step before the edits, which matches the recorded tables."""
     edited_ns: float
-    """The same after the edits, of which the predicted tables are."""
+    """The step after the edits including recording cost, which matches the predicted tables."""
     replay_error: float
     basis: Basis
     error_fraction: float
     graph: Graph
     timeline: Timeline
-    """When the graph's nodes run; edits of the pipeline's order are not in it."""
+    """Times of the graph's nodes, without edits of the pipeline's action order."""
     layout_before: Layout
     layout_after: Layout
     replayed: Representatives
-    """The ranks that were replayed, of which all of this is."""
+    """The ranks that were replayed."""
     rescheduled: Rescheduled | None = None
-    """What the edits of the pipeline's order make of it."""
+    """Effect of the edits of the pipeline's action order."""
 
     @property
     def gain_fraction(self) -> float:
@@ -286,14 +286,14 @@ class Prediction:
 
 
 def predict(tables: TableSet, edits: Sequence[Edit]) -> Prediction:
-    """Predict the mean step of all of these ranks with edits made; see `predict_on`."""
+    """Return the predicted mean step of all ranks with edits; see `predict_on`."""
     return predict_on(Representatives(tables), edits)
 
 
 def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
-    """Predict the mean step with edits made: those of the graph in their order, then those of the pipeline.
+    """Return the predicted mean step with edits: those of the graph in order, then those of the pipeline.
 
-    Where the ranks stand for others, their doubt is in the error.
+    If the ranks represent others, their doubt is included in the error.
     """
     tables = replayed.tables
     made = edited(tables, edits)

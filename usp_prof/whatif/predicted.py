@@ -1,9 +1,8 @@
-"""Predicted run: its tables, which every analysis can be asked about, and its files.
+"""Predicted run: its tables, which every analysis can read, and its files.
 
-The replay moves what was recorded (`predicted_tables`). A pipeline in another order is rearranged: each rank's actions
-stand where the simulation puts them. What lies outside of the pipeline's window keeps its length. Inside, an action is
-one piece of compute: what else ran in it (its collectives, its kernels) is not told apart any more, and transfers
-between stages are part of it.
+The replay moves the recorded events (`predicted_tables`). For another pipeline order, each rank's actions are placed at
+their simulated times. Work outside the pipeline's window keeps its length. Inside, each action becomes a single compute
+event that includes its kernels, collectives and transfers between stages.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def predicted_tables(prediction: Prediction) -> TableSet:
-    """Give the tables of the predicted run: moved as the replay moves it, the pipeline as it is simulated.
+    """Return the tables of the predicted run, with replayed times and the simulated pipeline.
 
-    They are of the ranks that were replayed.
+    They contain the ranks that were replayed.
     """
     tables = prediction.replayed.tables
     return tables.memo_as_assumed(("predicted", prediction.edits), lambda: _predicted(tables, prediction))
@@ -113,7 +112,7 @@ def _topology(topology: Topology, before: Layout, after: Layout) -> Topology:
 
 
 def _health_of(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
-    """Say that this never ran, and which of its ranks are shown."""
+    """Return health rows which state that this run is a prediction, and which of its ranks are shown."""
     edits = ", ".join(str(edit) for edit in prediction.edits)
     rows = [
         HealthRow(
@@ -133,11 +132,11 @@ def _health_of(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
     return rows
 
 
-# Predicted runs on disk: a trace for each rank and a manifest, which every command reads.
+# Predicted runs on disk: one trace per rank and a manifest, which every command can read.
 
 
 def write_run(tables: TableSet, folder: Path, metadata: Mapping[int, Mapping[str, Any]]) -> None:
-    """Write all ranks; `metadata` has the top-level fields of the recorded files."""
+    """Write the traces of all ranks and the manifest; `metadata` holds top-level fields of the recorded files."""
     check_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already", hint="name a new folder with -o, or a file such as what.json.gz")
@@ -154,13 +153,13 @@ def write_run(tables: TableSet, folder: Path, metadata: Mapping[int, Mapping[str
             file.write(json.dumps(tables.manifest.to_dict(), indent=1).encode())
 
 
-# Tables of a pipeline in another order.
+# Tables of a run with another pipeline order.
 
 _PACE = {Kind.FORWARD: "fwd", Kind.BACKWARD: "dgrad", Kind.INPUT_GRADIENT: "dgrad", Kind.WEIGHT_GRADIENT: "wgrad"}
 
 
 def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
-    """Give the tables of a run whose pipeline took another order; ranks of one place take the same actions."""
+    """Return the tables of a run with another pipeline order; ranks with equal stages run the same actions."""
     windows, place = _windows(tables), _places(tables)
     saved = round(other.saved_ns)
     sources = {}
@@ -180,7 +179,7 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
 
 
 def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
-    """Give each step's window: from the first action's begin to the last one's end, on the common clock."""
+    """Return each step's window: from the start of the first action to the end of the last, on the common clock."""
     clocks, windows = clock.of(tables), dict[int, tuple[int, int]]()
     for rank in tables.ranks:
         actions = tables.columns("actions", rank)
@@ -195,7 +194,7 @@ def _windows(tables: TableSet) -> dict[int, tuple[int, int]]:
 
 
 def _places(tables: TableSet) -> dict[int, int]:
-    """Give each rank's place in the pipeline: that of its stages among all ranks' stages."""
+    """Return each rank's position in the pipeline, which is that of its stages among all ranks' stages."""
     stages = {rank: tuple(np.unique(tables.columns("actions", rank)["stage"]).tolist()) for rank in tables.ranks}
     order = sorted(set(stages.values()))
     return {rank: order.index(own) for rank, own in stages.items()}
@@ -204,10 +203,10 @@ def _places(tables: TableSet) -> dict[int, int]:
 def _rank_rows(
     tables: TableSet, rank: int, windows: dict[int, tuple[int, int]], other: Rescheduled, place: int, saved: int
 ) -> list[dict[str, Any]]:
-    """Give the events of a rank: each step's actions where the simulation puts them, and the steps' marks.
+    """Return the events of a rank: each step's actions at their simulated times, and the step annotations.
 
-    A step's window opens where it did, less what the steps before it saved; inside, the times of the median step are
-    stretched to the share of the measured window that the new order takes.
+    A step's window starts at its recorded start minus the time saved in earlier steps. Inside it, the times of the
+    median step are scaled to the new order's share of the measured window.
     """
     clocks, steps = clock.of(tables), tables.columns("steps", rank)
     line = other.timeline
@@ -224,10 +223,10 @@ def _rank_rows(
     actions = np.flatnonzero(line.rank == place)
     actions = actions[np.argsort(line.start[actions], kind="stable")]
     first, last = int(line.start[actions].min(initial=0)), int(line.end[actions].max(initial=0))
-    laid = []  # of each step: where its window opens now, and by how much its actions are stretched
+    laid = []  # by step: new start of its window, and scale factor of its actions
     for row, step in enumerate(steps["step"].tolist()):
         low, high = windows.get(step, (0, 0))
-        # What no simulation explains is in proportion.
+        # Time that the simulation does not explain is scaled in proportion.
         scale = (high - low) * other.other_ns / max(other.simulated_ns * line.window, 1.0)
         laid.append((int(clocks.local(rank, np.array([low]))[0]) - row * saved, scale))
     begin = int(steps["start_ns"][0]) if len(steps) else 0
@@ -240,7 +239,7 @@ def _rank_rows(
             add(format_mark("pp", str(action.kind), stage=action.stage, mb=action.micro_batch), start, stop)
             add(format_mark("pace", _PACE[action.kind]), start, stop)
         end = int(steps["end_ns"][row]) - (row + 1) * saved
-        if row + 1 < len(steps):  # a step goes on until the next begins, and its actions lie in it
+        if row + 1 < len(steps):  # a step lasts until the next one starts, and includes its actions
             end = min(end, laid[row + 1][0] + round(first * laid[row + 1][1]))
         end = max(end, opens + round(last * scale))
         add(f"ProfilerStep#{step}", begin, end)

@@ -1,8 +1,8 @@
-"""Tables of a predicted run: those of the recorded one, each event where the replay puts it.
+"""Tables of a predicted run: the recorded tables with each event at its replayed time.
 
-Work that the graph holds moves as its node does. What lies between (ops, annotations, Python functions) moves with the
-host's calls around it: between two of them, time is stretched evenly. With calls that move from 100 to 100 and from 200
-to 300, an op that began at 150 begins at 200. A column is moved when it is asked for: most questions need few of them.
+Work in the graph moves with its node. Events in between (ops, annotations, Python functions) are interpolated between
+the host calls around them. If one call stays at 100 and the next moves from 200 to 300, an op that started at 150
+starts at 200. Columns are moved when they are read, because most queries need few of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_D
 
 
 def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
-    """Give the tables of a run as a replay of its graph would have it."""
+    """Return the tables of a run with the times of a replay."""
     sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
     predicted = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
     predicted.assumptions, predicted.recorded = tables.assumptions, tables.recorded or tables
@@ -45,9 +45,9 @@ def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
 
 
 class _Moves:
-    """How the times of one rank move, on its own clock.
+    """Changed times of one rank, on its own clock.
 
-    Its nodes are those that a trace holds, and those that an edit put in their place.
+    Its nodes are those from the trace, and those that an edit inserted in their place.
     """
 
     def __init__(self, tables: TableSet, graph: Graph, timeline: Timeline, rank: int) -> None:
@@ -56,22 +56,22 @@ class _Moves:
         nodes = graph.nodes
         row = nodes.of_rank(rank)
         is_measured = row < len(nodes) - graph.added
-        # A node that an edit put in may stand for a measured one: then it has that one's event, which has none.
+        # A node inserted by an edit may replace a measured one; it then has that node's event.
         has_event = events_of(graph)[row] >= 0
-        kept = is_measured | has_event
-        self._node: Ints = row[kept]
-        """Rows of the graph's nodes; the flags below have an entry for each."""
-        self._is_measured: Flags = is_measured[kept]
-        self._has_event: Flags = has_event[kept]
+        has_trace_data = is_measured | has_event
+        self._node: Ints = row[has_trace_data]
+        """Rows of the graph's nodes; the flags below have one entry per row."""
+        self._is_measured: Flags = is_measured[has_trace_data]
+        self._has_event: Flags = has_event[has_trace_data]
         self._on_device: Flags = ~nodes.of_host[self._node]
         self.is_host = bool(self._on_device.all())
-        """Whether the rank has no device: the host does its work."""
+        """Whether the rank has no device, so that the host does its work."""
         is_compute = nodes.kind[self._node] == NodeKind.COMPUTE
         self._on_host: Flags = is_compute if self.is_host else ~self._on_device
 
     @cached_property
     def steps(self) -> dict[str, tuple[Ints, Ints]]:
-        """Where the steps' bounds were, and where they are now."""
+        """Recorded and new boundaries of the steps, by column."""
         steps, clocks = self._tables.columns("steps", self.rank), rank_clocks(self._tables)
         work = self._node[self._on_device & self._is_measured]
         bounds = {}
@@ -82,19 +82,19 @@ class _Moves:
         return bounds
 
     def spans(self, event: Ints) -> tuple[Ints, Ints]:
-        """Give when these events begin now, and how long they last; an instant (-1) stays one."""
+        """Return new starts and durations of events; the duration of an instant stays -1."""
         events, nodes = self._tables.columns("events", self.rank), self._graph.nodes
         was_start, duration = events["start_ns"][event], events["dur_ns"][event]
         was_end = was_start + np.maximum(duration, 0)
         start, end = np.empty_like(was_start), np.empty_like(was_end)
-        # 1. Events of a node move as it does. A posted transfer's range ends when it is asked for, later than its
-        #    node: that end moves by what the node's end moves.
+        # 1. Events of a node move with it. A posted transfer's range ends when the rank calls wait, later than its
+        #    node; this end moves by the same amount as the node's end.
         node = self._node_of_event[event]
         has_node = node >= 0
         node = node[has_node]
         start[has_node] = was_start[has_node] + self._timeline.start[node] - nodes.start[node]
         end[has_node] = was_end[has_node] + self._timeline.end[node] - nodes.end[node]
-        # 2. Ranges on the device move with the device's work around them, 3. all others with the host's.
+        # 2. Device ranges move with the device work around them, 3. all others with the host's.
         is_device_range = ~has_node & events.matches("category", *_DEVICE_RANGES)[event]
         is_of_host = ~has_node & ~is_device_range
         for chosen, move in ((is_device_range, self.work), (is_of_host, self.host)):
@@ -102,16 +102,16 @@ class _Moves:
         return start, np.where(duration < 0, duration, np.maximum(end - start, 0))
 
     def host(self, when: Ints) -> Ints:
-        """Move moments of the host: with the calls around them, and with the steps' bounds where there is no device."""
+        """Return moved host times: with the calls around them and, without a device, also with step boundaries."""
         return _warped(when, *self._host_anchors) if len(when) else when
 
     def work(self, when: Ints) -> Ints:
-        """Move moments of the device."""
+        """Return moved device times."""
         return _warped(when, *self._work_anchors) if len(when) else when
 
     @cached_property
     def _node_of_event(self) -> Ints:
-        """Give each event's node; -1 for what is no activity."""
+        """Node of each event; -1 for events that are not activities."""
         node_of_event = np.full(len(self._tables.columns("events", self.rank)), -1, np.int64)
         node = self._node[self._on_device & self._has_event]
         node_of_event[events_of(self._graph)[node]] = node
@@ -131,9 +131,9 @@ class _Moves:
         return _in_order(*self._moments(self._on_device & self._has_event))
 
     def _moments(self, chosen: Flags) -> tuple[Ints, Ints]:
-        """Give the begins and ends of some of the rank's nodes, as they were and as they are now."""
+        """Return recorded and new starts and ends of the chosen nodes."""
         node, nodes, clocks = self._node[chosen], self._graph.nodes, rank_clocks(self._tables)
-        # Nodes are on the common clock, the rank's tables on its own.
+        # Nodes are on the common clock, and the rank's tables on its own.
         of_host = nodes.of_host[node]
         start, end = (
             np.where(of_host, clocks.local_host(self.rank, was[node]), clocks.local_device(self.rank, was[node]))
@@ -145,7 +145,7 @@ class _Moves:
 
 
 def _in_order(before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Put anchors in order of where they were, with no moment twice; what comes later never moves before it."""
+    """Return anchors sorted by recorded time, without duplicates and with new times in the same order."""
     if not len(before):
         return before, after
     order = np.argsort(before, kind="stable")
@@ -155,10 +155,10 @@ def _in_order(before: Ints, after: Ints) -> tuple[Ints, Ints]:
 
 
 def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
-    """Move moments with anchors: evenly between two, with the nearest beyond all."""
+    """Return times moved with the anchors: interpolated between two, shifted with the nearest one outside."""
     if not len(before):
         return when.copy()
-    # Place of the anchor at or before each moment, and of the next one.
+    # Index of the anchor at or before each time, and of the next one.
     lower = np.clip(np.searchsorted(before, when, side="right") - 1, 0, len(before) - 1)
     upper = np.minimum(lower + 1, len(before) - 1)
     span = before[upper] - before[lower]
@@ -169,18 +169,18 @@ def _warped(when: Ints, before: Ints, after: Ints) -> Ints:
 
 
 class _MovedTables:
-    """One rank's tables, of which the columns with times are moved when they are asked for."""
+    """One rank's tables, whose time columns are moved when they are read."""
 
     def __init__(self, tables: TableSet, moves: _Moves) -> None:
         self._tables, self._moves = tables, moves
         self._spans: dict[str, tuple[Ints, Ints]] = {}
 
     def table(self, name: str) -> pa.Table:
-        """Give one table of this rank."""
+        """Return one table of this rank."""
         return table_of(self.view(name))
 
     def view(self, name: str) -> View:
-        """Give the same, not moved before its columns are asked for."""
+        """Return a view of the table whose time columns are moved when they are read."""
         view = self._tables.view(name, self._moves.rank)
         if name in _AS_THEY_ARE:
             return view
@@ -188,7 +188,7 @@ class _MovedTables:
         return Replaced(view, {key: partial(self._column, name, key) for key in moved_keys})
 
     def let_go(self) -> None:
-        """Forget the moved times."""
+        """Drop the cached times."""
         self._spans.clear()
 
     def _column(self, name: str, key: str) -> pa.Array:
@@ -207,7 +207,7 @@ class _MovedTables:
         return self._spans[name][key == "dur_ns"]
 
     def _spanned(self, name: str, table: Columns) -> tuple[Ints, Ints]:
-        """Give when the rows of a table begin now and how long they last: as their events, or a part's op."""
+        """Return new starts and durations of a table's rows, from their events or, for parts without one, their ops."""
         if name == "events":
             return self._moves.spans(np.arange(len(table)))
         if name != "collectives":

@@ -1,4 +1,4 @@
-"""Recorded pipeline: its actions with their own times, and the order in which each rank took them."""
+"""Recorded pipeline: its actions with their own times, and the order in which each rank ran them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 _KINDS = tuple(str(kind) for kind in Kind)
 MOST_STEPS = 6
-"""Steps that are simulated one by one: each costs a simulation for every order that is tried."""
+"""Maximum number of steps to simulate; each needs one simulation per tested order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """What the pipeline did: mean time of each (stage, kind), the ranks' own order, and the measured window."""
+    """The pipeline as it ran: typical time of each (stage, kind), action order of the ranks, and measured window."""
 
     duration: dict[tuple[int, Kind], int]
     order: Order
     micro_batches: int
     window_ns: float
     overhead_ns: int = 0
-    """What each action costs beside its work, however small it is: posting, marks, the gap to the next."""
+    """Fixed cost of each action in addition to its work: posting, annotations, the gap to the next action."""
     transfer_ns: int = 0
-    """What a hand-over to another rank takes, where nobody is late."""
+    """Time of a transfer to another rank if both sides are ready."""
     meets: bool = True
-    """All stages meet at the end of a step; else each begins the next when its own work is done."""
+    """Whether all stages synchronize at the end of a step; otherwise each starts the next when its work is done."""
     own: dict[tuple[int, Kind, int], int] = field(default_factory=dict)
-    """The time of each (stage, kind, micro-batch), where they differ: the noise of an action stays in its place."""
+    """Time of each (stage, kind, micro-batch), so that the noise of an action stays at its place."""
 
     @property
     def stages(self) -> int:
@@ -44,7 +44,7 @@ class Pipeline:
         return max(stage for stage, _ in self.duration) + 1
 
     def scaled(self, factor: float) -> Pipeline:
-        """Give the same with all work scaled; what an action costs beside its work stays."""
+        """Return the pipeline with all work scaled; the fixed cost per action stays."""
         return replace(
             self,
             duration={key: round(duration_ns * factor) for key, duration_ns in self.duration.items()},
@@ -52,20 +52,20 @@ class Pipeline:
         )
 
     def work(self, stage: int, kind: Kind, micro_batch: int) -> int | None:
-        """Give an action's own time (of micro-batches that never ran, another's); `None` where none is known."""
+        """Return an action's own time, or `None` if unknown; new micro-batches get the time of a recorded one."""
         usual = self.duration.get((stage, kind))
         return self.own.get((stage, kind, micro_batch % max(self.micro_batches, 1)), usual)
 
 
 def pipeline_of(tables: TableSet) -> Pipeline:
-    """Gather the pipeline's actions in the median step, once; raises where the run has none."""
+    """Return the pipeline of the median step, memoized; raises if the run has no actions."""
     return _gathered_once(tables)[0]
 
 
 def pipeline_steps(tables: TableSet) -> tuple[Pipeline, ...]:
-    """Give the pipeline of each step by itself: with that step's window and its actions' own times.
+    """Return the pipeline of each step, with that step's window and its actions' own times.
 
-    As in a replay, the first of three steps or more is left out. Of many steps `MOST_STEPS` are taken, evenly apart.
+    As in a replay, the first of three or more steps is left out. At most `MOST_STEPS` evenly spaced steps are used.
     """
     return _gathered_once(tables)[1]
 
@@ -76,13 +76,13 @@ def _gathered_once(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Actions:
-    """Actions of all ranks: one entry each in every array, times on aligned clocks."""
+    """Actions of all ranks: one entry per action in each array, times on aligned clocks."""
 
     rank: Ints
     step: Ints
     stage: Ints
     kind: Ints
-    """Place in `_KINDS`."""
+    """Index in `_KINDS`."""
     micro_batch: Ints
     begin: Ints
     end: Ints
@@ -90,11 +90,11 @@ class _Actions:
     """Time without its waits for pipeline transfers."""
 
     def take(self, rows: Ints | Flags) -> _Actions:
-        """Keep some actions."""
+        """Return the given actions only."""
         return _Actions(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     def keys(self, rows: Ints) -> list[tuple[int, Kind, int]]:
-        """Give stage, kind and micro-batch of some actions."""
+        """Return stage, kind and micro-batch of the given actions."""
         kinds = [Kind(_KINDS[code]) for code in self.kind[rows].tolist()]
         return list(zip(self.stage[rows].tolist(), kinds, self.micro_batch[rows].tolist(), strict=True))
 
@@ -121,7 +121,7 @@ def _gathered(tables: TableSet) -> tuple[Pipeline, tuple[Pipeline, ...]]:
 
 
 def _own_times(actions: _Actions) -> dict[tuple[int, Kind, int], int]:
-    """Give each action's median time over steps and replicas."""
+    """Return each action's median time over steps and replicas."""
     own = {}
     for rows in rows_by_code(group_codes(actions.stage, actions.kind, actions.micro_batch)).values():
         own[actions.keys(rows[:1])[0]] = int(np.median(actions.busy[rows]))
@@ -137,7 +137,7 @@ def _settled_steps(actions: _Actions) -> list[int]:
 
 
 def _of_step(typical: Pipeline, in_step: _Actions) -> Pipeline:
-    """Give one step's pipeline: its own times, and those of its stages as much longer as all of its actions take."""
+    """Return one step's pipeline: its own action times, and stage times scaled by the total of its actions."""
     own = _own_times(in_step)
     usual_ns = sum(typical.work(*key) or 0 for key in own)
     longer = sum(own.values()) / usual_ns if usual_ns else 1.0
@@ -161,9 +161,9 @@ def _actions_of(tables: TableSet) -> _Actions:
 
 
 def _transfer(tables: TableSet) -> int:
-    """Measure the hand-overs between stages on a device: those of the faster quarter had nobody to wait for.
+    """Return the transfer time between stages on a device: the lower quartile, in which both sides were ready.
 
-    On a CPU a range lasts until it is asked for, which says nothing of the link.
+    On a CPU a range lasts until the rank calls wait, so it says nothing about the link.
     """
     if not any(len(tables.columns("kernels", rank)) for rank in tables.ranks):
         return 0
@@ -173,7 +173,7 @@ def _transfer(tables: TableSet) -> int:
 
 
 def _meets(tables: TableSet) -> bool:
-    """Say whether all stages meet once a step, as for the norm of all gradients: then none begins the next before."""
+    """Return whether all stages synchronize once per step, for example for the norm of all gradients."""
     rows = calls.of(tables).columns()
     if not len(rows):
         return True
@@ -181,19 +181,19 @@ def _meets(tables: TableSet) -> bool:
 
 
 def _overhead(actions: _Actions) -> int:
-    """Measure what an action takes beside its work, and the gap to the rank's next where nothing is awaited."""
+    """Return the fixed cost of an action: its time without work, plus the gap to the next action without a wait."""
     actions = actions.take(np.lexsort((actions.begin, actions.rank, actions.step)))
     is_next = (actions.step[1:] == actions.step[:-1]) & (actions.rank[1:] == actions.rank[:-1])
     gaps = np.maximum(actions.begin[1:] - actions.end[:-1], 0)[is_next]
-    beside = float(np.median(actions.end - actions.begin - actions.busy))
-    return round(beside + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
+    idle_ns = float(np.median(actions.end - actions.begin - actions.busy))
+    return round(idle_ns + (float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0))
 
 
 def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
-    """Measure each action without its waits for pipeline transfers: from its first other activity to its last.
+    """Return each action's time without waits for pipeline transfers: from its first other activity to its last.
 
-    An action from 0 to 10 whose receive waits until 4, with compute from 4 to 6 and from 7 to 9, is busy for 5: in the
-    pause the host thinks, which belongs to the action.
+    An action from 0 to 10 whose receive waits until 4, with compute from 4 to 6 and from 7 to 9, is busy for 5. The
+    pause in between is think time of the host, which belongs to the action.
     """
     work = tables.columns("activities", rank)
     rows = np.flatnonzero(~(work.matches("kind", "communication") & work.matches("axis", "pp")))
@@ -202,15 +202,15 @@ def _busy(tables: TableSet, rank: int, begin: Ints, end: Ints) -> Ints:
         return end - begin
     start = work["start_ns"][rows]
     latest_end = np.maximum.accumulate(start + work["dur_ns"][rows])  # of all activities so far
-    first = np.searchsorted(latest_end, begin, side="right")  # the first that ends after the action began
-    last = np.searchsorted(start, end, side="left") - 1  # the last that begins before the action ends
+    first = np.searchsorted(latest_end, begin, side="right")  # the first to end after the action's start
+    last = np.searchsorted(start, end, side="left") - 1  # the last to start before the action's end
     opens = np.maximum(start[np.minimum(first, len(start) - 1)], begin)
     closes = np.minimum(latest_end[np.maximum(last, 0)], end)
     return np.where(first <= last, closes - opens, end - begin)
 
 
 def _own_order(actions: _Actions) -> Order:
-    """Give the order in which the ranks of one pipeline acted in the last step."""
+    """Return the action order of each rank of one pipeline in the last step."""
     homes: dict[tuple[int, ...], int] = {}
     for rank in np.unique(actions.rank).tolist():
         homes.setdefault(tuple(np.unique(actions.stage[actions.rank == rank]).tolist()), rank)
@@ -224,7 +224,7 @@ def _own_order(actions: _Actions) -> Order:
 
 
 def _window(actions: _Actions) -> float:
-    """Give the median over steps of first begin to last end."""
+    """Return the median over steps of the time from first start to last end."""
     by_step = rows_by_code(group_codes(actions.step)).values()
     windows = [float(actions.end[rows].max() - actions.begin[rows].min()) for rows in by_step]
     return float(np.median(windows))

@@ -1,8 +1,8 @@
-"""Recording cost: by how much a step is longer for being recorded, and what a change saves of one that is not.
+"""Recording cost: how much longer a step is because it is recorded, and gains of changes without that cost.
 
-Recording slows the host, not the device. Where the device waits for launches a recorded step is longer, and a change
-that frees it of the host seems to save that as well. So the cost is taken for a part of what the device waits for
-launches: it shrinks as that does, and what is left of it is in no unrecorded step.
+Recording slows the host, not the device. If the device waits for launches, the recorded step is longer, and a change
+that removes these waits would seem to save the recording cost too. So the cost is treated as part of the time that the
+device waits for launches. It shrinks with that time, and the rest of it is subtracted from the step after the change.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 
 OP_NS = 5_000
-"""What recording an op may cost the host, where nobody measured it: on an H200's host, of steps whose device waited for
-launches, 2.6 to 7.3 us with shapes and allocations."""
+"""Assumed recording cost per op on the host if it was not measured. On an H200 host, in steps whose device waited for
+launches, it was 2.6 to 7.3 us with shapes and allocations."""
 LEAST = 0.005
-"""A cost below this share of the step changes no figure that anybody reads."""
+"""A cost below this share of the step is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingCost:
-    """What recording adds to the mean step: measured, or what it may be at most."""
+    """Time that recording adds to the mean step: measured, or an upper bound."""
 
     ns: float = 0.0
     is_known: bool = True
     waited_ns: float = 0.0
-    """How much longer the recorded step is than if the device waited for no launch."""
+    """Time that the device waits for launches in the recorded step."""
     host_ns: float = 0.0
-    """What it may add to the host's time, of which the step shows only what the device waits for."""
+    """Time that recording may add to the host; the step shows only the part that the device waits for."""
 
     def matters(self, before_ns: float) -> bool:
-        """Whether it can be seen in a recorded step."""
+        """Return whether the cost is noticeable in a recorded step."""
         return self.ns > LEAST * before_ns
 
     def hidden_ns(self, after_ns: float, device_ns: float) -> float:
-        """Give what a change may bring to light: where the device waits for launches more than before, by what cost."""
+        """Return the hidden cost that a change exposes because the device then waits longer for launches."""
         return min(max(0.0, after_ns - device_ns - self.waited_ns), max(0.0, self.host_ns - self.ns))
 
     def taken_from(self, after_ns: float, device_ns: float) -> float:
-        """Give the step after a change if nobody records it: of the cost as much is taken out as the device waits.
+        """Return the step after a change without recording; the cost shrinks in proportion to the launch waits.
 
         `after_ns` is the recorded step after the change, `device_ns` the same if the device waited for no launch.
         """
@@ -59,10 +59,10 @@ class RecordingCost:
 
 
 def recording_cost(tables: TableSet) -> RecordingCost:
-    """Tell what recording costs: from the steps that the recorder timed before it began, else from the ops.
+    """Return the recording cost, from steps that were timed before recording or, without these, from the ops.
 
-    It is no more than what the device waits for launches: recorded steps that are longer still hold something else, as
-    a pause that those before had not.
+    It is limited to the time that the device waits for launches. Any further difference has another cause, such as a
+    pause in the recorded steps only.
     """
     return tables.memo("whatif recording cost", lambda: _recording_cost(tables))
 
@@ -71,7 +71,9 @@ def _recording_cost(tables: TableSet) -> RecordingCost:
     before = unedited(tables)
     of_device = [rank for rank in tables.ranks if len(tables.columns("kernels", rank))]
     manifest = tables.manifest or Manifest()
-    if not of_device or not len(before.step) or manifest.options.get("synthetic"):  # a made-up run is not recorded
+    if (
+        not of_device or not len(before.step) or manifest.options.get("synthetic")
+    ):  # a synthetic run has no recording cost
         return RecordingCost()
     recorded_ns = before.mean_measured_ns
     ops = sum(len(tables.columns("ops", rank)) / max(1, len(tables.columns("steps", rank))) for rank in of_device)
@@ -83,6 +85,6 @@ def _recording_cost(tables: TableSet) -> RecordingCost:
 
 
 def without_launches(tables: TableSet, graph: Graph, layout: Layout) -> float:
-    """Give the mean step of a graph whose device waits for no launch: what recording cannot make longer."""
+    """Return the mean step of a graph whose device waits for no launch, which recording cannot lengthen."""
     free = apply(graph, Request(Edit("no_launch_gaps"), tables, layout))
     return step_times(tables, free, timeline_of(tables, free)).mean_replayed_ns

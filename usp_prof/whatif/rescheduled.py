@@ -1,14 +1,14 @@
-"""Another pipeline schedule: the recorded actions with their measured durations, in its order.
+"""Rescheduled pipeline: the recorded actions with their measured durations, in the order of another schedule.
 
-Each recorded step is compared with itself, so that a step that took longer as a whole says nothing against a gain:
+Each recorded step is compared with itself, so that a generally slower step does not affect the gain:
 
-1. Simulate the schedule that ran with the step's own durations.
-2. Where that is shorter than the step's window, add the same time to every action, until it is as long.
-3. Simulate the other schedule with these durations. The difference of the two windows is what the step would save.
-4. The error is what 1 missed, how far the steps differ in the share that they save, and what the run leaves open: how a
-   full backward divides into its halves.
+1. Simulate the recorded schedule with the step's own durations.
+2. If the result is shorter than the step's window, add the same time to every action until it is as long.
+3. Simulate the other schedule with these durations. The difference of the two windows is the time that the step saves.
+4. The error is the time missed in 1, the differences between steps in the saved share, and the unknown split of a full
+   backward into its halves.
 
-Two steps that save 30 and 15 ms of 100 and 50 ms agree: the gain is 30%, and no error comes of their difference.
+Two steps that save 30 of 100 ms and 15 of 50 ms agree: the gain is 30%, and their difference adds no error.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from usp_prof.whatif.layout import Layout
 
 PROBE_NS = 100_000
-"""Each action is made longer by this; the window then shows how many actions lie on the longest path."""
+"""Each action is lengthened by this; the longer window then shows the number of actions on the longest path."""
 SPLIT_DOUBT = 0.05
-"""Where only full backwards were measured, each half may take this share more or less than half of one."""
+"""If only full backwards were measured, each half may take this share more or less than half of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rescheduled:
-    """Mean windows over steps, in ns: as measured, as their own order is simulated, and as the new order is."""
+    """Mean windows over steps, in ns: measured, simulated in the recorded order, and simulated in the new order."""
 
     measured_ns: float
     simulated_ns: float
@@ -50,31 +50,31 @@ class Rescheduled:
     timeline: Timeline
     """The new order in the median step."""
     span_ns: float
-    """What of its own window a step adds to the run: less, where stages begin the next step before all have ended."""
+    """Time that a step adds to the run; less than its window if stages start the next step before all have ended."""
     other_span_ns: float
     error_ns: float
-    """How far the saving may be off."""
+    """Error of the saved time."""
 
     @property
     def saved_ns(self) -> float:
-        """What the step saves; what the simulation misses of the run is taken to be in proportion."""
+        """Time that the step saves, scaled from the simulated to the measured window."""
         if not self.simulated_ns:
             return 0.0
         return (self.span_ns - self.other_span_ns) * self.measured_ns / self.simulated_ns
 
     @property
     def bubble_fraction(self) -> float:
-        """The bubble of the new order in the median step."""
+        """Bubble fraction of the new order in the median step."""
         return self.timeline.bubble_fraction
 
 
 def reschedule(tables: TableSet, edits: Sequence[Edit], layout: Layout | None = None) -> Rescheduled:
-    """Predict edits of the pipeline, all of them together: schedule, micro-batches, even stages, layers moved."""
+    """Return the predicted effect of all pipeline edits: schedule, micro-batches, balanced stages, moved layers."""
     return of_steps(pipeline_of(tables), pipeline_steps(tables), edits, layout or layout_of(tables))
 
 
 def of_steps(median: Pipeline, steps: Sequence[Pipeline], edits: Sequence[Edit], layout: Layout) -> Rescheduled:
-    """Compare each step with itself; the new order is drawn as the median step takes it."""
+    """Return the comparison of each step with itself; the timeline of the new order is that of the median step."""
     compared = [_of_one_step(step, edits, layout) for step in steps]
     return Rescheduled(
         measured_ns=fmean(step.measured_ns for step in compared),
@@ -88,7 +88,7 @@ def of_steps(median: Pipeline, steps: Sequence[Pipeline], edits: Sequence[Edit],
 
 
 def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _Compared:
-    wanted = as_recorded = _Wanted.of(pipeline, layout)
+    wanted = as_recorded = _Wanted.recorded(pipeline, layout)
     for edit in edits:
         wanted = wanted.after(edit)
     reordered = (wanted.schedule, wanted.chunks, wanted.passes)
@@ -103,26 +103,26 @@ def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What edits have made of the pipeline so far."""
+    """The pipeline with the edits so far."""
 
     pipeline: Pipeline
-    """The recorded actions: with less work where the batch is cut into more pieces, evened, or with layers moved."""
+    """The recorded actions, scaled to the number of micro-batches, balanced, or with layers moved."""
     layout: Layout
     schedule: str
     chunks: int
-    """Stages on a rank."""
+    """Stages per rank."""
     passes: int
-    """Micro-batches in a step."""
+    """Micro-batches per step."""
     is_named: bool = False
-    """Whether an edit has named a schedule; else it is the run's own, in the order that was recorded."""
+    """Whether an edit has named a schedule; otherwise it is the run's own, in the recorded order."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, layout: Layout) -> _Wanted:
-        """Begin with the pipeline as it ran."""
+    def recorded(cls, pipeline: Pipeline, layout: Layout) -> _Wanted:
+        """Return the pipeline as it ran."""
         return cls(pipeline, layout, layout.schedule, layout.chunks, pipeline.micro_batches)
 
     def after(self, edit: Edit) -> _Wanted:
-        """Make one edit more."""
+        """Return the pipeline with one more edit."""
         if edit.name == BALANCE:
             return replace(self, pipeline=_balanced(self.pipeline))
         if edit.name == MOVE:
@@ -146,20 +146,20 @@ class _Compared:
     other_span_ns: float
     timeline: Timeline
     missed_ns: float
-    """What the simulation of its own order misses."""
+    """Time that the simulation of the recorded order misses."""
     split_ns: float
-    """What the new order's parts leave open."""
+    """Uncertainty from the unknown split of backward in the new order."""
     own_noise_ns: float
-    """What the saving owes to single actions that took longer than usual."""
+    """Part of the saved time that comes from single actions that took longer than usual."""
 
     @property
     def saved_ns(self) -> float:
-        """What this step saves."""
+        """Time that this step saves."""
         return self.span_ns - self.other_span_ns
 
 
 def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int) -> _Compared:
-    """Simulate the step's own order, and the new one, with what each action costs beside its work as the step shows."""
+    """Simulate a step in its own order and in the new one, with the fixed cost per action fitted to the step."""
     without_overhead = _simulated(pipeline, pipeline.order, pipeline.stages)
     settled = _settled(pipeline, float(without_overhead.window))
     is_settled = settled is not pipeline
@@ -167,7 +167,7 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
     other = replace(other, overhead_ns=settled.overhead_ns)
     after = _simulated(other, new_order, stages)
 
-    # Another run has other noise: that of single actions counts where it makes one order longer than the other.
+    # Another run has other noise, so noise of single actions counts if it makes one order longer than the other.
     noise_before = before.window - _simulated(replace(settled, own={}), pipeline.order, pipeline.stages).window
     noise_after = after.window - _simulated(replace(other, own={}), new_order, stages).window
     return _Compared(
@@ -184,9 +184,9 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
 
 
 def _noise(steps: Sequence[_Compared]) -> float:
-    """Give the standard error of the mean saving: how far each step's is from the share that all of them save.
+    """Return the standard error of the mean saving, from each step's deviation from the common saved share.
 
-    Of a single step, what its own actions' noise makes of the saving.
+    For a single step, return the part of the saving that comes from the noise of its actions.
     """
     if len(steps) < 2:
         return steps[0].own_noise_ns
@@ -197,7 +197,7 @@ def _noise(steps: Sequence[_Compared]) -> float:
 
 
 def _guesses_halves(pipeline: Pipeline, new_order: Order) -> bool:
-    """Say whether the new order splits backward, and the run did not show how long either half takes."""
+    """Return whether the new order splits backward, and the run has no measured times of both halves."""
     halves = {Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT}
     measured = {kind for _, kind in pipeline.duration}
     wanted = {action.kind for actions in new_order for action in actions}
@@ -205,7 +205,7 @@ def _guesses_halves(pipeline: Pipeline, new_order: Order) -> bool:
 
 
 def _span(pipeline: Pipeline, line: Timeline) -> float:
-    """Give what a step adds: the window where all stages meet at its end, else the longest that one rank is at it."""
+    """Return the time that a step adds: its window if all stages synchronize, otherwise its longest rank's time."""
     if pipeline.meets:
         return float(line.window)
     lengths = []
@@ -220,7 +220,7 @@ def _simulated(pipeline: Pipeline, actions: Order, stages: int) -> Timeline:
 
 
 def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
-    """Add the same time to each action, until the run's own order takes as long as it did."""
+    """Return the pipeline with the same time added to each action, so that its own order takes as long as measured."""
     missing = pipeline.window_ns - simulated
     if missing <= 0:
         return pipeline
@@ -231,7 +231,7 @@ def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
 
 
 def _split_doubt(pipeline: Pipeline, new_order: Order, stages: int, line: Timeline) -> float:
-    """Say how much the window of `line` depends on how a full backward divides."""
+    """Return how much the window of `line` depends on the split of a full backward."""
 
     def uneven(action: Action) -> int:
         sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
@@ -241,7 +241,7 @@ def _split_doubt(pipeline: Pipeline, new_order: Order, stages: int, line: Timeli
 
 
 def _balanced(pipeline: Pipeline) -> Pipeline:
-    """Give every stage's actions the mean time of all stages'."""
+    """Return the pipeline with the mean time of all stages for every stage's actions."""
     stages = range(pipeline.stages)
     duration: dict[tuple[int, Kind], int] = {}
     for kind in {kind for _, kind in pipeline.duration}:
@@ -251,7 +251,7 @@ def _balanced(pipeline: Pipeline) -> Pipeline:
 
 
 def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeline:
-    """Give one stage fewer layers and another more; a layer takes what the source's take on average."""
+    """Return the pipeline with layers moved between two stages; a layer takes the average time in the source stage."""
     layers = layout.model.layers if layout.model else 0
     source, target = (int(edit.number(key)) for key in ("source", "target"))
     count, stages = int(edit.number(default=1.0)), range(pipeline.stages)
@@ -272,10 +272,10 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
 
 
 def _with_times(pipeline: Pipeline, duration: dict[tuple[int, Kind], int]) -> Pipeline:
-    """Give stages other mean times; an action that took longer than its stage's others does so still.
+    """Return the pipeline with other mean times of stages; the noise of single actions is kept.
 
-    A stage that gets less work does less of everything. What is added to a stage takes its mean time in each action:
-    the pause of a small action is no longer in a larger stage.
+    If a stage gets less work, its actions shrink in proportion. If it gets more, the same time is added to each action,
+    so a pause in one action does not grow with the stage.
     """
     own = {}
     for (stage, kind, number), took in pipeline.own.items():
@@ -285,15 +285,15 @@ def _with_times(pipeline: Pipeline, duration: dict[tuple[int, Kind], int]) -> Pi
 
 
 def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
-    """Give an action's time where `stages` share the layers that were on the measured stages.
+    """Return an action's time if the layers of the measured stages are divided into `stages`.
 
-    A stage of the other cut holds a share of the measured stage that lies at its place in the model. Where only full
-    backwards were measured, each half is taken to be half of one.
+    A stage of the new division holds a share of the measured stage at the same place in the model. If only full
+    backwards were measured, each half takes half of one.
     """
     cut = stages / pipeline.stages
     halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 
-    def of(stage: int) -> float:
+    def time_of(stage: int) -> float:
         own = pipeline.work(stage, action.kind, action.micro_batch)
         if own is not None:
             return float(own)
@@ -304,6 +304,6 @@ def _duration(pipeline: Pipeline, action: Action, stages: int) -> int:
         return 0.0
 
     if cut >= 1:
-        return round(of(min(int(action.stage / cut), pipeline.stages - 1)) / cut) + pipeline.overhead_ns
-    whole = round(1 / cut)  # several measured stages become one
-    return round(sum(of(action.stage * whole + part) for part in range(whole))) + pipeline.overhead_ns
+        return round(time_of(min(int(action.stage / cut), pipeline.stages - 1)) / cut) + pipeline.overhead_ns
+    merged = round(1 / cut)  # number of measured stages that become one
+    return round(sum(time_of(action.stage * merged + part) for part in range(merged))) + pipeline.overhead_ns

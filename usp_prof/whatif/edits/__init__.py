@@ -43,30 +43,30 @@ EDITS: tuple[EditKind, ...] = (
     *device.EDITS,
     *balance.IDEAL_EDITS,
 )
-"""The edits of the graph. Another schedule is no edit of the graph but of the order of actions: `schedule.py`."""
+"""The edits of the graph. Edits of the pipeline's action order are in `PIPELINE_EDITS`."""
 
 
 def kind_of(edit: Edit) -> EditKind:
-    """Find an edit's kind, and refuse keys that it does not take."""
-    known = {kind.name: kind for kind in EDITS}
-    if edit.name not in known:
-        raise unknown_name("edit", edit.name, [*known, *(pipeline_kind.name for pipeline_kind in PIPELINE_EDITS)])
-    known[edit.name].check(edit)
-    return known[edit.name]
+    """Return an edit's kind; raise for keys that it does not take."""
+    kinds = {kind.name: kind for kind in EDITS}
+    if edit.name not in kinds:
+        raise unknown_name("edit", edit.name, [*kinds, *(pipeline_kind.name for pipeline_kind in PIPELINE_EDITS)])
+    kinds[edit.name].check(edit)
+    return kinds[edit.name]
 
 
 def overrules(edit: Edit, before: Edit) -> bool:
-    """Say whether an edit stands in place of one made before it; edits of the pipeline's order are made together."""
+    """Return whether an edit replaces an earlier one; edits of the pipeline's order never do."""
     return any(kind.overrules(edit, before) for kind in EDITS if kind.name == edit.name)
 
 
 def turn(edit: Edit) -> int:
-    """Say when an edit is made; those of the pipeline's order are made together, behind all others."""
+    """Return the turn of an edit; edits of the pipeline's order are applied together after all others."""
     return next((kind.turn for kind in EDITS if kind.name == edit.name), 0)
 
 
 def apply(graph: Graph, request: Request) -> Graph:
-    """Make one edit."""
+    """Return the graph with one edit applied."""
     return kind_of(request.edit).apply(graph, request)
 
 

@@ -1,8 +1,8 @@
-"""Balance edits: members of a group do the same work (experts, parts of a sequence, lengths), or all peers do.
+"""Balance edits: equal work for the members of a group (experts, parts of a sequence, lengths), or for all peers.
 
-Between two calls of their group its members do work that should be alike. Where it is not, each gets the mean: what is
-done stays the same in sum. Work of the whole recording is compared (`per=step`: of each step by itself), and only where
-it differs by more than noise does. A pipeline's stages have different work; there micro-batches are compared.
+Between two calls of a group, its members should do equal work. If they do not, each gets the mean, so the total stays
+the same. The work of the entire recording is compared (with `per=step`, of each step separately), and only differences
+beyond noise are evened out. Pipeline stages have different work, so micro-batches are compared instead.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 REPLICATED = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
-"""The axes whose ranks do the same with other data."""
+"""The axes whose ranks do the same work with other data."""
 UNEVEN = 1.05
-"""Work between two calls differs when the most is so many times the mean: noise of short work is below that."""
+"""Work between two calls is uneven if the maximum exceeds the mean by this factor; noise of short work is lower."""
 
 UNEVEN_NOW = 1.02
-"""The same where each step is looked at by itself."""
+"""The same factor if each step is compared separately."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Shares:
     work: Floats
     """Time in ns, members by pieces."""
     rows: tuple[Ints, ...]
-    """Each member's compute nodes, by begin."""
+    """Each member's compute nodes, sorted by start."""
     piece: tuple[Ints, ...]
     """The piece of each of these nodes."""
 
@@ -63,12 +63,12 @@ def even_work(graph: Graph, request: Request) -> Graph:
     least = UNEVEN_NOW if is_by_step else UNEVEN
     duration = graph.duration.copy()
     for steps in _compared_steps(shares(graph, axis), is_by_step=is_by_step):
-        # Members by pieces: what each takes in the median step, and what all of them should take.
+        # Members by pieces: time of each in the median step, and the target for all of them.
         usual = np.median([step.work for step in steps], axis=0)
         mean = usual.mean(axis=0)
         is_uneven = usual.max(axis=0) > least * mean
         factor = np.where(is_uneven & (usual > mean), mean / np.maximum(usual, 1), 1.0)
-        added = np.where(is_uneven, np.maximum(mean - usual, 0), 0.0)  # next to nothing cannot be scaled
+        added = np.where(is_uneven, np.maximum(mean - usual, 0), 0.0)  # almost no work cannot be scaled
         if request.cautious:
             factor, added = (1 + 9 * factor) / 10, added * 0.9
         for step in steps:
@@ -79,7 +79,7 @@ def even_work(graph: Graph, request: Request) -> Graph:
 
 
 def _compared_steps(all_steps: list[Shares], *, is_by_step: bool) -> list[list[Shares]]:
-    """Gather the steps in which a group made as many calls; each step by itself where they are not to be compared."""
+    """Return the steps grouped by number of calls, or each step separately if `is_by_step`."""
     if is_by_step:
         return [[step] for step in all_steps]
     steps: dict[tuple[tuple[int, ...], int], list[Shares]] = {}
@@ -89,14 +89,14 @@ def _compared_steps(all_steps: list[Shares], *, is_by_step: bool) -> list[list[S
 
 
 def _even_micro_batches(graph: Graph, request: Request) -> Graph:
-    """Let each action take the mean of its kind, stage and step over all replicas, where they differ beyond noise."""
+    """Return the graph with uneven actions at the mean of their kind, stage and step over all replicas."""
     work, nodes = work_of(request.tables), graph.nodes
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.micro_batch >= 0))
     if not len(rows):
         return graph
     is_replicated = np.any([graph.on_axis(axis) for axis in REPLICATED], axis=0)
     pipeline = _first_connected(graph, np.flatnonzero(is_replicated & (nodes.call >= 0)))[nodes.rank[rows]]
-    # Actions that should take the same time: one kind of one stage and step, whatever replica and micro-batch.
+    # Actions that should take the same time: same kind, stage and step in any replica and micro-batch.
     alike = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
     action = group_codes(alike, nodes.rank[rows], work.micro_batch[rows])
     compute_ns = np.bincount(action, graph.duration[rows])
@@ -114,7 +114,7 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
 
 
 def shares(graph: Graph, axis: str) -> list[Shares]:
-    """Give the work of each group of an axis and each step, where all members make as many calls."""
+    """Return the work of each group of an axis in each step, if all members make the same number of calls."""
     parts = np.flatnonzero(graph.on_axis(axis) & (graph.nodes.call >= 0))
     of_steps = []
     for members in rows_by_code(_first_connected(graph, parts)).values():
@@ -128,9 +128,9 @@ def shares(graph: Graph, axis: str) -> list[Shares]:
 
 
 def _first_connected(graph: Graph, parts: Ints) -> Ints:
-    """Give each rank (as index) the first of those that calls connect it with, directly or through others (a ring).
+    """Return for each rank the first rank that calls connect it with, directly or through others (a ring).
 
-    Calls of ranks 0 and 2, and of 2 and 3, give 0, 1, 0, 0: rank 1 is with nobody.
+    Calls of ranks 0 and 2, and of 2 and 3, return 0, 1, 0, 0: rank 1 is not connected.
     """
     order = np.argsort(graph.nodes.call[parts], kind="stable")
     call, rank = graph.nodes.call[parts][order], graph.nodes.rank[parts][order]
@@ -159,7 +159,7 @@ def _of_step(graph: Graph, ranks: tuple[int, ...], calls: Ints, step: int) -> li
 
 
 def _add(duration: Ints, rows: Ints, piece: Ints, added: Floats) -> None:
-    """Give a member more work in some pieces: the last compute of each takes longer; the next one where it has none."""
+    """Add work to pieces in `duration`: to the last compute of each piece, or to the next one if it has none."""
     wanted = np.flatnonzero(added)  # pieces
     if len(rows):
         after = np.searchsorted(piece, wanted, side="right")
@@ -171,10 +171,10 @@ def _add(duration: Ints, rows: Ints, piece: Ints, added: Floats) -> None:
 EDITS = (EditKind("even_work", "even_work=ep", ("per",), even_work, modelled=True),)
 
 
-# Ideal edit: compute at its peers' mean, transfers and hosts at the median, after the straggler study (OSDI'25).
+# Ideal edit: compute at its peers' mean, transfers and hosts at the median, as in the straggler study (OSDI'25).
 #
-# Peers are ranks of one pipeline stage in all steps and micro-batches; what they do is compared op by op, so that a
-# rank, a step or a micro-batch that takes longer is brought to the mean.
+# Peers are ranks of one pipeline stage in all steps and micro-batches. Their work is compared op by op, so slower
+# ranks, steps and micro-batches are reduced to the mean.
 
 KINDS = ("F", "B", "I", "W")
 
@@ -195,7 +195,7 @@ def ideal(graph: Graph, request: Request) -> Graph:
 
 
 def _hosts(graph: Graph, request: Request) -> list[int]:
-    """Give the ranks whose hosts the keys mean: all without keys, none for an axis or a kind of action."""
+    """Return the ranks whose hosts the keys select: all without keys, none for an axis or a kind of action."""
     edit, ranks = request.edit, request.tables.ranks
     if edit.place("axis") or edit.place("kind"):
         return []
@@ -209,7 +209,7 @@ def _hosts(graph: Graph, request: Request) -> list[int]:
 
 
 def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
-    """Mark the compute and the transfers that the keys mean; all of both without keys."""
+    """Mark the compute and transfers selected by the keys; all of both without keys."""
     edit, work = request.edit, work_of(request.tables)
     measured = graph.measured
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & (graph.nodes.step >= 0) & measured
@@ -231,7 +231,7 @@ def _chosen(graph: Graph, request: Request) -> tuple[Flags, Flags]:
 
 
 def _mean_of_peers(graph: Graph, request: Request) -> Ints:
-    """Give compute as long as its peers take for the same op on average, over ranks, steps and micro-batches."""
+    """Return durations with compute at the mean of its peers for the same op, over ranks, steps and micro-batches."""
     work, nodes = work_of(request.tables), graph.nodes
     peers = np.full(max(request.tables.ranks, default=0) + 1, -1, np.int64)  # a rank may have no nodes
     for place, ranks in enumerate(peer_groups(request.tables, graph)):
@@ -239,7 +239,7 @@ def _mean_of_peers(graph: Graph, request: Request) -> Ints:
     stage, kind, shape, micro_batch = (
         graph.spread(of_work, missing=-1) for of_work in (work.stage, work.kind, work.shape, work.micro_batch)
     )
-    # An op of one stage, kind of action and shape; a run of it is all that one rank does of it in one micro-batch.
+    # An op of one stage, kind of action and shape; a run of it is its work on one rank in one micro-batch.
     op = group_codes(peers[nodes.rank], stage, kind, shape, nodes.name, nodes.kind)
     run = group_codes(op, nodes.rank, nodes.step, micro_batch)
     run_ns = np.bincount(run, graph.duration)
@@ -251,18 +251,18 @@ def _mean_of_peers(graph: Graph, request: Request) -> Ints:
 
 
 def _median_transfer(graph: Graph, request: Request) -> Ints:
-    """Give transfers as long as those of their axis, operation and size take in the median."""
+    """Return transfers at the median of their axis, operation and size."""
     network = network_of(request.tables)
     op = network.spread(graph, network.op_code.astype(np.float64), -1.0).astype(np.int64)
     size = network.spread(graph, network.bytes.astype(np.float64), -1.0).astype(np.int64)
     kind = group_codes(graph.nodes.axis, op, size)
-    by_length = np.lexsort((graph.transfer, kind))  # of each kind in turn, the shortest first
+    by_length = np.lexsort((graph.transfer, kind))  # sorted by kind, then from the shortest
     by_length = by_length[graph.tied[by_length]]
     if not len(by_length):
         return graph.transfer
     begin = np.flatnonzero(np.append(True, np.diff(kind[by_length]) != 0))
     count = np.diff(np.append(begin, len(by_length)))
-    # Of an even number, the mean of the two in the middle.
+    # For an even number, the mean of the middle two.
     lower, upper = by_length[begin + (count - 1) // 2], by_length[begin + count // 2]
     median = np.zeros(int(kind.max()) + 1, np.int64)
     median[kind[lower]] = (graph.transfer[lower] + graph.transfer[upper]) // 2

@@ -1,4 +1,4 @@
-"""Communication edits: faster, hidden, gone, in fewer messages, as on the peers; other links and algorithms."""
+"""Communication edits: faster, hidden, removed, bucketed or like the peers'; other links and algorithms."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 DIFFERENT = 16
-"""Sizes that differ by this factor tell what a byte takes."""
+"""Minimum ratio of message sizes to determine the time per byte."""
 SHORT = 4
-"""Messages of at most this many times the least size are the short ones; of the largest size by it, the long ones."""
+"""Messages up to this multiple of the smallest size are short; those above the largest divided by it are long."""
 
 
 def comm_faster(graph: Graph, request: Request) -> Graph:
@@ -72,7 +72,7 @@ def bucketed(graph: Graph, request: Request) -> Graph:
     """
     rows = communication_of(graph, request) & graph.tied
     network = network_of(request.tables)
-    size = network.spread(graph, network.bytes.astype(np.float64), -1.0)  # bytes of each node's call; -1: not known
+    size = network.spread(graph, network.bytes.astype(np.float64), -1.0)  # bytes of each node's call; -1 if unknown
     limit = request.edit.number(default=1e6)
     is_known = rows & (size > 0) & (graph.transfer > 0)
     large, small = is_known & (size >= limit), is_known & (size < limit)
@@ -88,25 +88,25 @@ def bucketed(graph: Graph, request: Request) -> Graph:
 
 
 def _in_few_messages(graph: Graph, request: Request, small: Flags, size: Floats, limit: float) -> Graph:
-    """Let the calls of a rank's step move in as many messages as buckets of them fill, where size hardly matters.
+    """Return the graph with the small messages of a rank's step merged into buckets, if size hardly matters.
 
-    Messages of very different sizes tell what one takes however small it is, and what its bytes take besides. Where
-    1 kB takes 9 ms and 64 kB takes 10, a message takes 9 ms and each kB 0.016: 64 messages with 2,000 kB in all that
-    fill two buckets take 2 x 9 + 2,000 x 0.016 = 50 ms.
+    Messages of very different sizes determine the fixed time per message and the time per byte. If 1 kB takes 9 ms and
+    64 kB takes 10 ms, a message takes 9 ms plus 0.016 ms per kB. 64 messages with 2,000 kB in total that fill two
+    buckets then take 2 x 9 + 2,000 x 0.016 = 50 ms.
     """
     least, most = size[small].min(), size[small].max()
     short, long = small & (size <= SHORT * least), small & (size >= most / SHORT)
     short_ns, long_ns = (float(np.median(graph.transfer[rows])) for rows in (short, long))
     if most < DIFFERENT * least or long_ns > 2 * short_ns:
-        return graph  # nothing tells that it is latency that they pay
-    ns_a_byte = max(0.0, (long_ns - short_ns) / (float(np.median(size[long])) - float(np.median(size[short]))))
-    # Of each cell, one rank's step: its bytes, the buckets that they fill, and the share of its time that is left.
+        return graph  # latency does not clearly dominate
+    ns_per_byte = max(0.0, (long_ns - short_ns) / (float(np.median(size[long])) - float(np.median(size[short]))))
+    # By cell (a step of one rank): its bytes, the buckets that they fill, and the remaining share of its time.
     rows = np.flatnonzero(small)
     cell = group_codes(graph.nodes.rank[rows], graph.nodes.step[rows])
     bytes_of_cell = np.bincount(cell, size[rows])
     buckets = np.maximum(np.ceil(bytes_of_cell / limit), 1)
     now = np.bincount(cell, graph.transfer[rows])
-    share = np.minimum((buckets * short_ns + ns_a_byte * bytes_of_cell) / now, 1.0)
+    share = np.minimum((buckets * short_ns + ns_per_byte * bytes_of_cell) / now, 1.0)
     if request.cautious:
         share = (1 + share) / 2
     transfer = graph.transfer.copy()
@@ -126,9 +126,9 @@ EDITS = (
 # Network edits: more bandwidth, less latency, another algorithm of collectives.
 
 DOUBT = 1.5
-"""A latency may be this many times what the line through the run's messages says."""
+"""A latency may be up to this multiple of the fitted one."""
 GUESSED = 3.0
-"""Where all messages are large and of one size, it may be this many times what is usual."""
+"""If all messages are large and of one size, the latency may be up to this multiple of a typical one."""
 
 
 def bandwidth(graph: Graph, request: Request) -> Graph:
@@ -153,9 +153,9 @@ def latency(graph: Graph, request: Request) -> Graph:
 
 def algorithm(graph: Graph, request: Request) -> Graph:
     """Let collectives run as ring, tree or direct; keys: axis, op, now (what they run as: ring unless told)."""
-    wanted, now = (_named(word) for word in (request.edit.value, request.edit.place("now", Algorithm.RING)))
+    wanted, now = (_algorithm(word) for word in (request.edit.value, request.edit.place("now", Algorithm.RING)))
     network = network_of(request.tables)
-    # Of each kind of call (operation and group size): hops and bytes of the wanted algorithm over those of the present.
+    # By kind of call (operation and group size): hops and bytes of the new algorithm relative to the current one.
     hop_ratios, byte_ratios = [], []
     for code, size in zip(network.op_code.tolist(), network.size.tolist(), strict=True):
         op, has_peers = network.op[code], size > 1
@@ -166,23 +166,22 @@ def algorithm(graph: Graph, request: Request) -> Graph:
     return with_transfer(graph, request, communication_of(graph, request), changed)
 
 
-def _named(word: str) -> Algorithm:
+def _algorithm(word: str) -> Algorithm:
     if word not in list(Algorithm):
         raise unknown_name("algorithm", word, list(Algorithm))
     return Algorithm(word)
 
 
 def _latency(graph: Graph, request: Request) -> np.ndarray:
-    """Give each node's latency; cautiously more of the transfer is latency."""
+    """Return each node's latency; in the cautious model, a larger part of the transfer is latency."""
     own = network_of(request.tables).latency(graph)
     return np.asarray(np.minimum(own * (DOUBT if request.cautious else 1.0), np.maximum(graph.transfer, 0)))
 
 
 def _least_latency(graph: Graph, request: Request) -> np.ndarray:
-    """Give each node's latency; cautiously less of the transfer is latency, and none where that is not certain.
+    """Return each node's latency; in the cautious model, a smaller part of the transfer, or 0 if it is uncertain.
 
-    On shared cores a latency holds the waits for a core as well: a small message of gloo took 9 ms, of which the link
-    had 0.2.
+    On shared cores, latencies include waits for a core. A small gloo message took 9 ms, of which 0.2 ms on the link.
     """
     network = network_of(request.tables)
     own = network.latency(graph)
@@ -193,9 +192,9 @@ def _least_latency(graph: Graph, request: Request) -> np.ndarray:
 
 
 def with_transfer(graph: Graph, request: Request, rows: Flags, transfer: Floats) -> Graph:
-    """Change the transfers of some calls; communication that is tied to no other rank keeps its time.
+    """Return the graph with other transfers of the given calls; communication that is not tied keeps its time.
 
-    Cautiously, longer gathers that were hidden hold up work that the trace does not name.
+    In the cautious model, hidden gathers that get longer delay the next compute.
     """
     rows = rows & graph.tied & (graph.transfer > 0)
     longer = rows & (transfer > graph.transfer)
@@ -206,10 +205,10 @@ def with_transfer(graph: Graph, request: Request, rows: Flags, transfer: Floats)
 
 
 def _awaited(graph: Graph, gathers: Flags) -> Graph:
-    """Let work wait for gathers that none was seen to wait for: the next compute to begin after each has ended.
+    """Make compute wait for hidden gathers: the next compute to start after each gather has ended.
 
-    A gather that ends beside compute holds up nothing, so that no trace tells who needs what it brings. Whoever does
-    begins later; sooner than the next compute it cannot be.
+    A gather that overlaps compute delays nothing, so the trace does not show which work needs its result. The next
+    compute is the earliest work that can need it.
     """
     nodes, edges = graph.nodes, graph.edges
     compute = nodes.kind == NodeKind.COMPUTE

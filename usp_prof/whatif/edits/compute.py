@@ -1,9 +1,8 @@
-"""Compute edits: a faster rank, activities faster by name, one op made faster, compute without interference.
+"""Compute edits: faster ranks, activities or ops, compute without interference, and fused optimizers.
 
-And one launch for an optimizer's update. Only optimizers whose update is elementwise have a fused form (Adam, SGD and
-their kin), and only their elementwise kernels become part of it. What else runs inside the optimizer's mark stays as it
-is: matrix products (the Newton-Schulz iterations of Muon), collectives of a sharded optimizer, reductions (norms for
-clipping) and copies.
+Only optimizers with an elementwise update have a fused form (Adam, SGD and similar ones), and only their elementwise
+kernels are fused. Other work inside the optimizer's annotation is unchanged: matrix products (the Newton-Schulz
+iterations of Muon), collectives of a sharded optimizer, reductions (norms for clipping) and copies.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _ranks(edit: Edit) -> list[int]:
 
 
 def scaled(values: Ints, rows: Flags, factor: float) -> Ints:
-    """Divide some values by a factor."""
+    """Return the values with the given rows divided by a factor."""
     return np.where(rows, np.rint(values / factor).astype(np.int64), values)
 
 
@@ -89,10 +88,10 @@ EDITS = (
 )
 
 
-# Op edits: an op of a name and shape made faster, or all compute that communication slows.
+# Op edits: a faster op with a given name and shape, or compute that is not slowed by communication.
 
 FEWEST = 4
-"""A kind of kernel is compared when so many of its runs lie beside communication and so many do not."""
+"""Minimum number of kernels of one kind, both with and without concurrent communication, for a comparison."""
 _DEEPEST = 20
 
 
@@ -106,12 +105,12 @@ def op_faster(graph: Graph, request: Request) -> Graph:
 
 
 def shape_word(dims: str) -> str:
-    """Write an op's shapes as an edit's word, in which commas have another meaning."""
+    """Return an op's shapes for use in an edit, in which commas have another meaning."""
     return dims.replace(" ", "").replace("],[", ".").strip("[]").replace(",", "x")
 
 
 def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str = "") -> Flags:
-    """Mark the compute that an op of this name and these shapes (or with this size in them) did, or one inside it."""
+    """Mark the compute of ops with this name and these shapes (or this size in them), and of ops inside them."""
     events, is_of_op = events_of(graph), np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
         ops, work = tables.columns("ops", rank), tables.columns("activities", rank)
@@ -124,7 +123,7 @@ def of_op(graph: Graph, tables: TableSet, name: str, word: str = "", size: str =
 
 
 def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
-    """Give the events of the ops that match, and of those inside them."""
+    """Return the events of matching ops, and of ops inside them."""
     codes, names = ops.codes("name")
     hits = lookup([text == name or not name for text in names], codes, missing=False)
     codes, texts = ops.codes("input_dims")
@@ -144,11 +143,11 @@ def _wanted(ops: Columns, name: str, word: str, size: str) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interference:
-    """How much longer compute takes beside communication, node by node (1 where it does not, or is not known)."""
+    """Slowdown of compute by concurrent communication, per node (1 if none or unknown)."""
 
     ratio: Floats
     kinds: int
-    """Kinds of kernels that ran often enough both ways."""
+    """Number of kinds of kernels that ran often enough both with and without communication."""
 
 
 def no_interference(graph: Graph, request: Request) -> Graph:
@@ -160,7 +159,7 @@ def no_interference(graph: Graph, request: Request) -> Graph:
 
 
 def interference(graph: Graph, tables: TableSet) -> Interference:
-    """Compare each kind of kernel (name, grid and shapes) beside communication with itself alone."""
+    """Return the slowdown of each kind of kernel (name, grid and shapes) by concurrent communication."""
     nodes, events = graph.nodes, events_of(graph)
     ratio, kinds = np.ones(len(nodes)), 0
     for rank in tables.ranks:
@@ -171,9 +170,9 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
             continue
         kind = _kind_of(kernels, tables.columns("ops", rank), events[compute])
         talks = rows[nodes.kind[rows] == NodeKind.COMMUNICATION]
-        beside = union(nodes.start[talks], nodes.end[talks])
+        communicating = union(nodes.start[talks], nodes.end[talks])
         start, end = nodes.start[compute], nodes.end[compute]
-        shared = beside.within(start, end) / np.maximum(end - start, 1)
+        shared = communicating.within(start, end) / np.maximum(end - start, 1)
         for code in distinct(kind[(kind >= 0) & (shared > 1 / 2)]).tolist():
             of_kind = kind == code
             with_it, alone = of_kind & (shared > 1 / 2), of_kind & (shared == 0)
@@ -190,7 +189,7 @@ def interference(graph: Graph, tables: TableSet) -> Interference:
 def _kind_of(kernels: Columns, ops: Columns, events: Ints) -> Ints:
     """Return each node's kind of kernel: its name, grid, and the shapes of its op; -1 where the shapes are unknown.
 
-    The grid alone does not tell sizes apart: persistent kernels have one block per SM, whatever they multiply.
+    The grid alone does not distinguish sizes, because persistent kernels have one block per SM for any size.
     """
     op = rows_of(ops["event"], kernels["op_event"])
     codes, texts = ops.codes("input_dims")
@@ -209,11 +208,11 @@ OP_EDITS = (
 # Fused optimizer: the elementwise kernels of an update become one launch.
 
 STEP_OF = re.compile(r"^Optimizer\.step#(?P<optimizer>.+)\.step$")
-"""How `torch.optim` marks a step, with the optimizer's class in it."""
+"""Annotation of a step by `torch.optim`, which contains the optimizer's class."""
 KNOWN = re.compile(r"adam|sgd|adagrad|adadelta|rmsprop|rprop|lion", re.IGNORECASE)
 """Classes whose update is elementwise: Adam, AdamW, NAdam, RAdam, FusedAdam, DistAdam, SGD, ASGD, RMSprop, ..."""
 OTHERWISE = re.compile(r"muon|shampoo|soap|adam_?mini|adafactor|lamb|lars", re.IGNORECASE)
-"""Classes with such a name inside theirs whose update also multiplies matrices or reduces."""
+"""Classes that match KNOWN but whose update also multiplies matrices or reduces."""
 ELEMENTWISE = re.compile(r"elementwise_kernel|multi_tensor_apply|^triton_poi_")
 NO_UPDATE = re.compile(r"copy|fill|norm|reduce", re.IGNORECASE)
 """Elementwise kernels that move, clear or measure values rather than update them."""
@@ -224,17 +223,17 @@ def fused_optimizer(graph: Graph, request: Request) -> Graph:
     nodes = graph.nodes
     update, launch = updates(graph, request.tables)
     later_update, later_launch = (rows & ~_firsts(graph, rows) for rows in (update, launch))
-    kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & later_update[graph.edges.target])
+    is_edge_kept = ~((graph.edges.kind == EdgeKind.LAUNCH) & later_update[graph.edges.target])
     gap = np.where(later_update | later_launch, np.minimum(graph.gap, 0), graph.gap)
     duration = np.where(later_launch & (nodes.kind == NodeKind.HOST), 0, graph.duration)
-    return replace(graph, edges=graph.edges.take(kept)).with_changes(gap=gap, duration=duration)
+    return replace(graph, edges=graph.edges.take(is_edge_kept)).with_changes(gap=gap, duration=duration)
 
 
 def updates(graph: Graph, tables: TableSet) -> tuple[Flags, Flags]:
-    """Mark the elementwise kernels of known optimizers' steps, and the host's calls that launch them."""
+    """Mark the elementwise kernels in steps of known optimizers, and the host calls that launch them."""
     nodes, events = graph.nodes, events_of(graph)
     elementwise = [ELEMENTWISE.search(name) is not None and NO_UPDATE.search(name) is None for name in graph.names]
-    named = lookup(elementwise, nodes.name, missing=False)
+    is_elementwise = lookup(elementwise, nodes.name, missing=False)
     update, launch = np.zeros(len(nodes), dtype=bool), np.zeros(len(nodes), dtype=bool)
     for rank in tables.ranks:
         begin, end = _steps_of_known(tables, rank)
@@ -247,7 +246,7 @@ def updates(graph: Graph, tables: TableSet) -> tuple[Flags, Flags]:
         inside = np.isin(work["launch_event"], launched_inside) & (work["launch_event"] >= 0)
         rows = nodes.of_rank(rank)
         update[rows] = (
-            named[rows] & (nodes.kind[rows] == NodeKind.COMPUTE) & np.isin(events[rows], work["event"][inside])
+            is_elementwise[rows] & (nodes.kind[rows] == NodeKind.COMPUTE) & np.isin(events[rows], work["event"][inside])
         )
         updating_nodes = rows[update[rows]]
         updating = np.isin(work["event"], events[updating_nodes])
@@ -256,7 +255,7 @@ def updates(graph: Graph, tables: TableSet) -> tuple[Flags, Flags]:
 
 
 def _steps_of_known(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give when a rank's host is inside the step of a known optimizer, on its own clock, sorted by begin."""
+    """Return starts and ends of known optimizers' steps on a rank's host, on its own clock, sorted by start."""
     marks = tables.columns("annotations", rank)
     codes, names = marks.codes("name")
     hits = lookup([_is_known(name) for name in names], codes, missing=False) & ~marks["on_device"]
@@ -275,7 +274,7 @@ def _is_known(mark: str) -> bool:
 
 
 def _firsts(graph: Graph, rows: Flags) -> Flags:
-    """Mark the first of these nodes of each lane and step."""
+    """Mark the first of the given nodes in each lane and step."""
     place = np.flatnonzero(rows)
     is_new = np.ones(len(place), dtype=bool)
     lane, step = graph.nodes.lane[place], graph.nodes.step[place]

@@ -1,10 +1,10 @@
-"""Degree edits: dp, tp, cp or ep of another size, which changes the sizes of kernels and of collectives.
+"""Degree edits: other sizes of dp, tp, cp or ep, which change the sizes of kernels and collectives.
 
-    kernels      take what the line through the run's own products gives for their new size (`kernel_times`)
-    collectives  take the run's own latency, times the hops of the new group, and its own bandwidth (`network_of`)
+    kernels      take the time that the fitted line of the run's products predicts for their new size (`kernel_times`)
+    collectives  take the run's latency times the hops of the new group, and the run's bandwidth (`network_of`)
 
-What only the other layout would show, such as links between nodes that none of the run's groups crosses, is in the
-error.
+Effects that only the other layout would show are part of the error, such as links between nodes that none of the run's
+groups crosses.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 CROSSING = 2.0
-"""Cautiously, bytes take this many times as long where groups begin to cross nodes."""
+"""Factor on the time of bytes in the cautious model if groups start to cross nodes."""
 OTHERWISE = 1.05
-"""The same within a node: groups of another size reach about the same bandwidth, not exactly the same."""
+"""The same factor within a node: groups of another size reach approximately the same bandwidth."""
 
 
 def data_parallel(graph: Graph, request: Request) -> Graph:
@@ -69,7 +69,7 @@ def expert_parallel(graph: Graph, request: Request) -> Graph:
 
 
 def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
-    """Give the axis' calls another number of members; with one there are none."""
+    """Return the graph with another group size of an axis; with size 1, its calls disappear."""
     size, now = request.whole(), request.layout.degree(axis)
     if size == now:
         return graph
@@ -85,11 +85,11 @@ def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
     if request.cautious:
         crossing = CROSSING if _begins_to_cross(request, axis, size) else OTHERWISE
     how = Algorithm.RING if request.cautious else Algorithm.TREE
-    # Of each kind of call (operation and group size): hops and bytes with the new size over those with the old.
+    # By kind of call (operation and group size): hops and bytes with the new size relative to the old one.
     hop_ratios, byte_ratios = [], []
     for code, members in zip(network.op_code.tolist(), network.size.tolist(), strict=True):
         op, after = network.op[code], max(2, round(members * size / now))
-        if op in ("send", "recv", "send_recv"):  # a ring of n ranks sends n-1 times one n-th
+        if op in ("send", "recv", "send_recv"):  # a ring of n ranks sends 1/n of the data n-1 times
             hop_ratios.append((size - 1) / (now - 1))
             byte_ratios.append((size - 1) / (now - 1) * now / size)
         elif members < 2:
@@ -104,7 +104,7 @@ def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
 
 
 def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
-    """Say whether groups that lay in one node no longer fit there (or whether that is not known)."""
+    """Return whether groups may no longer fit in one node with the new size."""
     manifest = request.tables.manifest
     node = manifest.devices_per_node if manifest else 0
     inner = request.layout.tp if axis != "tp" else 1
@@ -112,7 +112,7 @@ def _begins_to_cross(request: Request, axis: str, size: int) -> bool:
 
 
 def _computing(graph: Graph, request: Request, rows: Flags, ratio: float) -> Graph:
-    """Multiply the work of some kernels."""
+    """Return the graph with the work of the given kernels multiplied by `ratio`."""
     work = work_of(request.tables)
     flop = graph.spread(work.of_shapes([shape.flop for shape in work.shapes]), missing=0)
     rows = rows & (graph.nodes.kind == NodeKind.COMPUTE)
@@ -121,7 +121,7 @@ def _computing(graph: Graph, request: Request, rows: Flags, ratio: float) -> Gra
 
 
 def _less_sent(graph: Graph, request: Request, axes: tuple[str, ...], ratio: float) -> Graph:
-    """Multiply the bytes of other axes' messages, which hold a part of what the changed axis splits."""
+    """Return the graph with the message bytes of `axes`, which depend on the changed axis, multiplied by `ratio`."""
     latency = network_of(request.tables).latency(graph)
     on_axes = np.zeros(len(graph.nodes), dtype=bool)
     for axis in axes:
@@ -139,7 +139,7 @@ def _optimizing(graph: Graph, request: Request) -> Flags:
 
 
 def _is_split(family: Family, sizes: frozenset[int], layout: Layout) -> bool:
-    """Say whether tensor parallelism splits an op: products and attention, and what has a split size in its shapes."""
+    """Return whether tensor parallelism splits an op: products, attention, and ops whose shapes have a split size."""
     model, tp = layout.model, layout.tp
     if family is not Family.OTHER:
         return True

@@ -1,4 +1,4 @@
-"""Device edits: smaller elements on the wire, products on faster units, another device."""
+"""Device edits: other number types for messages and matrix products, and another device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 REACHED = 0.88
-"""Of a peak's ratio, products reach so much: measured on H100, fp8 over bf16 (1403 / 794.5) against 2.0."""
+"""Share of a peak ratio that products reach: measured on H100, fp8 over bf16 is 1403 / 794.5 instead of 2.0."""
 CAUTIOUSLY_REACHED = 0.7
 
 
@@ -35,14 +35,14 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
         )
     rows, work = communication_of(graph, request), work_of(request.tables)
     element = graph.spread(work.element, missing=-1)
-    known = rows & (element > 0)
-    if not known.any():
+    has_element = rows & (element > 0)
+    if not has_element.any():
         raise UsageError(f"edit {request.edit}: the trace does not say which types are sent", hint="record shapes")
-    factor = np.where(known, wanted / np.maximum(element, 1), 1.0)
+    factor = np.where(has_element, wanted / np.maximum(element, 1), 1.0)
     latency = network_of(request.tables).latency(graph) * (2.0 if request.cautious else 1.0)
     latency = np.minimum(latency, graph.transfer)
-    transfer = np.where(known & graph.tied, resized(graph, latency, volume=factor), graph.transfer)
-    untied = known & ~graph.tied
+    transfer = np.where(has_element & graph.tied, resized(graph, latency, volume=factor), graph.transfer)
+    untied = has_element & ~graph.tied
     return graph.with_changes(
         transfer=np.rint(transfer).astype(np.int64),
         duration=np.where(untied, np.rint(graph.duration * factor), graph.duration).astype(np.int64),
@@ -72,22 +72,22 @@ def matmul_dtype(graph: Graph, request: Request) -> Graph:
 
 
 def reached(ratio: float, share: float) -> float:
-    """Give what of a ratio of peaks real kernels reach: a share of what is gained, all of what is lost."""
+    """Return the ratio that real kernels reach of a peak ratio: a share of a speedup, all of a slowdown."""
     return max(ratio * share, 1.0) if ratio > 1 else ratio
 
 
 def device_of(request: Request) -> Device:
-    """Give the run's device from the table; refuses where it is not known."""
+    """Return the run's device from the table; raise if it is unknown."""
     name = request.layout.device
     for rank in request.tables.ranks if not name else ():
         rows = request.tables.columns("ranks", rank)
         name = name or (str(rows["device"][0]) if len(rows) else "")
     known_device = find(name)
     if known_device is None:
-        what = f"{name!r}" if name else "not named in the trace"
-        listed = ", ".join(device.name for device in DEVICES[:6])
-        hint = f"name it by --device or run.assume(device=...): {listed}, ..."
-        raise UsageError(f"edit {request.edit}: the run's device is {what}", hint=hint)
+        problem = f"{name!r}" if name else "not named in the trace"
+        examples = ", ".join(device.name for device in DEVICES[:6])
+        hint = f"name it by --device or run.assume(device=...): {examples}, ..."
+        raise UsageError(f"edit {request.edit}: the run's device is {problem}", hint=hint)
     return known_device
 
 
@@ -102,10 +102,10 @@ PRECISION_EDITS = (
 )
 
 
-# Device edit: products scale by peak FLOP/s, other kernels by memory bandwidth, messages by links.
+# Device edit: products scale with peak FLOP/s, other kernels with memory bandwidth, messages with link bandwidth.
 
 DOUBT = 0.15
-"""Of a ratio's distance from one, so much may not come about."""
+"""Share of a ratio's difference from 1 that may not materialize."""
 OTHER = "other"
 
 
@@ -126,7 +126,7 @@ def device(graph: Graph, request: Request) -> Graph:
 
 
 def _ratios(request: Request) -> tuple[float, float, float]:
-    """Give how much faster products, other kernels and the links inside a node are."""
+    """Return the speedups of products, other kernels and links within a node."""
     edit = request.edit
     if edit.value == OTHER:
         ratios = tuple(edit.number(key, default=1.0) for key in ("peak", "memory", "link"))
@@ -136,8 +136,8 @@ def _ratios(request: Request) -> tuple[float, float, float]:
             raise unknown_name("device", edit.value, [known_device.name for known_device in DEVICES])
         kind = precision(request.layout.dtype) or Precision.BF16
         ratios = tuple(
-            _ratio(request, name, one, other)
-            for name, one, other in (
+            _ratio(request, name, current, new)
+            for name, current, new in (
                 (f"{kind} peak", now.peak(kind), wanted.peak(kind)),
                 ("memory bandwidth", now.memory_rate, wanted.memory_rate),
                 ("link", now.link_rate, wanted.link_rate),
@@ -151,12 +151,12 @@ def _ratios(request: Request) -> tuple[float, float, float]:
     return peak, memory, link
 
 
-def _ratio(request: Request, name: str, one: float, other: float) -> float:
-    if not one or not other:
+def _ratio(request: Request, name: str, current: float, new: float) -> float:
+    if not current or not new:
         raise UsageError(
             f"edit {request.edit}: no {name} of one of the two is known", hint="device=other,peak=1.3,memory=1.4,link=1"
         )
-    return other / one
+    return new / current
 
 
 def _with_device(layout: Layout, edit: Edit) -> Layout:

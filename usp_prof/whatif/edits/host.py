@@ -1,10 +1,10 @@
 """Host edits: no launch gaps or pauses, no waits for data, the device or the allocator, a host as fast as its peers.
 
-In the graph a host's time stands in three places, and an edit takes it out of each where it applies:
+The graph stores host time in three places, and an edit removes it from each one that applies:
 
-    gap       thinking before a node, after the node before it on the same thread
-    duration  a call itself, and on a CPU trace the compute
-    lag       of an edge: thinking that began only when something else had arrived (see `holds_thought`)
+    gap       think time since the previous node of the same thread
+    duration  the call itself, or the compute on a CPU trace
+    lag       of an edge: think time that started only when a wait had ended (see `holds_thought`)
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 GRAPH_GAP_NS = 1_000
-"""Between kernels of a CUDA graph about a microsecond passes."""
+"""Gap between kernels of a CUDA graph, about a microsecond."""
 UNCAPTURED = 0.5
-"""A cautious reading leaves the host this share of what its launches and the thinking before them take: fewer and
-larger kernels, as a compiler makes them, in place of graphs."""
+"""Share of launch and think time that remains in the cautious model: fewer and larger kernels, as from a compiler,
+instead of CUDA graphs."""
 SURE = 0.9
-"""A cautious reading takes this share of a pause or of the data loader's time out."""
+"""Share of a pause or of data loading that the cautious model removes."""
 PINNED_BYTES_PER_NS = 20.0
-"""What a PCIe 4 link of 16 lanes moves from pinned memory."""
+"""Bandwidth of a PCIe 4.0 x16 link from pinned memory."""
 COPY_NS = 1_000
-"""What a copy takes however small it is."""
+"""Minimum duration of a copy."""
 _COPY_OPS = ("aten::copy_", "aten::_to_copy", "aten::to")
 _READS = ("aten::item", "aten::_local_scalar_dense")
 _VALUE_BYTES = 4_096
-"""A collective that is read on the host carries a few values: losses, norms, counts."""
+"""Maximum size of a collective whose values the host reads: losses, norms, counts."""
 
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
@@ -64,12 +64,12 @@ def no_launch_gaps(graph: Graph, request: Request) -> Graph:
     nodes, edges = graph.nodes, graph.edges
     on_device = np.isin(nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
     is_launch = edges.kind == EdgeKind.LAUNCH
-    # The first work of a stream, and what the host launches after a wait, a load or a pause, begins a graph.
+    # The first work of a stream, and work launched after a wait, data loading or a pause, starts a CUDA graph.
     begins_graph = (
         _waits_before(graph, request.tables)[edges.source] | ~(on_device & ~nodes.first_of_lane)[edges.target]
     )
     captured = is_launch & ~begins_graph
-    # Host calls all of whose launches are captured cost the host nothing any more.
+    # Host calls cost nothing if all of their launches are captured.
     only_launches = np.zeros(len(nodes), dtype=bool)
     only_launches[edges.source[captured]] = True
     only_launches[edges.source[is_launch & ~captured]] = False
@@ -105,10 +105,10 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
             continue
         rows = nodes.of_rank(rank)
         rows = rows[thinking[rows]]
-        # The first node of all waits for what the loader did before it.
+        # The first node of the rank waits for the data loading before it.
         opens = rows[nodes.first_of_lane[rows] & (earliest[rows] > NEVER)]
         earliest[opens] -= overlap(begin, end, np.full(len(opens), begin[0]), nodes.start[opens])
-        # What the loader covers of the thinking before a node, of the node itself, and of an edge's lag.
+        # Data loading within the think time before a node, within the node, and within an edge's lag.
         covered = overlap(begin, end, before[rows], nodes.start[rows])
         gap[rows] -= np.minimum(covered, np.maximum(gap[rows], 0))
         covered = overlap(begin, end, nodes.start[rows], nodes.end[rows])
@@ -117,10 +117,10 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
         until = nodes.start[edges.target[late]]
         lag[late] -= np.minimum(overlap(begin, end, until - lag[late], until), lag[late])
     return graph.with_changes(
-        earliest=_taken(graph.earliest, earliest, request),
-        gap=_taken(graph.gap, gap, request),
-        duration=_taken(graph.duration, duration, request),
-        edges=replace(edges, lag=_taken(edges.lag, lag, request)),
+        earliest=_removed(graph.earliest, earliest, request),
+        gap=_removed(graph.gap, gap, request),
+        duration=_removed(graph.duration, duration, request),
+        edges=replace(edges, lag=_removed(edges.lag, lag, request)),
     )
 
 
@@ -132,12 +132,12 @@ def no_pauses(graph: Graph, request: Request) -> Graph:
     lag = np.where(paused[edges.target] & holds_thought(edges), 0, edges.lag)
     gap = np.where(paused, np.minimum(graph.gap, 0), graph.gap)
     return graph.with_changes(
-        gap=_taken(graph.gap, gap, request), edges=replace(edges, lag=_taken(edges.lag, lag, request))
+        gap=_removed(graph.gap, gap, request), edges=replace(edges, lag=_removed(edges.lag, lag, request))
     )
 
 
-def _taken(before: Ints, after: Ints, request: Request) -> Ints:
-    """Give the times after; cautiously a part of what was taken out stays."""
+def _removed(before: Ints, after: Ints, request: Request) -> Ints:
+    """Return the reduced times; in the cautious model, a part of the reduction is undone."""
     return after if not request.cautious else after + np.rint((before - after) * (1 - SURE)).astype(np.int64)
 
 
@@ -160,9 +160,9 @@ def _sync_edges(graph: Graph, freed: Flags) -> Flags:
 
 
 def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
-    """Mark the returns from calls that wait for the device, or those from copies alone.
+    """Mark the returns from calls that wait for the device, or only those from copies.
 
-    The last of each rank's step is none, since a loss has to be read, but a copy may always be taken out.
+    The last wait of each rank's step is not marked, because the loss must be read. Copies are always marked.
     """
     nodes = graph.nodes
     is_return = np.zeros(len(nodes), dtype=bool)
@@ -179,7 +179,7 @@ def blocks(graph: Graph, tables: TableSet, *, copies_only: bool) -> Flags:
 
 
 def _copying(graph: Graph, tables: TableSet) -> Flags:
-    """Mark the host's calls that copy, or wait for a copy inside the op that made it."""
+    """Mark the host calls that copy, or that wait for a copy inside the op that launched it."""
     events, of_host = events_of(graph), graph.nodes.of_host
     is_copying = np.zeros(len(graph.nodes), dtype=bool)
     for rank in tables.ranks:
@@ -196,9 +196,9 @@ def _copying(graph: Graph, tables: TableSet) -> Flags:
 
 
 def read_values(graph: Graph, tables: TableSet) -> Flags:
-    """Mark the small collectives of ranks without a device that the host reads at once; not the last of each step.
+    """Mark small collectives of ranks without a device that the host reads at once, except the last of each step.
 
-    The next op that the host runs after it has posted one is the read (`.item()`): until then it stands still.
+    After posting such a collective, the next op of the host is the read (`.item()`), so the host waits in between.
     """
     nodes, events = graph.nodes, events_of(graph)
     is_read = np.zeros(len(nodes), dtype=bool)
@@ -207,7 +207,7 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
         ops, parts = tables.columns("ops", rank), tables.columns("collectives", rank)
         if not len(ops) or not len(parts) or nodes.of_host[of_rank].any():
             continue
-        # Of each collective: the row of the op that posted it, and of the op that began next; -1 where there is none.
+        # By collective: rows of the op that posted it and of the next op; -1 if there is none.
         post = rows_of(ops["event"], parts["op_event"])
         post_ends = lookup(ops["start_ns"] + ops["dur_ns"], post, missing=0)
         by_start = np.argsort(ops["start_ns"], kind="stable")
@@ -218,7 +218,7 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
         is_value = (parts["in_bytes"] > 0) & (parts["in_bytes"] <= _VALUE_BYTES)
         reads = np.flatnonzero((post >= 0) & is_followed_by_read & is_value & (parts["step"] >= 0))
         reads = reads[np.lexsort((parts["start_ns"][reads], parts["step"][reads]))]
-        # The last of each step stays: a loss has to be read some time.
+        # The last read of each step stays, because the loss must be read.
         is_last = np.append(np.diff(parts["step"][reads]) != 0, True)[: len(reads)]
         communicates = of_rank[nodes.kind[of_rank] == NodeKind.COMMUNICATION]
         is_read[communicates] = np.isin(events[communicates], parts["event"][reads[~is_last]])
@@ -242,16 +242,16 @@ def pinned_copies(graph: Graph, request: Request) -> Graph:
 
 
 def pageable(graph: Graph) -> Flags:
-    """Mark copies that Kineto says are of pageable memory."""
-    named = lookup(["Pageable" in name for name in graph.names], graph.nodes.name, missing=False)
-    return np.asarray(named & (graph.nodes.kind == NodeKind.COPY))
+    """Mark copies of pageable memory, according to their names."""
+    is_pageable = lookup(["Pageable" in name for name in graph.names], graph.nodes.name, missing=False)
+    return np.asarray(is_pageable & (graph.nodes.kind == NodeKind.COPY))
 
 
 def host_as_peers(graph: Graph, request: Request) -> Graph:
     """Let a rank's host (the value) think, load, pause and launch as long as its peers' hosts do in the median."""
     seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
     if not seen.get(rank):
-        hint = f"one of {sorted(candidate for candidate, known in seen.items() if known)}"
+        hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
         raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
     return with_repaired_hosts(graph, request.tables, [rank])
 

@@ -1,4 +1,4 @@
-"""Kinds of edits: a name with its keys, and the function that makes it."""
+"""Kinds of edits: name, keys, and the function that applies the edit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Lean(StrEnum):
-    """How a model's figures are to be taken: as it expects them, or against the change by what it may be wrong."""
+    """Mode of a model: its expected figures, or cautious ones that are less favorable by the model's error."""
 
     EXPECTED = "expected"
     CAUTIOUS = "cautious"
@@ -26,7 +26,7 @@ class Lean(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One edit of one run. `layout` is the job's layout before it; edits made earlier are in it."""
+    """One edit of one run. `layout` is the job's layout before this edit, including earlier edits."""
 
     edit: Edit
     tables: TableSet
@@ -35,53 +35,53 @@ class Request:
 
     @property
     def cautious(self) -> bool:
-        """Whether models are to be taken against the change."""
+        """Whether models use cautious figures."""
         return self.lean is Lean.CAUTIOUS
 
     def positive(self) -> float:
-        """Give the value as a factor above 0."""
+        """Return the value as a factor above 0."""
         factor = self.edit.number()
         if not factor > 0 or factor == float("inf"):
             raise UsageError(f"edit {self.edit}: the factor must be more than 0", hint="2 means twice as fast")
         return factor
 
     def whole(self, key: str = "", default: int | None = None) -> int:
-        """Give the value, or that of a key, as a whole number of at least 1."""
+        """Return the value, or that of a key, as an integer of at least 1."""
         number = self.edit.number(key, default=None if default is None else float(default))
         if number < 1 or number != int(number):
-            what = key or self.edit.name
-            raise UsageError(f"edit {self.edit}: {what} must be a whole number of at least 1", hint=f"as in {what}=4")
+            label = key or self.edit.name
+            raise UsageError(f"edit {self.edit}: {label} must be a whole number of at least 1", hint=f"as in {label}=4")
         return int(number)
 
 
-def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - all are called alike
-    """Leave the layout as it is."""
+def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - common signature
+    """Return the layout unchanged."""
     return layout
 
 
 WHERE = ("axis", "op")
-"""Keys that say of which calls an edit is made; without one, of all."""
+"""Keys that select calls; without them, an edit applies to all calls."""
 MODEL_DOUBT = 0.1
-"""Of a modelled change, the share that may not come about whatever the model says."""
+"""Share of a modeled change that may not materialize, in addition to the model's own error."""
 
 
 class Again(StrEnum):
-    """What an edit does where one of its kind has been made before."""
+    """Effect of an edit if another edit of its kind was applied before."""
 
     NOTHING = "nothing"
-    """The same one nothing; another, such as of another rank, its own change beside it."""
+    """An equal edit has no effect; a different one, such as for another rank, is added."""
     REPLACES = "replaces"
-    """It takes the place of the one before, on the same axis and operation or on all: ZeRO has one stage."""
+    """It replaces the earlier one on the same axis and operation, or on all: ZeRO has only one stage."""
     MULTIPLIES = "multiplies"
-    """Twice as fast, and twice as fast again."""
+    """The factors multiply: 2x faster twice is 4x faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditKind:
-    """One kind of edit: an example for the help, the keys that it takes, and how it is made.
+    """One kind of edit: name, example for the help, keys, and how it is applied.
 
-    `modelled` ones fill in what no trace holds: they are made twice, as expected and cautiously, and the difference is
-    their error.
+    Kinds marked as modeled need figures that no trace has. They are applied twice, with expected and with cautious
+    figures, and the difference is their error.
     """
 
     name: str
@@ -93,16 +93,16 @@ class EditKind:
     doubt: float = MODEL_DOUBT
     again: Again = Again.NOTHING
     turn: int = 0
-    """Edits of a lower turn are made first, in whatever order they are given: latencies (1) are told from bytes as they
-    were recorded, and calls that are put in (2) take what the run's own take by then."""
+    """Edits with a lower turn are applied first: latency edits (1) need the recorded times, and inserted calls (2) take
+    the times of the run's own calls after the other edits."""
 
     def overrules(self, edit: Edit, before: Edit) -> bool:
-        """Say whether an edit of this kind stands in place of one that was made before it."""
+        """Return whether an edit of this kind replaces an earlier one."""
         if before.name != edit.name or self.again is Again.MULTIPLIES:
             return False
         if self.again is Again.NOTHING:
             return before == edit
-        if all(edit.place(key) in ("", before.place(key)) for key in WHERE):  # it is made of all that the first was
+        if all(edit.place(key) in ("", before.place(key)) for key in WHERE):  # it covers all calls of the earlier edit
             return True
         if all(edit.place(key) == before.place(key) or not before.place(key) for key in WHERE):
             hint = "name each axis or operation once"
@@ -111,11 +111,11 @@ class EditKind:
 
     @property
     def doc(self) -> str:
-        """What it does, in a sentence or two."""
+        """Description of the edit in a sentence or two."""
         return " ".join((self.apply.__doc__ or "").split())
 
     def check(self, edit: Edit) -> None:
-        """Refuse keys that it does not take."""
+        """Raise for keys that it does not take."""
         for key, _ in edit.places:
             if key not in self.keys:
                 if not self.keys:

@@ -1,13 +1,13 @@
-"""Overlap edit: each bucket of gradients is summed as soon as it is complete, not after backward.
+"""Overlap edit: each gradient bucket is reduced as soon as it is complete, not after backward.
 
-1. In each step of a rank, take the reductions of gradients (buckets) by their start, and the compute of the last
-   backward: only there the gradients of all micro-batches are complete.
-2. Buckets that began after backward had ended are moved. The last of them has nothing to hide behind and stays.
-3. A moved bucket begins when the compute that completes it has ended, and after the bucket before it: buckets follow
-   one another on the link.
-4. Where the trace has several under way at once, each took longer for the others. Alone, it takes its fair share: two
-   buckets from 0 to 4 ms take 2 ms each.
-5. Backward waits for none of them any more; the optimizer still does.
+1. In each step of a rank, get the gradient reductions (buckets) sorted by start, and the compute of the last backward.
+   Gradients of all micro-batches are complete only there.
+2. Move the buckets that started after the end of backward. The last one cannot overlap with anything and stays.
+3. A moved bucket starts when the compute that completes it has ended, and after the bucket before it, because buckets
+   share the link.
+4. If several buckets overlap in the trace, each took longer because of the others. Alone, a bucket takes its fair
+   share: two buckets from 0 to 4 ms take 2 ms each.
+5. Backward no longer waits for any bucket, but the optimizer still does.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
     in_backward = np.zeros(len(nodes), dtype=bool)
     is_moved = np.zeros(len(nodes), dtype=bool)
     transfer = graph.transfer.copy()
-    # Of the new edges: what a moved bucket waits for, and the bucket.
+    # New edges: what a moved bucket waits for, and the bucket.
     sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for buckets, backward in _steps(graph, is_bucket, graph.spread(work.phase, missing=0)):
         in_backward[backward] = True
         is_late = nodes.start[buckets] >= nodes.end[backward[-1]]
-        is_late[-1:] = False  # the last to be ready has nothing to hide behind
+        is_late[-1:] = False  # the last to be ready cannot overlap with anything
         if not is_late.any():
             continue
         is_moved[buckets[is_late]] = True
@@ -71,10 +71,10 @@ def sync_overlapped(graph: Graph, request: Request) -> Graph:
 
 
 def _steps(graph: Graph, is_bucket: Flags, phase: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Give for each step of a rank its buckets by their start, and the compute of its last backward, in order."""
+    """Yield for each step of a rank its buckets sorted by start, and the compute of its last backward, in order."""
     nodes = graph.nodes
     is_compute = (nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0)
-    cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step  # one number for a rank's step
+    cell = nodes.rank * (int(nodes.step.max(initial=0)) + 1) + nodes.step  # one number per rank and step
     compute_rows, bucket_rows = np.flatnonzero(is_compute), np.flatnonzero(is_bucket)
     compute_of_cell = {code: compute_rows[rows] for code, rows in rows_by_code(cell[compute_rows]).items()}
     for code, rows in rows_by_code(cell[bucket_rows]).items():
@@ -85,12 +85,12 @@ def _steps(graph: Graph, is_bucket: Flags, phase: Ints) -> Iterator[tuple[Ints, 
 
 
 def fair_shares(start: Ints, end: Ints) -> Ints:
-    """Divide what several took at the same time: each moment counts for each by how many were under way.
+    """Return the time of each transfer if overlapping transfers share the link equally at each moment.
 
     fair_shares([0, 2], [4, 4]) == [3, 1]
     """
     moments = np.unique(np.concatenate([start, end]))
-    # Between one moment and the next: how many have begun, less how many have ended.
+    # Number of active transfers between adjacent moments: those started minus those ended.
     begun = np.searchsorted(np.sort(start), moments[:-1], "right")
     ended = np.searchsorted(np.sort(end), moments[:-1], "right")
     share = np.diff(moments) / np.maximum(begun - ended, 1)
@@ -107,7 +107,7 @@ def _reduces(graph: Graph, request: Request) -> Flags:
         return is_reducing
     for rank in request.tables.ranks:
         parts, work = request.tables.columns("collectives", rank), request.tables.columns("activities", rank)
-        part_of_work = work["collective"]  # -1: the activity communicates nothing
+        part_of_work = work["collective"]  # -1 if the activity is not communication
         is_reduce = lookup(parts.matches("op", *_REDUCES), part_of_work, missing=False)
         rows = nodes.of_rank(rank)
         is_reducing[rows] = np.isin(nodes.event[rows], work["event"][(part_of_work >= 0) & is_reduce])
@@ -115,7 +115,7 @@ def _reduces(graph: Graph, request: Request) -> Flags:
 
 
 def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
-    """Give the compute of a step's last backward, in order: what lies behind the last forward."""
+    """Return the compute of a step's last backward in order, which is the backward after the last forward."""
     compute = compute[np.argsort(graph.nodes.start[compute], kind="stable")]
     forward = np.flatnonzero(phase[compute] == FORWARD)
     after_forward = compute[forward[-1] + 1 :] if len(forward) else compute
@@ -123,11 +123,11 @@ def _last_backward(graph: Graph, compute: Ints, phase: Ints) -> Ints:
 
 
 def _completed_by(graph: Graph, tables: TableSet, work: NodeWork, buckets: Ints, backward: Ints) -> Ints:
-    """Give for each bucket the compute that completes it: by accumulated gradients, else by backward's course."""
-    is_known = buckets < len(work.bytes)  # what an edit put in has no bytes
+    """Return the compute that completes each bucket, from accumulated gradients or the progress of backward."""
+    is_known = buckets < len(work.bytes)  # nodes added by an edit have no bytes
     size = np.where(is_known, work.bytes[np.where(is_known, buckets, 0)], 0)
     size = size if (size > 0).all() else np.ones_like(size)
-    # Share of the gradients that is there once the bucket is complete: of three alike 1/3, 2/3, 1.
+    # Share of the gradients that is ready when each bucket is complete: 1/3, 2/3, 1 for three equal buckets.
     share = np.cumsum(size) / size.sum()
     issued = work.issued_ns[backward]
     rank, step = int(graph.nodes.rank[backward[0]]), int(graph.nodes.step[backward[0]])

@@ -1,4 +1,4 @@
-"""Pipeline edits, which change the order of actions rather than the graph, and how many micro-batches a step has."""
+"""Pipeline edits: changes of the action order rather than the graph, and of the number of micro-batches per step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _FOREVER = np.iinfo(np.int64).max
 SCHEDULE, BALANCE, MOVE, PASSES = "schedule", "balance_stages", "move_layers", "micro_batches"
 SAME = "same"
-"""As a schedule: the run's own, or the one that an edit before has chosen."""
+"""Value of `schedule` for the run's own schedule, or the one that an earlier edit has chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineEdit:
-    """One edit of the pipeline's order: as the other edits are described."""
+    """One kind of edit of the pipeline's action order, with the description of other edit kinds."""
 
     name: str
     example: str
@@ -56,7 +56,7 @@ PIPELINE_EDITS = (
 
 
 def is_of_pipeline(edit: Edit, layout: Layout) -> bool:
-    """Say whether an edit is one of the pipeline's order; refuses keys that it does not take."""
+    """Return whether an edit changes the pipeline's action order; raise for keys that it does not take."""
     if edit.name == PASSES:
         return layout.pp > 1
     kind = next((candidate for candidate in PIPELINE_EDITS if candidate.name == edit.name), None)
@@ -69,7 +69,7 @@ def is_of_pipeline(edit: Edit, layout: Layout) -> bool:
 
 
 def lowered(edit: Edit, layout: Layout) -> tuple[Edit, ...]:
-    """Give the edits that one stands for: strong scaling is another degree with fewer micro-batches for each rank."""
+    """Return the basic edits of an edit: strong scaling is another degree with fewer micro-batches per rank."""
     if edit.name != "dp" or edit.place("scaling", "weak") != "strong":
         return (edit,)
     plain = Edit(edit.name, edit.value, tuple(pair for pair in edit.places if pair[0] != "scaling"))
@@ -86,7 +86,7 @@ def lowered(edit: Edit, layout: Layout) -> tuple[Edit, ...]:
 
 
 def relaid(layout: Layout, edit: Edit) -> Layout:
-    """Give the layout after an edit of the pipeline's order."""
+    """Return the layout after an edit of the pipeline's action order."""
     if edit.name == PASSES:
         return after_passes(layout, edit)
     if edit.name != SCHEDULE:
@@ -98,14 +98,14 @@ def relaid(layout: Layout, edit: Edit) -> Layout:
 
 
 def after_passes(layout: Layout, edit: Edit) -> Layout:
-    """Give the layout with more or fewer micro-batches of the same size; the batch grows or shrinks with them."""
+    """Return the layout with more or fewer micro-batches of the same size; the batch size changes accordingly."""
     passes = int(edit.number())
     tokens = layout.tokens_per_step * passes // layout.micro_batches if layout.micro_batches else 0
     return replace(layout, micro_batches=passes, tokens_per_step=tokens)
 
 
 def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
-    """Give the schedule that an edit names and the stages of a rank; `now` and `chunks` are those before it."""
+    """Return the schedule of an edit and its stages per rank; `now` and `chunks` are those before the edit."""
     if edit.value == SAME:
         return now, int(edit.number("v", default=float(chunks)))
     schedule = named(edit.value)
@@ -116,8 +116,8 @@ def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
 
 # Accumulation edit: more or fewer micro-batches between two updates, in runs without a pipeline.
 #
-# The last micro-batch of a step also reduces gradients, and stays as it is. The others take their time so many times
-# more or less often.
+# The last micro-batch of a step also reduces gradients and is unchanged. The time of the others is multiplied by the
+# ratio of their numbers.
 
 
 def micro_batches(graph: Graph, request: Request) -> Graph:
@@ -131,7 +131,7 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
             hint="mark each pass: record.phase('forward')",
         )
     layout = request.layout.micro_batches
-    shown = now if layout == declared else layout  # what the graph has by now: fewer replicas may have more passes
+    shown = now if layout == declared else layout  # number of passes in the graph after earlier edits
     if wanted == shown:
         return graph
     if min(now, shown) < 2:
@@ -153,7 +153,7 @@ def micro_batches(graph: Graph, request: Request) -> Graph:
 
 
 def passes_of(graph: Graph, tables: TableSet) -> Ints:
-    """Give the number of the micro-batch of each measured node within its step; -1 outside of all."""
+    """Return the micro-batch number of each measured node within its step; -1 outside of micro-batches."""
     work = work_of(tables)
     if (work.micro_batch >= 0).any():
         return work.micro_batch
@@ -166,10 +166,10 @@ def passes_of(graph: Graph, tables: TableSet) -> Ints:
 
 
 def _marked_passes(marks: Columns) -> tuple[Ints, Ints, Ints]:
-    """Give begins and ends of a rank's passes, in order, and each one's number within its step.
+    """Return starts and ends of a rank's passes, in order, and the number of each within its step.
 
-    A pass has a mark `train::forward`, and lasts until the next one of its step begins. Where forward is not marked
-    apart, it is a mark `train::fwd_bwd`.
+    A pass starts with an annotation `train::forward` and lasts until the next one of its step. If forward is not
+    annotated separately, a pass is an annotation `train::fwd_bwd`.
     """
     on_host = ~marks["on_device"] & (marks["step"] >= 0)
     forwards = np.flatnonzero(on_host & marks.matches("name", "train::forward"))

@@ -1,8 +1,8 @@
-"""Recomputation edit: other activations kept, so that forward runs again inside backward, or no longer.
+"""Recomputation edit: forward is recomputed inside backward, or no longer.
 
-What runs again now is measured where ops tell it (`replay.recomputation`): that very work is taken out. Where they
-don't, it is the forward that the manifest names, as often as the FLOP of backward's products tell.
-What would run again takes as long as it took in forward.
+Existing recomputation is measured from the ops if they show it (`replay.backward`), and exactly that work is removed.
+Otherwise it is the forward work given by the manifest, and its number of repetitions follows from the FLOP in backward.
+New recomputation takes as long as the same work in forward.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
 DOUBT = 0.1
-"""What is run again may take so much more or less than it took in forward."""
+"""Recomputed work may take this share more or less time than in forward."""
 
 
 def recompute(graph: Graph, request: Request) -> Graph:
@@ -54,7 +54,7 @@ def recompute(graph: Graph, request: Request) -> Graph:
 
 
 def _without(graph: Graph, left_out: Flags) -> Graph:
-    """Let work take no time, nor the host's thinking before it."""
+    """Return the graph with the given work, and the think time before it, taking no time."""
     return graph.with_changes(
         duration=np.where(left_out, 0, graph.duration),
         transfer=np.where(left_out, 0, graph.transfer),
@@ -63,9 +63,9 @@ def _without(graph: Graph, left_out: Flags) -> Graph:
 
 
 def _repeats_by_flop(graph: Graph, work: NodeWork, present: Flags) -> float:
-    """Tell from the FLOP of products how often forward runs again; 1, the least, where they do not tell.
+    """Return how often forward is recomputed, from the FLOP of products; at least 1, also if FLOP are unknown.
 
-    Each product has two of its size in backward: all else there is forward again.
+    Each product has two of equal size in backward. All other FLOP there are recomputed forward.
     """
     flop = graph.spread(work.of_shapes([shape.flop for shape in work.shapes]), missing=0)
     phase = graph.spread(work.phase, missing=0)
@@ -75,7 +75,7 @@ def _repeats_by_flop(graph: Graph, work: NodeWork, present: Flags) -> float:
 
 
 def _part(graph: Graph, work: NodeWork, which: str, layout: Layout) -> Flags:
-    """Mark the forward nodes that are run again."""
+    """Mark the forward nodes that are recomputed."""
     forward = (graph.spread(work.phase, missing=0) == FORWARD) & _on_device(graph)
     forward &= ~_on_other_axes(graph)
     if which == NONE:
@@ -90,20 +90,21 @@ def _part(graph: Graph, work: NodeWork, which: str, layout: Layout) -> Flags:
 
 def _on_other_axes(graph: Graph) -> Flags:
     """Mark communication that recomputation does not repeat: between stages, and of gradients and weights."""
-    kept = lookup([axis in ("tp", "cp", "ep") for axis in graph.axes], graph.nodes.axis, missing=False)
-    return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~kept)
+    is_repeated = lookup([axis in ("tp", "cp", "ep") for axis in graph.axes], graph.nodes.axis, missing=False)
+    return np.asarray((graph.nodes.kind == NodeKind.COMMUNICATION) & ~is_repeated)
 
 
 def _with_backward(graph: Graph, work: NodeWork, again: np.ndarray) -> Graph:
-    """Lengthen each stage's backward, compute and communication apart, by what is run again (or shorten it).
+    """Return the graph with each stage's backward longer or shorter by the recomputed work.
 
-    `again` holds for each node how often more it runs: 1 where it will be run again, -1 where it no longer is.
+    Compute and communication are changed separately. `again` holds the additional runs per node: 1 if it is newly
+    recomputed, -1 if it no longer is.
     """
     is_backward = (graph.spread(work.phase, missing=0) == BACKWARD) & ~_on_other_axes(graph) & _on_device(graph)
-    # Where backward is split, the gradient of the input waits for it.
+    # If backward is split, the input gradient waits for the recomputation.
     is_backward &= graph.spread(work.kind, missing=-1) != WEIGHT_GRADIENT
     own_ns = np.where(graph.tied, graph.transfer, graph.duration).astype(np.float64)
-    # A group: one rank's stage, and 0 for its compute or 1 + the axis of its communication.
+    # Group code of a rank's stage: 0 for compute, 1 + axis for communication.
     talks = graph.nodes.kind == NodeKind.COMMUNICATION
     axis = np.where(talks, graph.nodes.axis + 1, 0)
     group = group_codes(graph.nodes.rank, graph.spread(work.stage, missing=-1), axis)

@@ -1,4 +1,4 @@
-"""Sharding edits: another ZeRO stage, and gathers asked for earlier or later."""
+"""Sharding edits: another ZeRO stage, and earlier or later weight gathers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 SHARDED_GRADIENTS, SHARDED_WEIGHTS = 2, 3
 LONGER = 1.1
-"""Cautiously, an all-reduce takes so many times what twice the crossings of a reduce-scatter say."""
+"""Cautious factor on the time of an all-reduce that is predicted from a reduce-scatter."""
 DOUBT = 0.4
-"""Of what prefetch changes so much may not come about: between recorded runs with and without it up to a third of the
-change depended on which of a rank's threads ran first, which no trace shows."""
+"""Share of the effect of prefetch that may not materialize. In recorded runs with and without it, up to a third of the
+effect depended on the order of a rank's threads, which traces do not show."""
 
 
 def zero(graph: Graph, request: Request) -> Graph:
@@ -48,27 +48,29 @@ def zero(graph: Graph, request: Request) -> Graph:
     is_gloo = over_gloo(request.tables)
     if wanted == now or (not is_gloo and {wanted, now} == {1, 2}):
         return graph
-    # Over gloo stages 0 and 1 have several messages on their way at once, stages 2 and 3 one after the other.
+    # Over gloo, stages 0 and 1 send several messages concurrently, stages 2 and 3 one at a time.
     is_regrouped = is_gloo and (now >= SHARDED_GRADIENTS) != (wanted >= SHARDED_GRADIENTS)
-    whole = reductions(graph, request, slower=TOGETHER if is_regrouped else SLOWER)
+    own_reductions = reductions(graph, request, slower=TOGETHER if is_regrouped else SLOWER)
     if is_regrouped and request.cautious:
         longer = graph.transfer * TOGETHER
-        graph = graph.with_changes(transfer=np.where(whole.rows, longer, graph.transfer).astype(np.int64))
+        graph = graph.with_changes(transfer=np.where(own_reductions.rows, longer, graph.transfer).astype(np.int64))
     gathers = _gathers(graph, request)
     phase = graph.spread(work_of(request.tables).phase, missing=0)
     if min(wanted, now) == 0:
         if not is_gloo:
-            graph = _reduced(graph, request, whole.rows, 0.5 if now == 0 else 2.0)
+            graph = _reduced(graph, request, own_reductions.rows, 0.5 if now == 0 else 2.0)
         graph = _optimizing(graph, request, phase == OPTIMIZER, shrink=now == 0)
-    # Weights are gathered after the optimizer, or ahead of the next forward; under ZeRO-3 nowhere but in passes.
+    # Weights are gathered after the optimizer or before the next forward; with ZeRO-3, only in passes.
     graph = _without(graph, gathers & np.isin(phase, (FORWARD, BACKWARD)) if now == SHARDED_WEIGHTS else gathers)
     if is_gloo and now >= SHARDED_GRADIENTS > wanted:
-        graph = with_calls(_without(graph, whole.rows), reductions_beside_backward(graph, request, whole))
+        graph = with_calls(
+            _without(graph, own_reductions.rows), reductions_beside_backward(graph, request, own_reductions)
+        )
     if wanted == 0:
         return graph
     if wanted == 1 or (wanted == SHARDED_GRADIENTS and not is_gloo):
-        return with_calls(graph, gathers_of_weights(graph, request, whole))
-    return with_calls(graph, gathers_of_layers(graph, request, whole, kept=wanted == SHARDED_GRADIENTS))
+        return with_calls(graph, gathers_of_weights(graph, request, own_reductions))
+    return with_calls(graph, gathers_of_layers(graph, request, own_reductions, keep=wanted == SHARDED_GRADIENTS))
 
 
 def prefetch(graph: Graph, request: Request) -> Graph:
@@ -83,7 +85,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
             hint="edit zero=3 first, or record it",
         )
     consumer = _consumers(graph, rows)
-    # Gathers of a pass through a stage, in the order of time: one follows another where all keys are the same.
+    # Gathers of a pass through a stage, sorted by time: one follows another if all keys are equal.
     work = work_of(request.tables)
     stage, micro_batch = (graph.spread(of_work, missing=-1)[rows] for of_work in (work.stage, work.micro_batch))
     pass_keys = (phase[rows], stage, micro_batch, graph.nodes.step[rows], graph.nodes.rank[rows])
@@ -97,7 +99,7 @@ def prefetch(graph: Graph, request: Request) -> Graph:
         graph.nodes.rank[moved],
         np.unique(graph.nodes.call[moved], return_inverse=True)[1].ravel(),
         np.rint(graph.transfer[moved] * (SLOWER if request.cautious else 1.0)).astype(np.int64),
-        consumer[later - 1] if on else consumer[later] - 1,  # of the layer before: its begin, or its end
+        consumer[later - 1] if on else consumer[later] - 1,  # start or end of the previous layer
         np.full(len(later), on),
         graph.nodes.start[moved],
         consumer[later],
@@ -107,15 +109,15 @@ def prefetch(graph: Graph, request: Request) -> Graph:
     )
     is_moved = np.zeros(len(graph.nodes), dtype=bool)
     is_moved[moved] = True
-    # On lanes of their own: what they queue behind now is not what they would queue behind then.
+    # Moved gathers get lanes of their own, because they would wait for other messages than in the recording.
     edges = graph.edges.take(~(is_moved[graph.edges.source] & (graph.edges.kind == EdgeKind.WAIT)))
     return with_calls(_without(graph, is_moved).with_changes(edges=edges), gathers)
 
 
 def _consumers(graph: Graph, rows: Ints) -> Ints:
-    """Give the compute that waits for each gather: what an edge names, else the first to begin after its end; -1: none.
+    """Return the compute that waits for each gather, from edges or as the first to start after its end; -1 if none.
 
-    The first compute of a lane is none either: there is no layer before it during which to ask.
+    The first compute of a lane also counts as none, because there is no earlier layer in which to prefetch.
     """
     nodes = graph.nodes
     consumer = np.full(len(nodes), -1, np.int64)
@@ -143,7 +145,7 @@ def _without(graph: Graph, rows: Flags) -> Graph:
 
 
 def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Graph:
-    """Let the reduction of gradients be a scatter, or no longer: half the crossings, or twice."""
+    """Return the graph with gradient reductions as reduce-scatters (half the traffic) or all-reduces (twice)."""
     latency = network_of(request.tables).latency(graph)
     cautiously = LONGER if request.cautious and factor > 1 else 1.0
     changed = resized(graph, latency, volume=factor * cautiously)
@@ -151,7 +153,7 @@ def _reduced(graph: Graph, request: Request, rows: Flags, factor: float) -> Grap
 
 
 def _optimizing(graph: Graph, request: Request, rows: Flags, *, shrink: bool) -> Graph:
-    """Let each rank step a part of the weights, or all of them."""
+    """Return the graph with each rank's optimizer updating a part of the weights (`shrink`) or all of them."""
     size = request.layout.dp
     times = kernel_times(request.tables).scaled(
         graph.duration, np.zeros(len(graph.nodes)), 1 / size if shrink else float(size), cautious=request.cautious

@@ -1,12 +1,12 @@
-"""Messages of another ZeRO stage: gathers of weights and reductions of gradients, as long as the run's own.
+"""Messages of another ZeRO stage: weight gathers and gradient reductions, with times from the run's own messages.
 
     stage   gradients                         weights
     0       all-reduced in backward           -
     1, 2    reduce-scattered in backward      gathered after the optimizer
     3       reduce-scattered in backward      gathered before each layer's forward and backward
 
-Over gloo it is otherwise: a reduce-scatter runs as an all-reduce there, and takes as long. ZeRO-2 on a CPU is FSDP2's
-or our trainer's, which gather each layer's weights before its first forward and keep them until the update.
+Gloo is different: it runs a reduce-scatter as an all-reduce, which takes as long. ZeRO-2 on a CPU is that of FSDP2 or
+our trainer, which gather each layer's weights before its first forward and keep them until the update.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from usp_prof.whatif.edits.kind import Request
 
 
-# Passes through a stage's layers, and where each layer begins in them.
+# Passes through a stage's layers, and the start of each layer in them.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """The compute of one pass through a stage's layers, forward or backward, in the order of time."""
+    """The compute of one pass through a stage's layers, forward or backward, sorted by time."""
 
     rows: Ints
     key: tuple[int, int, int, int]
@@ -44,7 +44,7 @@ class Pass:
 
 
 def passes_of(graph: Graph, tables: TableSet, rank: int) -> list[Pass]:
-    """Give a rank's passes in the order of time; those of gradients of weights alone are none."""
+    """Return a rank's passes sorted by time; work for weight gradients only does not count as a pass."""
     work = work_of(tables)
     count = len(work.phase)
     rows = np.flatnonzero((graph.nodes.kind[:count] == NodeKind.COMPUTE) & (graph.nodes.rank[:count] == rank))
@@ -61,7 +61,7 @@ def passes_of(graph: Graph, tables: TableSet, rank: int) -> list[Pass]:
 
 
 def first_forwards(passes: list[Pass]) -> list[Pass]:
-    """Keep the first forward of each step and stage."""
+    """Return the first forward of each step and stage."""
     first_of_stage: dict[tuple[int, int], Pass] = {}
     for one_pass in passes:
         step, phase, stage, _ = one_pass.key
@@ -71,10 +71,10 @@ def first_forwards(passes: list[Pass]) -> list[Pass]:
 
 
 def heads(graph: Graph, rows: Ints, layers: int) -> list[tuple[int, int]]:
-    """Cut a pass into layers of equal compute; give the layers with the first node of each, where a node precedes it.
+    """Return the layers of a pass, cut into equal compute, with the first node of each that has a predecessor.
 
-    A cut lies where one node ends and the next begins, whichever is nearest: with long nodes (a pace is one wait) the
-    first one beyond it may be a layer late.
+    Cuts are at the nearest node boundary. With long nodes (a simulated action is a single wait), the next boundary
+    could be a full layer late.
     """
     done = np.append(0, np.cumsum(graph.duration[rows]))
     wanted = np.arange(layers) * done[-1] / layers
@@ -87,38 +87,38 @@ def heads(graph: Graph, rows: Ints, layers: int) -> list[tuple[int, int]]:
 
 
 def ready_after(graph: Graph) -> Ints:
-    """Give for each node what ended last of all that it waits for: the node before it on its lane, or a transfer."""
+    """Return for each node its last dependency to end: the previous node of its lane, or a transfer."""
     last = np.arange(len(graph.nodes)) - 1
     waits = graph.edges.take(graph.edges.kind == EdgeKind.WAIT)
     order = np.argsort(graph.nodes.end[waits.source], kind="stable")
     source, target = waits.source[order], waits.target[order]
     later = graph.nodes.end[source] > graph.nodes.end[last[target]]
-    last[target[later]] = source[later]  # of several that write to one place, the last counts
+    last[target[later]] = source[later]  # of several writes to one entry, the last one counts
     return last
 
 
-# What is sent in place of the run's own messages.
+# Messages that replace the run's own.
 
 SLOWER = 1.25
-"""Cautiously, a gather takes so many times what a reduction of as many bytes does."""
+"""Cautious factor on the time of a gather relative to a reduction of the same bytes."""
 TOGETHER = 1.4
-"""Cautiously, where messages that shared their ranks' sockets follow one another, or the other way round: between
-recordings of ZeRO-0 to -3 over gloo, on links that bound the step, what a message takes was up to 1.3 times off."""
+"""Cautious factor if messages that were sent concurrently are sent one at a time, or vice versa. In recordings of
+ZeRO-0 to ZeRO-3 over gloo with communication-bound steps, predicted message times were off by up to 1.3x."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reductions:
-    """The run's reductions of gradients. By rank: the group, and one step's latency and time of the bytes alone."""
+    """The run's gradient reductions: by rank, the group, and the latency and transfer time of the bytes per step."""
 
     rows: Flags
     group: dict[int, int]
     latency_ns: float
     bytes_ns: dict[int, float]
-    """As a gather of all these bytes would take."""
+    """Time for a gather of all these bytes."""
 
 
 def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Reductions:
-    """Find what reduces gradients over the data-parallel ranks; cautiously, gathers take `slower` times as long."""
+    """Return the gradient reductions over data-parallel ranks; cautious gather times are multiplied by `slower`."""
     network = network_of(request.tables)
     phase = graph.spread(work_of(request.tables).phase, missing=0)
     rows = on_axis(graph, request, "dp") & network.runs(graph, "all_reduce", "reduce_scatter")
@@ -129,7 +129,7 @@ def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Red
             hint="read all ranks of a group; the run needs dp of at least 2",
         )
     as_all_reduce = ("all_reduce", "reduce_scatter") if over_gloo(request.tables) else ("all_reduce",)
-    # As a gather of the same bytes would take: an all-reduce moves them twice.
+    # Time for a gather of the same bytes: an all-reduce moves them twice.
     halved = np.array([0.5 if op in as_all_reduce else 1.0 for op in network.op])[network.op_code]
     latency_ns = float(np.median(network.latency(graph)[rows]))
     bytes_ns = np.maximum(graph.transfer - latency_ns, 0) * network.spread(graph, halved, 1.0)
@@ -145,9 +145,9 @@ def reductions(graph: Graph, request: Request, *, slower: float = SLOWER) -> Red
 
 
 def _apart(graph: Graph, rows: Flags) -> float:
-    """Give the time in which any of these calls moves data, as a share of the sum of all: 1 where none overlap.
+    """Return the time in which any of these calls moves data, divided by the sum of their times (1: no overlap).
 
-    Messages that share a link take longer each, not together.
+    Messages that share a link take longer individually, but not in total.
     """
     end, transfer = graph.nodes.end[rows], graph.transfer[rows]
     return union(end - transfer, end).length / max(1, int(transfer.sum()))
@@ -155,13 +155,13 @@ def _apart(graph: Graph, rows: Flags) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What is gathered and reduced in one message: each layer of a stage, and all that lies outside of layers."""
+    """Units that are gathered and reduced in one message: each layer of a stage, and all weights outside of layers."""
 
     layers: int
     outside: float
-    """The embedding's and the head's share of the weights; 0 with a pipeline, where two stages share them."""
+    """Share of the weights in the embedding and the head; 0 with a pipeline, in which two stages share them."""
     stages: int
-    """Stages on a rank."""
+    """Stages per rank."""
 
     @property
     def layer(self) -> float:
@@ -170,7 +170,7 @@ class Units:
 
 
 _OUTSIDE = -1
-"""Stands for the embedding and the head in a message's key."""
+"""Layer number of the embedding and the head in a message's key."""
 
 
 def _units(request: Request) -> Units:
@@ -186,7 +186,7 @@ def _units(request: Request) -> Units:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One rank's part of a call that is put in; see `Added`. Parts of a group's ranks with one `key` are one call."""
+    """One rank's part of an inserted call; see `Added`. Parts of a group's ranks with equal `key` are one call."""
 
     rank: int
     group: int
@@ -213,17 +213,17 @@ def _added(messages: list[Message], name: str) -> Added:
         )
         for message, call in zip(messages, calls, strict=True)
     ]
-    rank, call, transfer, after, at_start, asked, before = np.array(columns, np.int64).reshape(-1, 7).T
-    return Added(rank, call, transfer, after, at_start.astype(bool), asked, before, "dp", name)
+    rank, call, transfer, after, at_start, asked_ns, before = np.array(columns, np.int64).reshape(-1, 7).T
+    return Added(rank, call, transfer, after, at_start.astype(bool), asked_ns, before, "dp", name)
 
 
-def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Added:
-    """Gather all weights once a step, after the optimizer; what its stream does in the next step waits for them."""
+def gathers_of_weights(graph: Graph, request: Request, own_reductions: Reductions) -> Added:
+    """Return gathers of all weights once per step, after the optimizer; the next step of its stream waits for them."""
     phase = graph.spread(work_of(request.tables).phase, missing=0)
     compute = (graph.nodes.kind == NodeKind.COMPUTE) & graph.measured
     work = ~graph.nodes.of_host & (graph.nodes.kind != NodeKind.COMMUNICATION) & graph.measured
     messages: list[Message] = []
-    for rank, group in whole.group.items():
+    for rank, group in own_reductions.group.items():
         nodes_of_rank = np.flatnonzero(compute & (graph.nodes.rank == rank) & (graph.nodes.step >= 0))
         nodes_of_rank = nodes_of_rank[np.argsort(graph.nodes.start[nodes_of_rank], kind="stable")]
         steps = graph.nodes.step[nodes_of_rank]
@@ -235,31 +235,31 @@ def gathers_of_weights(graph: Graph, request: Request, whole: Reductions) -> Add
             last = int((stepping if len(stepping) else own)[-1])
             same_stream = graph.nodes.lane[streams] == graph.nodes.lane[last]
             following = streams[same_stream & (graph.nodes.step[streams] > step)]
-            time = whole.latency_ns + whole.bytes_ns[rank]
+            time = own_reductions.latency_ns + own_reductions.bytes_ns[rank]
             before = int(following[0]) if len(following) else -1
             messages.append(Message(rank, group, (step,), time, last, before, int(graph.nodes.end[last])))
     return _added(messages, "all_gather")
 
 
-def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept: bool = False) -> Added:
-    """Gather each layer's weights before its forward and its backward, asked for when the layer before begins.
+def gathers_of_layers(graph: Graph, request: Request, own_reductions: Reductions, *, keep: bool = False) -> Added:
+    """Return gathers of each layer's weights before its forward and backward, issued when the previous layer starts.
 
-    The embedding's and the head's come first, in a message of their own, and are kept. Where all weights are `kept`
-    until they change, they are gathered before the first forward of a step alone.
+    Weights of the embedding and the head come first, in a separate message, and are kept. If all weights are kept until
+    the update (`keep`), they are gathered only before the first forward of a step.
     """
     units, ready, start = _units(request), ready_after(graph), graph.nodes.start
     messages: list[Message] = []
-    for rank, group in whole.group.items():
-        bytes_ns, latency = whole.bytes_ns[rank], whole.latency_ns
+    for rank, group in own_reductions.group.items():
+        bytes_ns, latency = own_reductions.bytes_ns[rank], own_reductions.latency_ns
         passes = passes_of(graph, request.tables, rank)
         opening = first_forwards(passes)
-        for one_pass in opening if kept else passes:
+        for one_pass in opening if keep else passes:
             before = -1
             for layer, head in heads(graph, one_pass.rows, units.layers):
                 key, time = (*one_pass.key, layer), latency + bytes_ns * units.layer
                 if before >= 0:
                     messages.append(Message(rank, group, key, time, before, head, int(start[before]), at_start=True))
-                else:  # asked for when the pass begins, and not with the work before, of another step maybe
+                else:  # issued when the pass starts, not with earlier work, which may be of another step
                     opened = (int(ready[head]), head, int(start[head]))
                     if units.outside and one_pass in opening:
                         outside = (*one_pass.key, _OUTSIDE)
@@ -269,15 +269,15 @@ def gathers_of_layers(graph: Graph, request: Request, whole: Reductions, *, kept
     return _added(messages, "all_gather")
 
 
-def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions) -> Added:
-    """Let the run's own reductions be waited for after backward alone: over gloo FSDP2 waits for each layer's."""
+def reductions_beside_backward(graph: Graph, request: Request, own_reductions: Reductions) -> Added:
+    """Return the run's own reductions with a single wait after backward; over gloo, FSDP2 waits for each layer's."""
     nodes = graph.nodes
     phase = graph.spread(work_of(request.tables).phase, missing=0)
     backward = (nodes.kind == NodeKind.COMPUTE) & (phase == BACKWARD)
     posts = graph.edges.take(graph.edges.kind == EdgeKind.ISSUE)
     posted_by = np.full(len(nodes), -1, np.int64)
     posted_by[posts.target] = posts.source
-    rows = np.flatnonzero(whole.rows)
+    rows = np.flatnonzero(own_reductions.rows)
     rows = rows[np.lexsort((nodes.start[rows], nodes.rank[rows]))]
     after_backward: dict[tuple[int, int], int] = {}
     for rank, step in set(zip(nodes.rank[rows].tolist(), nodes.step[rows].tolist(), strict=True)):
@@ -301,6 +301,6 @@ def reductions_beside_backward(graph: Graph, request: Request, whole: Reductions
 
 
 def _next_on_lane(graph: Graph, node: int) -> int:
-    """Give the node that follows on a lane, -1 after its last."""
+    """Return the next node on the lane, or -1 after the last one."""
     following = node + 1
     return following if following < len(graph.nodes) and graph.nodes.lane[following] == graph.nodes.lane[node] else -1
