@@ -1,4 +1,4 @@
-"""Findings: what is wrong, where, and what it is worth. Rules name an edit; the engine replays and ranks them."""
+"""Findings: problems of a run with location and gain. Rules propose edits; the engine replays and ranks them."""
 
 from usp_prof.findings.draft import all_rules, rule
 from usp_prof.findings.engine import find, find_all

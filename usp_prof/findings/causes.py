@@ -1,13 +1,13 @@
-"""One cause, one finding: which findings are the same lost time seen again, which are within the noise, which to show.
+"""Root causes: findings grouped by cause, findings within the noise, and the selection to show.
 
-Two rules may see one cause: the slow host of rank 2, and that all hosts are slow. Replayed alone, each gains the whole;
-replayed together, the second adds next to nothing. A finding is therefore part of an earlier one when it adds less
-than half of its own gain to those before it, and both are of the same place:
+Two rules may detect the same cause, for example a slow host of rank 2 and slow hosts in general. Replayed alone, each
+has the full gain; replayed together, the second adds almost nothing. A finding is therefore part of an earlier one if
+it adds less than half of its own gain to the findings before it, and both have the same location:
 
     finding              alone   with those before it
     slow-host  rank 2    66%    66%
     host-bound           67%    68%      adds 2 of 67: part of slow-host
-    slow-link  tp        20%    85%      adds 17 of 20: a cause of its own
+    slow-link  tp        20%    85%      adds 17 of 20: a separate cause
 
 Only effects become part of another finding. The cost of the run's configuration (schedule, micro-batches,
 recomputation) remains a separate finding, however little it adds once a fault is fixed.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from usp_prof.model.finding import Finding, PlainMap
 
 SHOWN = 5
-"""Causes that a screen holds."""
+"""Maximum number of causes to show."""
 ADDS = 0.5
-"""A finding that adds less than this share of its own gain is the same time again."""
+"""A finding that adds less than this share of its own gain has the same cause as an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A finding, and those that go away with it."""
+    """A finding, and the findings that disappear with it."""
 
     finding: Finding
     parts: tuple[Finding, ...] = ()
@@ -39,24 +39,24 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """The causes that are worth acting on, most important first, and the findings within the noise."""
+    """The causes to act on, most important first, and the findings within the noise."""
 
     causes: tuple[Cause, ...]
     noise: tuple[Finding, ...]
 
     @property
     def shown(self) -> tuple[Cause, ...]:
-        """Those that a screen holds."""
+        """The causes to show."""
         return self.causes[:SHOWN]
 
     @property
     def more(self) -> int:
-        """How many causes a screen leaves out."""
+        """Number of causes that are not shown."""
         return len(self.causes) - len(self.shown)
 
 
 def causes_of(findings: Sequence[Finding]) -> Causes:
-    """Put findings with what they are part of, and those within the noise aside."""
+    """Return findings grouped by cause, and separately those within the noise."""
     parts: dict[int, list[Finding]] = {}
     for finding in findings:
         if finding.part_of >= 0:
@@ -71,41 +71,41 @@ def causes_of(findings: Sequence[Finding]) -> Causes:
 
 
 def with_causes(findings: Sequence[Finding]) -> list[Finding]:
-    """Return for each finding which earlier one it is part of, by its place in the list."""
+    """Return the findings with `part_of` set to the index of the earlier finding with the same cause."""
     explained_so_far: list[Finding] = []
     for place, finding in enumerate(findings):
         before = findings[place - 1].cumulative_gain_fraction if place else 0.0
         adds = finding.cumulative_gain_fraction - before
-        wholes = [
+        candidates = [
             earlier
             for earlier, candidate in enumerate(explained_so_far)
             if candidate.part_of < 0 and not candidate.is_noise and same_place(candidate.where, finding.where)
         ]
-        # Of several, the one that names the same rank or axis; else the most important.
-        whole = min(
-            wholes, key=lambda earlier: (not _shares_place(explained_so_far[earlier], finding), earlier), default=-1
+        # If there are several, use the one with the same rank or axis, otherwise the most important one.
+        cause = min(
+            candidates, key=lambda earlier: (not _shares_place(explained_so_far[earlier], finding), earlier), default=-1
         )
         is_explained = not finding.is_noise and not finding.is_choice and adds < ADDS * finding.gain_fraction
-        explained_so_far.append(replace(finding, part_of=whole) if whole >= 0 and is_explained else finding)
+        explained_so_far.append(replace(finding, part_of=cause) if cause >= 0 and is_explained else finding)
     return explained_so_far
 
 
-def same_place(one: PlainMap, other: PlainMap) -> bool:
-    """Return whether findings in two places may have the same cause: no common coordinate differs."""
-    ranks, others = _ranks(one), _ranks(other)
-    if ranks and others and not ranks & others:
+def same_place(where: PlainMap, other: PlainMap) -> bool:
+    """Return whether findings at two locations may have the same cause: no common coordinate differs."""
+    ranks, other_ranks = _ranks(where), _ranks(other)
+    if ranks and other_ranks and not ranks & other_ranks:
         return False
-    axis, other_axis = one.get("axis"), other.get("axis")
+    axis, other_axis = where.get("axis"), other.get("axis")
     return axis is None or other_axis is None or axis == other_axis
 
 
-def _shares_place(one: Finding, other: Finding) -> bool:
-    axis = one.where.get("axis")
-    return bool(_ranks(one.where) & _ranks(other.where)) or (axis is not None and axis == other.where.get("axis"))
+def _shares_place(finding: Finding, other: Finding) -> bool:
+    axis = finding.where.get("axis")
+    return bool(_ranks(finding.where) & _ranks(other.where)) or (axis is not None and axis == other.where.get("axis"))
 
 
 def _ranks(where: PlainMap) -> set[int]:
-    """Return the ranks that a place names: one, several, or the members of its group; empty where it is of all."""
+    """Return the ranks of a location: one, several, or the members of its group; empty if it covers all ranks."""
     rank, group = where.get("rank"), where.get("group")
     if isinstance(rank, int):
         return {rank}
@@ -116,7 +116,7 @@ def _ranks(where: PlainMap) -> set[int]:
 
 
 def _numbers(text: str) -> set[int]:
-    """Read numbers as they are written shortly: 0-3, 7."""
+    """Parse numbers in short form: 0-3, 7."""
     numbers: set[int] = set()
     for part in text.split(", "):
         first, _, last = part.partition("-")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A pattern that was found. `least_gain` is the predicted gain below which it is not worth a word."""
+    """A detected pattern. `least_gain` is the predicted gain below which it is not reported."""
 
     title: str
     where: PlainMap
@@ -41,21 +41,21 @@ class Draft:
     advice: str
     least_gain: float = 0.02
     opportunity: bool = False
-    """A choice that could be made otherwise, rather than something that is wrong."""
+    """Whether this is a configuration choice with an alternative, rather than a problem."""
     is_choice: bool = False
-    """A choice that is a poor one; every opportunity is a choice, too."""
+    """Whether this is a poor configuration choice; every opportunity is also a choice."""
     covers: tuple[str, ...] = ()
-    """Codes of narrower findings whose cost this change would take away as well: it comes by what it adds to them."""
+    """Codes of narrower findings whose cost this change also removes; it is ranked by what it adds to them."""
     basis: Basis | None = None
     settings: PlainMap = field(default_factory=lambda: EMPTY)
     rows: str = ""
-    """A SELECT whose rows prove it, see `proof`."""
+    """SELECT whose rows prove the finding; see `proof`."""
 
 
 class Rule(Protocol):
-    """What a rule offers, a class of ours or a module of somebody else's; its docstring is its page.
+    """Interface of a rule, which is a built-in class or a third-party module; its docstring is its help page.
 
-    It may also have `NEEDS`, a tuple of `Input`: the rule is skipped, with the reason, where one of them is damaged.
+    A rule may also have `NEEDS`, a tuple of `Input`. It is skipped, with the reason, if any of them is damaged.
     """
 
     CODE: str
@@ -63,40 +63,40 @@ class Rule(Protocol):
     __doc__: str | None
 
     def look(self, tables: TableSet) -> Iterable[Draft]:
-        """Look for the pattern."""
+        """Yield a draft for each occurrence of the pattern."""
         ...
 
 
 GROUP = "usp_prof.rules"
-"""Entry points of this group are rules of one's own: modules with `CODE`, `TITLE`, a docstring and `look`."""
+"""Entry point group of third-party rules: modules with `CODE`, `TITLE`, a docstring and `look`."""
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """Return all rules: ours in the order of their list, then those of others by name."""
-    return (*(_ours(name) for name in NAMES), *(point.load() for point in others()))
+    """Return all rules: built-in ones in the order of their list, then third-party ones by name."""
+    return (*(_built_in(name) for name in NAMES), *(point.load() for point in others()))
 
 
-def _ours(name: str) -> Rule:
+def _built_in(name: str) -> Rule:
     module, _, rule_class = name.partition(".")
     rule: Rule = getattr(import_module(f"usp_prof.findings.rules.{module}"), rule_class)
     return rule
 
 
 def others() -> list[EntryPoint]:
-    """List the rules of others, by name, none of them loaded."""
+    """Return the entry points of third-party rules, sorted by name, without loading them."""
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
 def rule(code: str) -> Rule:
     """Return one rule by its code."""
-    known = {known_rule.CODE: known_rule for known_rule in all_rules()}
-    if code not in known:
-        raise unknown_name("finding", code, known)
-    return known[code]
+    rule_of_code = {candidate.CODE: candidate for candidate in all_rules()}
+    if code not in rule_of_code:
+        raise unknown_name("finding", code, rule_of_code)
+    return rule_of_code[code]
 
 
 UNLINKED = 0.1
-"""Of device work without a known launch: beyond this share nothing is said of launches."""
+"""Launches are not analyzed if more than this share of device work has no known launch."""
 
 
 class Input(StrEnum):
@@ -114,11 +114,11 @@ DAMAGES: tuple[str, ...] = (
     "ranks_left_out", "lost_device_work", "device_ends_early", "calls_missing", "sequence_gaps", "identical_ranks",
     "steps_missing",
 )  # fmt: skip
-"""Health that means that events or ranks are not there: a rank then seems to do less than its peers, or has none."""
+"""Health codes for missing events or ranks, with which a rank seems to do less work or has no peers."""
 
 
 def damage(tables: TableSet, wanted: Iterable[Input]) -> str:
-    """Return a sentence on the first damaged or missing input, or an empty text."""
+    """Return a description of the first damaged or missing input, or an empty string."""
     for needed in wanted:
         if fault := _CHECKS[needed](tables):
             return f"needs {needed}: {fault}"
@@ -155,8 +155,8 @@ def _shapeless(tables: TableSet) -> str:
 
 
 def _memoryless(tables: TableSet) -> str:
-    known = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
-    return "" if known else "none were recorded: profile_memory=True"
+    has_events = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
+    return "" if has_events else "none were recorded: profile_memory=True"
 
 
 def _sentence(row: HealthRow) -> str:
@@ -173,14 +173,14 @@ _CHECKS: dict[Input, Callable[[TableSet], str]] = {
 }
 
 
-# Rules that were skipped: a row of health for each reason, and all of them in a sentence.
+# Skipped rules: one health row per reason, and a summary sentence.
 
 SKIPPED = "rules_skipped"
 _CAUSE = re.compile(r"[^:;(]*")
 
 
 def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
-    """Return which rules were skipped, given each one's reason."""
+    """Return health rows on skipped rules, given the reason of each rule."""
     alike: dict[str, list[str]] = {}
     for rule, reason in reasons.items():
         alike.setdefault(reason, []).append(rule)
@@ -191,7 +191,7 @@ def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
 
 
 def skipped_sentence(health: Iterable[HealthRow]) -> str:
-    """Return how many rules were skipped and why, and the ranks that findings cover if not all."""
+    """Return how many rules were skipped and why, and which ranks the findings cover if not all."""
     rows = tuple(health)
     skipped = sorted((row for row in rows if row.code == SKIPPED), key=lambda row: -row.count)
     why = [f"{row.count} ({_cause(row)})" for row in skipped]
@@ -201,5 +201,5 @@ def skipped_sentence(health: Iterable[HealthRow]) -> str:
 
 
 def _cause(row: HealthRow) -> str:
-    """Return the first clause of what a row says."""
+    """Return the first clause of a row's detail."""
     return _CAUSE.match(row.detail)[0].strip()  # type: ignore[index]

@@ -43,12 +43,12 @@ def kept_form(tables: TableSet, selection: Selection) -> str:
 
 
 def write_kept(findings: Found, folder: Path) -> None:
-    """Keep findings in a folder."""
+    """Write findings to a folder."""
     (folder / FILE).write_bytes(msgspec.msgpack.encode(findings, enc_hook=_plain))
 
 
 def read_kept(folder: Path) -> Found:
-    """Read findings back."""
+    """Read findings from a folder."""
     try:
         return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Found)
     except (OSError, msgspec.DecodeError) as error:
@@ -71,18 +71,18 @@ def find_all(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
     searched: list[Found] = []
 
     def write(folder: Path) -> None:
-        if not searched:  # else the store could not be written to, and a folder that goes with the run is tried
+        if not searched:  # a second call means that the store was not writable, and a temporary folder is tried
             searched.append(_searched(tables, selection))
         write_kept(searched[0], folder)
 
     try:
         return read_kept(tables.kept.derived(form, write))
-    except OSError:  # nothing can be kept: neither the store nor a temporary folder takes anything
+    except OSError:  # neither the store nor a temporary folder is writable
         return searched[0] if searched else _searched(tables, selection)
 
 
 def _searched(tables: TableSet, selection: Selection) -> Found:
-    from usp_prof.findings.search import search  # noqa: PLC0415 - the replay and all edits come with it
+    from usp_prof.findings.search import search  # noqa: PLC0415 - it loads the replay and all edits
     from usp_prof.replay.representatives import representatives  # noqa: PLC0415 - so does this
 
     replayed = representatives(tables, selection.ranks or ())
@@ -100,8 +100,8 @@ def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:
-    """Return the findings, most important first: what is wrong before what could be chosen otherwise, then by gain.
+    """Return the findings, most important first (see `search` for the order).
 
-    A change that would take the cost of narrower findings away as well comes by what it adds to them.
+    A change that also removes the cost of narrower findings is ranked by what it adds to them.
     """
     return list(found_in(tables, selection).findings)

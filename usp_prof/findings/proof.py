@@ -1,6 +1,6 @@
-"""Proof of a finding: where in the timeline it weighs most, and a SELECT whose first rows name the culprit.
+"""Proof of a finding: its most significant place in the timeline, and a SELECT whose first rows show the cause.
 
-`usp-prof query` takes the SELECT as it is.
+The SELECT can be passed to `usp-prof query` unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:
-    """Return rank, step, begin and end of the node that lasts (or weighs) most; times are on the common clock."""
+    """Return rank, step, start and end of the longest (or heaviest) node, with times on the common clock."""
     place = np.flatnonzero(rows & (graph.nodes.step >= 0))
     if not len(place):
         return EMPTY
@@ -26,7 +26,7 @@ def longest(graph: Graph, rows: Flags, weight: Ints | None = None) -> PlainMap:
 
 
 def spot(graph: Graph, row: int, start: int, end: int) -> PlainMap:
-    """Return a node's rank and step, with a time range of one's own."""
+    """Return a node's rank and step, with the given time range."""
     return {
         "at_rank": int(graph.nodes.rank[row]),
         "at_step": int(graph.nodes.step[row]),
@@ -36,7 +36,7 @@ def spot(graph: Graph, row: int, start: int, end: int) -> PlainMap:
 
 
 def slowest_step(graph: Graph, rows: Flags) -> PlainMap:
-    """Return the rank and step in which these nodes last longest together, from the first begin to the last end."""
+    """Return the rank and step with the largest total of these nodes, from their first start to their last end."""
     place = np.flatnonzero(rows & (graph.nodes.step >= 0))
     if not len(place):
         return EMPTY
@@ -49,29 +49,29 @@ def slowest_step(graph: Graph, rows: Flags) -> PlainMap:
     return {"at_rank": int(distinct[0, most]), "at_step": int(distinct[1, most]), "start_ns": start, "end_ns": end}
 
 
-# Proof of a finding: a SELECT over the run's tables whose first rows name the culprit, as `usp-prof query` takes it.
+# SELECT statements for `usp-prof query`, whose first rows show the cause of a finding.
 #
-# Rows of a few nodes are named by rank and event, so that the SELECT gives exactly what the rule saw:
+# Rows of single nodes are selected by rank and event, so that the SELECT returns exactly the events that the rule used:
 #         SELECT * FROM launches WHERE (rank, event) IN ((2, 4711), (2, 5230)) ORDER BY rank, start_ns
 
 MOST = 10
-"""Rows that prove a finding; a reader asks for more himself."""
+"""Maximum number of rows in a proof."""
 
 
 def heaviest(graph: Graph, rows: Flags, weight: Ints | None = None) -> str:
-    """Select the marked nodes that last (or weigh) most: the host's calls, or what ran on the device."""
+    """Return a SELECT of the longest (or heaviest) marked nodes: host calls or device activities."""
     weights = graph.nodes.duration if weight is None else weight
     place = np.flatnonzero(rows & graph.measured)
     if not len(place) or graph.nodes.event is None:
         return ""
     place, table = _heaviest_of_a_table(graph, place, weights)
     pairs = zip(graph.nodes.rank[place].tolist(), graph.nodes.event[place].tolist(), strict=True)
-    listed = ", ".join(f"({rank}, {event})" for rank, event in sorted(set(pairs)))
-    return f"SELECT * FROM {table} WHERE (rank, event) IN ({listed}) ORDER BY dur_ns DESC"
+    keys = ", ".join(f"({rank}, {event})" for rank, event in sorted(set(pairs)))
+    return f"SELECT * FROM {table} WHERE (rank, event) IN ({keys}) ORDER BY dur_ns DESC"
 
 
 def gaps_before(graph: Graph, nodes: Ints, gap_ns: Ints) -> str:
-    """Select the longest gaps before these nodes, and what ran next; `gap_ns` has an entry for each node of the graph.
+    """Return a SELECT of the longest gaps before these nodes; `gap_ns` has one entry per node of the graph.
 
     No table contains gaps, so the SELECT returns the length with the event that ends the gap.
     """
@@ -80,22 +80,22 @@ def gaps_before(graph: Graph, nodes: Ints, gap_ns: Ints) -> str:
         return ""
     place, table = _heaviest_of_a_table(graph, place, gap_ns)
     rank, event, gap = (column[place].tolist() for column in (graph.nodes.rank, graph.nodes.event, gap_ns))
-    listed = ", ".join(map(str, zip(rank, event, gap, strict=True)))
+    values = ", ".join(map(str, zip(rank, event, gap, strict=True)))
     return (
         f"SELECT rank, step, start_ns - gap_ns AS start_ns, gap_ns AS dur_ns, name AS next_name FROM {table} "
-        f"JOIN (VALUES {listed}) AS gaps(rank, event, gap_ns) USING (rank, event) ORDER BY dur_ns DESC, rank, start_ns"
+        f"JOIN (VALUES {values}) AS gaps(rank, event, gap_ns) USING (rank, event) ORDER BY dur_ns DESC, rank, start_ns"
     )
 
 
 def _heaviest_of_a_table(graph: Graph, place: Ints, weights: Ints) -> tuple[Ints, str]:
-    """Sort nodes by weight and keep those of the heaviest node's table; two tables hold nodes."""
+    """Return nodes of the heaviest node's table, sorted by weight, and the name of the table."""
     place = place[np.argsort(-weights[place], kind="stable")]
     of_host = graph.nodes.of_host[place]
     return place[of_host == of_host[0]][:MOST], "launches" if of_host[0] else "activities"
 
 
 def largest(table: str, where: str, by: str) -> str:
-    """Select the rows of a table that are largest in a column."""
+    """Return a SELECT of the table rows with the largest values of a column."""
     return f"SELECT * FROM {table} WHERE {where} ORDER BY {by} DESC LIMIT {MOST}"
 
 
@@ -103,10 +103,10 @@ COMPUTE_BY_RANK = (
     "SELECT rank, step, sum(dur_ns) AS compute_ns FROM activities "
     "WHERE kind = 'compute' AND step >= 0 GROUP BY rank, step ORDER BY compute_ns DESC, rank, step"
 )
-"""What each rank computes in each step, longest first."""
+"""SELECT of the compute time per rank and step, longest first."""
 
 
 def equals(column: str, value: str) -> str:
-    """Write a condition on a text column."""
+    """Return an SQL condition on a text column."""
     quoted = value.replace("'", "''")
     return f"\"{column}\" = '{quoted}'"

@@ -1,7 +1,7 @@
-"""Search for findings: rules look, the engine replays their edits and puts them in order.
+"""Search for findings: runs all rules, replays their edits and ranks the results.
 
-Gains overlap, so they are never added: each finding also has the gain of all findings up to it, replayed together.
-An edit that cannot join those before it is left out of that sum.
+Gains overlap, so they are never added. Instead, each finding has a cumulative gain from a replay with all findings up
+to it. An edit that cannot be combined with those before it is left out of the cumulative gain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Largest gain of each edit with all before it, and by index why an edit was excluded: it adds nothing.
+    """Cumulative gain of each edit with all edits before it, and by index the reason why an edit was excluded.
 
     The gains never decrease: an edit that makes the step longer together with the others is not applied with them.
     """
@@ -44,35 +44,35 @@ class Together:
 
 
 def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
-    """Replay the edits one after the other; `first` is the gain of the first alone, which is known by now."""
+    """Return the cumulative gains of the edits; `first` is the known gain of the first edit alone."""
     if len(edits) < 2:
         return Together(tuple(first for _ in edits), {})
     made, gains = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
     for place, edit in enumerate(edits[1:], start=1):
         try:
-            joined = made.then(tables, edit)
-            gain = gain_of(tables, joined, least=inf)
+            combined = made.then(tables, edit)
+            gain = gain_of(tables, combined, least=inf)
         except UspProfError as error:
             left_out[place] = error.message
             gains.append(gains[-1])
         else:
-            made = joined
+            made = combined
             gains.append(max(gains[-1], gain.gain_fraction))
     return Together(tuple(gains), left_out)
 
 
 CRITICAL_GAIN = 0.1
-"""What must be certain of a gain, in fractions of the step, for a finding to be critical."""
+"""Minimum certain gain of a critical finding, as a fraction of the step."""
 
 
 FIRST_GAIN = 0.02
-"""A finding that may save less than this of the step comes after those that save more for certain."""
+"""Findings with a smaller certain gain, as a fraction of the step, are sorted after those with a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A draft of a rule, and what its change gains."""
+    """A draft of a rule, and the gain of its change."""
 
     rule: Rule
     draft: Draft
@@ -80,7 +80,7 @@ class Judged:
 
     @property
     def certain(self) -> float:
-        """What is certain of the gain: less its error. Not above 0: within the noise."""
+        """Certain gain: the gain minus its error; 0 or less means within the noise."""
         return self.gain.gain_fraction - self.gain.error_fraction
 
 
@@ -97,12 +97,14 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     skipped: dict[str, str] = {}
     drafts = _drafts(tables, skipped)
     judged = _in_order(_judged(tables, drafts, selection, doubt, skipped))
-    joined = together(
+    cumulative = together(
         tables, [judgement.draft.edit for judgement in judged], judged[0].gain.gain_fraction if judged else 0.0
     )
-    findings = with_causes([_finding(judgement, gain) for judgement, gain in zip(judged, joined.gains, strict=True)])
+    findings = with_causes(
+        [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)]
+    )
     notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables)
-    notes += [_apart(judged[place].rule.CODE, reason) for place, reason in joined.left_out.items()]
+    notes += [_apart(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
     ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
@@ -129,7 +131,7 @@ def _recording_notes(tables: TableSet) -> list[HealthRow]:
 
 
 def _clock_notes(tables: TableSet) -> list[HealthRow]:
-    """Report by how much the timestamps of hosts and devices contradict launches, syncs and collectives."""
+    """Return a health row on timestamps of hosts and devices that contradict launches, syncs and collectives."""
     clocks = rank_clocks(tables)
     largest = {rank: max(abs(clocks.host_ns.get(rank, 0)), abs(clocks.device_ns.get(rank, 0))) for rank in tables.ranks}
     moved = [rank for rank, offset in largest.items() if offset]
@@ -143,7 +145,7 @@ def _clock_notes(tables: TableSet) -> list[HealthRow]:
 
 
 def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft]]:
-    """Ask every rule; why one could not look is added to `skipped`, by its code."""
+    """Return the drafts of all rules; reasons of skipped rules are added to `skipped` by code."""
     drafts: list[tuple[Rule, Draft]] = []
     for rule in all_rules():
         if reason := damage(tables, getattr(rule, "NEEDS", ())):
@@ -151,7 +153,7 @@ def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft
             continue
         try:
             for draft in rule.look(tables):
-                drafts.append((rule, draft))  # noqa: PERF401 - those before an error count
+                drafts.append((rule, draft))  # noqa: PERF401 - drafts before an error are kept
         except UspProfError as error:
             skipped[rule.CODE] = error.message
     return drafts
@@ -160,7 +162,7 @@ def _drafts(tables: TableSet, skipped: dict[str, str]) -> list[tuple[Rule, Draft
 def _judged(
     tables: TableSet, drafts: Sequence[tuple[Rule, Draft]], selection: Selection, doubt: float, skipped: dict[str, str]
 ) -> list[Judged]:
-    """Replay each draft's edit alone; a rule whose edit cannot be made is added to `skipped` and asked no further."""
+    """Return drafts with the gain of each replayed alone; rules with an impossible edit are added to `skipped`."""
     judged: list[Judged] = []
     refused: set[str] = set()
     for rule, draft in drafts:
@@ -178,28 +180,29 @@ def _judged(
 
 
 def _in_order(judged: Sequence[Judged]) -> list[Judged]:
-    """Put what is wrong before what could be chosen otherwise, and what is within the noise last.
+    """Return findings sorted: certain gains of at least FIRST_GAIN, then smaller ones, then those within the noise.
 
-    Among these, findings come by what is certain of their gain. One that covers others comes by what it adds to those
-    of the same place.
+    Within each of these, problems come before alternative choices, then the largest certain gain first. A finding that
+    covers others is ranked by what it adds to those with the same location.
     """
 
-    def adds(one: Judged) -> float:
-        place, codes = one.draft.where, one.draft.covers
+    def adds(candidate: Judged) -> float:
+        place, codes = candidate.draft.where, candidate.draft.covers
         covered = [
             other.certain for other in judged if other.rule.CODE in codes and same_place(place, other.draft.where)
         ]
-        return one.certain - max([0.0, *covered])
+        return candidate.certain - max([0.0, *covered])
 
-    def key(one: Judged) -> tuple[bool, bool, bool, float, str, str]:
-        is_small = one.certain < FIRST_GAIN
-        return one.certain <= 0, is_small, one.draft.opportunity, -adds(one), one.rule.CODE, str(one.draft.edit)
+    def key(candidate: Judged) -> tuple[bool, bool, bool, float, str, str]:
+        certain, draft = candidate.certain, candidate.draft
+        is_small = certain < FIRST_GAIN
+        return certain <= 0, is_small, draft.opportunity, -adds(candidate), candidate.rule.CODE, str(draft.edit)
 
     return sorted(judged, key=key)
 
 
 def _as_known(draft: Draft, gain: Gain, doubt: float) -> Gain:
-    """Doubt a gain as its rule does: where a rule says by how much its edit speeds something up, that is a model."""
+    """Return the gain with the basis and error of its rule; a speedup factor set by the rule is a model."""
     gain = replace(gain, error_fraction=gain.error_fraction + doubt)
     if draft.basis is None:
         return gain

@@ -1,4 +1,4 @@
-"""Slow axes: whole axes whose messages take longer than over gigabit Ethernet; they have no peers to be held to."""
+"""Slow axes: axes whose messages take longer than over gigabit Ethernet, since entire axes have no peers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ETHERNET = 0.125
 """Bytes per nanosecond of gigabit Ethernet; no cluster uses less on purpose."""
 SLOWER_THAN_ETHERNET = 1.5
 SLOWER_THAN_OTHERS = 4.0
-"""Limit for small messages, compared with others of the run: on busy hosts latency may double."""
+"""Limit for small messages, compared with other messages of the run: on busy hosts latency may double."""
 LATENCY_BYTES = 65_536
 """The time of smaller messages is mainly latency."""
 FEWEST_CALLS = 4
 
 
 def slow_axes(tables: TableSet) -> Iterable[Draft]:
-    """Compare each axis with gigabit Ethernet, without the latency of the run's other groups."""
+    """Yield a draft for each axis that is slower than gigabit Ethernet plus the latency of the run's other groups."""
     rows = calls.of(tables).columns()
     timed = (rows["transfer_ns"] > 0) & (rows["bytes"] > 0)
     for axis in sorted({str(name) for name in rows.codes("axis")[1]} - {Axis.UNKNOWN, Axis.WORLD}):
@@ -44,7 +44,7 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
         ethernet_ns = _ethernet_ns(rows, timed, on_axis, is_latency=is_latency)
         of_messages = _of_best_group(rows.codes("group")[0][on_axis], rows["transfer_ns"][on_axis] / ethernet_ns)
         of_steps = _of_busy_link(rows, on_axis, ethernet_ns)
-        # Each message tells; where too many are quick, as those behind the first of a burst are, the step does.
+        # Messages are compared individually, and per step because later messages of a burst are fast.
         are_slow = of_messages >= (SLOWER_THAN_OTHERS if is_latency else SLOWER_THAN_ETHERNET)
         if are_slow or of_steps >= SLOWER_THAN_OTHERS:
             ratio = of_messages if are_slow else of_steps
@@ -67,11 +67,11 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
 def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: bool) -> Floats:
     """Return how long an axis' calls would take over gigabit Ethernet, with the latency of the run's other collectives.
 
-    Where latency is all that an axis is judged by, it is what the others ordinarily have, not what they have at best.
+    If an axis has only small messages, the latency is the median of the other collectives, not their best quarter.
     """
-    others = timed & ~on_axis & (rows["bytes"] <= LATENCY_BYTES) & ~rows.matches("matched_by", "p2p")
-    transfer_ns = rows["transfer_ns"][others if others.any() else on_axis]
-    latency_ns = float(np.median(transfer_ns)) if is_latency and others.any() else _undisturbed(transfer_ns)
+    elsewhere = timed & ~on_axis & (rows["bytes"] <= LATENCY_BYTES) & ~rows.matches("matched_by", "p2p")
+    transfer_ns = rows["transfer_ns"][elsewhere if elsewhere.any() else on_axis]
+    latency_ns = float(np.median(transfer_ns)) if is_latency and elsewhere.any() else _undisturbed(transfer_ns)
     op, ops = rows.codes("op")
     pairs = zip(op[on_axis].tolist(), rows["group_size"][on_axis].tolist(), strict=True)
     crossings = np.array([collectives.bus_factor(ops[code], size) for code, size in pairs])
@@ -79,12 +79,12 @@ def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: boo
 
 
 def _of_best_group(group: Ints, slowness: Floats) -> float:
-    """Return the best group's best quarter: the axis without contention."""
+    """Return the lower quartile of the best group, which is the axis without contention."""
     return min(_undisturbed(slowness[group == code]) for code in np.unique(group).tolist())
 
 
 def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
-    """Compare how long an axis' link is busy in a step with what the step's messages would take one after another.
+    """Return the busy time of an axis' link per step, relative to sequential messages over gigabit Ethernet.
 
     A library sends a few messages at a time. In a burst, the first messages wait for the link and the last ones wait
     for the first, then pass quickly. Single calls are misleading; the time with any message in flight is not:
@@ -93,13 +93,13 @@ def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
         message 2   |========|              8 ms
         message 3             ||            under 1 ms
         message 4             ||            under 1 ms
-        link busy   |=========|             9 ms, where four messages of half a millisecond would take 2
+        link busy   |=========|             9 ms, although four messages of 0.5 ms would take 2 ms
     """
     inside = (rows["step"][on_axis] >= 0) & ~rows.matches("matched_by", "p2p")[on_axis]
     group, step = rows.codes("group")[0][on_axis][inside], rows["step"][on_axis][inside]
     if not len(group):
         return 0.0
-    # One place for each group and step.
+    # One code per group and step.
     place = group_codes(group, step)
     owner, begin, end = union_by(place, rows["last_ns"][on_axis][inside], rows["end_ns"][on_axis][inside])
     busy_ns = np.bincount(owner, end - begin, minlength=int(place.max()) + 1)
@@ -108,9 +108,9 @@ def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
 
 
 def _undisturbed(values: Floats | Ints) -> float:
-    """Return the best quarter: what calls take when nothing disturbs.
+    """Return the lower quartile: the time of calls without disturbance.
 
-    Often an axis has many calls and the others one a step. Of few values the plain quantile lies too far up (between
-    the first two of three), so that a busy host would hide a slow axis; Weibull's is right on average for any number.
+    Often an axis has many calls and the others only one per step. For few values the default quantile is too high
+    (between the first two of three values), so a busy host would hide a slow axis. Weibull's quantile is unbiased.
     """
     return float(np.quantile(values, 0.25, method="weibull"))
