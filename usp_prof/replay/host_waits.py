@@ -63,7 +63,7 @@ class HostWaits:
     call: Ints
     """By awaited work: the call that waits for it, as a row of the arrays above."""
     at_start: Flags
-    """By awaited work: the call waits until it begins, not until it ends."""
+    """By awaited work: whether the call waits for its start instead of its end."""
 
     def ended(self, nodes: RankNodes) -> Ints:
         """Return for each call when the last work it waited for had ended; NEVER if there was none."""

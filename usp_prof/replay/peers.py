@@ -159,7 +159,7 @@ class LinkSlowness:
     group: str
     axis: str
     ratio: float
-    """Mean transfer time relative to the other groups, weighted by transfer time."""
+    """Mean ratio of its transfer times to those of the other groups, weighted by transfer time."""
     calls: int
     extra_ns: int
     """Total extra time of its transfers."""

@@ -58,7 +58,7 @@ class StepTimes:
 
 
 def step_times(tables: TableSet, graph: Graph, timeline: Timeline) -> StepTimes:
-    """Return the step times of a timeline, for the steps of each rank that has device work."""
+    """Return the step times of a timeline, for each rank that has work in the graph."""
     of_ranks = [
         (
             np.full(len(step), rank),

@@ -62,7 +62,7 @@ def unchanged(layout: Layout, edit: Edit) -> Layout:  # noqa: ARG001 - common si
 WHERE = ("axis", "op")
 """Keys that select calls; without them, an edit applies to all calls."""
 MODEL_DOUBT = 0.1
-"""Share of a modeled change that may not materialize, in addition to the model's own error."""
+"""Minimum error of a modeled change, as the share of it that may not materialize."""
 
 
 class Again(StrEnum):
