@@ -205,6 +205,8 @@ def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints
     waited for it.
     """
     by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
+    if not len(by_end):
+        return np.full(len(back), -1)
     place = np.searchsorted(nodes.end[by_end], nodes.start[back], side="right") - 1
     for _ in range(_SEEMINGLY_EARLY):
         is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
