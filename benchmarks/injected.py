@@ -4,7 +4,7 @@
     python benchmarks/injected.py FOLDER --page docs/accuracy.md
 
 Each run gets a host pause, a late input, a slower host or slower kernels on one rank, in five sizes, through the
-simulator of `tests/injection.py`, which shares nothing with the replay. Repairing the rank must give the original run
+simulator of `tests/injection.py`, which shares no code with the replay. Repairing the rank must give the original run
 back. Bars: error 3 points of the step in the median and 8 at worst, the stated error holds in 9 of 10 cases, and the
 first finding that names a rank names the slow one in 95%. Cases in which the delay costs less than 2% are left out.
 """
