@@ -138,7 +138,7 @@ def test_known_devices_and_models_are_listed(capsys: pytest.CaptureFixture[str])
 def test_plans_from_a_recorded_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["plan", str(TRACES / "recorded-1f1b"), "--cache-dir", str(tmp_path)]
     assert main(words) == 0
-    assert "of the recorded run itself" in capsys.readouterr().out
+    assert "the prediction of the recorded step is off by" in capsys.readouterr().out
 
 
 def test_nothing_fits(model: str, capsys: pytest.CaptureFixture[str]) -> None:

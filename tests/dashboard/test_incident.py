@@ -70,7 +70,7 @@ def test_three_crops_show_culprit_victims_and_cause(story: tuple[Section, ...]) 
 
 def test_nobody_is_a_culprit_where_the_finding_names_nobody(story: tuple[Section, ...], cause: Cause) -> None:
     unnamed = replace(cause, finding=replace(cause.finding, where={"axis": "dp"}))
-    assert "The culprit" in [section.title for section in story]
+    assert "Rank at fault" in [section.title for section in story]
     assert [section.title for section in told_of(unnamed)][1:2] == ["Most visible place"]
 
 

@@ -29,6 +29,6 @@ def test_a_lesson_shows_its_pictures_and_opens_its_runs_in_compare(visit: Visit)
 def test_a_lesson_is_chosen_and_the_address_keeps_it(visit: Visit) -> None:
     visit.go("learn?lesson=zero")
     assert visit.page.wait_for_function(PICTURES).json_value() == 4
-    visit.page.wait_for_selector("text=None of its runs is open here")
+    visit.page.wait_for_selector("text=No run of this lesson is open")
     assert visit.page.locator("th").count() > 4
     visit.check()

@@ -320,7 +320,7 @@ def test_a_group_is_named_by_its_ranks(group: str, said: str) -> None:
 def test_what_is_wrong_with_many_ranks_is_said_once() -> None:
     app = AppTest.from_string(HEALTH, default_timeout=120).run()
     assert [caption.value.replace("\\", "") for caption in app.caption] == [
-        "▲ ranks 0-2, 7: no clock", "▲ rank 3: another", "○ of no rank", "and 2 more under Health",
+        "▲ ranks 0-2, 7: no clock", "▲ rank 3: another", "○ of no rank", "2 more under Health",
     ]  # fmt: skip
 
 

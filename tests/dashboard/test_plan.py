@@ -42,7 +42,7 @@ def test_a_plan_is_predicted_and_told_how_to_start() -> None:
     app = drawn("plan")
     assert [metric.label for metric in app.metric] == ["step", "tokens/s", "MFU (palm)", "bubble", "memory"]
     assert app.code[0].value.startswith("torchrun --nproc-per-node 4 trainer/run.py")
-    assert "the recorded run itself is predicted with an error of" in app.caption[0].value
+    assert "the prediction of the recorded run is off by" in app.caption[0].value
 
 
 def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
@@ -55,7 +55,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         assert place > 0
         assert refusal == "experts with tp need sequence parallelism"
         said = plan.verdict(learnt, plans, "usp-prof")
-        assert f"and usp-prof can start: {plans.best[place].configuration}: " in said
+        assert f"and usp-prof can start is {plans.best[place].configuration}: " in said
         assert said.endswith(f"It cannot start the {place} faster plans (the fastest: {refusal}).")
         assert plan.points(plans, learnt, place).named == place
         app = drawn("plan")
@@ -146,7 +146,7 @@ def test_a_planner_that_misses_its_own_run_shows_the_order_alone() -> None:
     wrong = dataclasses.replace(learnt, measured_step_ns=learnt.measured_step_ns * 2)
     plans = data.ask_plans(recorded_question(learnt)).result()
     page = written(Answer(0, "plan", "Plan", "", lambda: plan.sections(wrong, plans, plans.best[0], "megatron")))
-    assert "No predicted length can be trusted" in page
+    assert "Predicted times cannot be trusted" in page
     assert "tokens/s" not in page
     assert plan.is_doubtful(plans.question, wrong)
     assert not plan.is_doubtful(plans.question, learnt)

@@ -314,7 +314,7 @@ def _wrong_peak(tables: TableSet, work: KernelsResult, trace: Traced | None, kin
         return []
     detail = (
         f"matrix products run at {trace.product_rate / 1e12:.3g} TFLOP/s, above the peak of {bound / 1e12:.3g} TFLOP/s"
-        f" ({kind or 'precision unknown'}, {roof.source}); give --device, or run.assume(peak_flops=...)"
+        f" ({kind or 'precision unknown'}, {roof.source}); set --device or run.assume(device=...)"
     )
     return [HealthRow("peak_contradicted", Severity.ERROR, detail=detail)]
 
