@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SIZES = (256, 512, 1024, 2048)
 _SECONDS_PER_SIZE = 0.2
 _UNDISTURBED_SHARE = 0.9
-"""Share of the cores' time that the products get on an idle machine: 0.99 on 2 cores, 0.43 beside two busy processes."""
+"""Share of the cores' time; the products get 0.99 of 2 idle cores, and 0.43 beside two busy processes."""
 _FOLDER_VARIABLE = "USP_PROF_CACHE"
 
 
@@ -89,7 +89,7 @@ def _rate(size: int, dtype: torch.dtype) -> float:
 
 
 def _read(place: Path) -> tuple[float, bool]:
-    """Return the stored FLOP per second and whether they were measured undisturbed; 0 where nothing usable is stored."""
+    """Return the stored FLOP per second (0: nothing usable is stored) and whether they were measured undisturbed."""
     try:
         stored = json.loads(place.read_text())
         flops, is_final = float(stored["flops"]), stored["undisturbed"] is True
