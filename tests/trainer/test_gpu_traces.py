@@ -60,9 +60,6 @@ def attention_tflop() -> float:
     return (2 + 5) * 2 * 4 * 4 * 16 * 2048**2 * 128 / 1e12
 
 
-@pytest.mark.xfail(
-    reason="the first recorded step counts now: it is longer, as the profiler starts, and the timed steps are not"
-)
 def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None:
     """What a repair is worth was timed without a profiler, which makes these steps up to a fifth longer."""
     unrecorded, gains, errors = {}, {}, {}
@@ -74,8 +71,9 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
         gains[name] = {finding.code: finding.gain_fraction for finding in found}
         errors[name] = {finding.code: finding.error_fraction for finding in found}
     without_waits = 1 - unrecorded["logged-rarely"] / unrecorded["logged-each-step"]
-    assert gains["logged-each-step"]["blocking-sync"] == pytest.approx(
-        without_waits, abs=errors["logged-each-step"]["blocking-sync"]
+    # Reading the loss copies it to pageable memory, for which the host waits.
+    assert gains["logged-each-step"]["blocking-copies"] == pytest.approx(
+        without_waits, abs=errors["logged-each-step"]["blocking-copies"]
     )
     (saved,) = [
         finding.saved_ns for finding in find(read("late-input", tmp_path).tables) if finding.code == "late-input"
@@ -90,7 +88,7 @@ def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None
     ("name", "bounds"),
     [
         ("logged-each-step", (0.02, 0.06)),
-        pytest.param("late-input", (0.15, 0.2), marks=pytest.mark.xfail(reason="as above: the first step counts now")),
+        ("late-input", (0.25, 0.3)),  # the profiler's start is in the first of two whole steps
     ],
 )
 def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float], tmp_path: Path) -> None:
@@ -101,9 +99,6 @@ def test_health_says_what_recording_costs(name: str, bounds: tuple[float, float]
     assert "recording_cost" in {row.code for row in found_in(run.tables).skipped}
 
 
-@pytest.mark.xfail(
-    reason="the first recorded step counts now: it is longer, as the profiler starts, and the timed steps are not"
-)
 def test_a_run_that_does_not_tell_has_the_cost_in_its_errors(tmp_path: Path) -> None:
     """The same late input, without what the recorder timed: 14% may be 33%, and that is said."""
     shutil.copytree(TRACES / "gpu-late-input", tmp_path / "run")

@@ -16,7 +16,7 @@ from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predicted_tables import retimed
-from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_launches
+from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Outcome:
     rescheduled: Rescheduled | None
     recording: RecordingCost
     device_ns: Callable[[], float]
-    """Returns the step after the edits if the device waited for no launch, from a separate, memoized replay."""
+    """Returns the step after the edits if the device never waited for the host, from a separate, memoized replay."""
 
     @property
     def is_free_of_recording(self) -> bool:
@@ -208,7 +208,7 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
         now,
         other,
         recording_cost(tables),
-        cache(lambda: without_launches(tables, made.graph, made.layout) - saved_ns),
+        cache(lambda: without_host(tables, made.graph, made.layout) - saved_ns),
     )
 
 
