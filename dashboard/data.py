@@ -1,19 +1,23 @@
-"""Runs and what was computed from them: the only functions of the dashboard that keep anything, for all sessions.
+"""Runs and memoized results, shared by all sessions.
 
-Runs are those named when the dashboard was started, and are asked for by number: no page or route takes a path.
-Each answer comes as a future, so that a page can show how far it is; the functions without `ask_` wait for it.
+The served runs are fixed when the dashboard starts. Pages and routes name a run by its key, which holds its name and a
+hash of its contents, and never by a path. Inside the process a run is known by its place in `runs()`. The `ask_`
+functions return a future, so that a page can show progress; the others wait for the result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from .drawings import Drawings, drawings_form, read_drawings, write_drawings
 from .engine import (
@@ -39,6 +43,7 @@ from .engine import (
     replayed_ranks,
     reschedule,
     search_plans,
+    stamp_of,
     stored_document,
 )
 from .timeline import overlays, store
@@ -46,10 +51,10 @@ from .work import T, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from concurrent.futures import Future
 
-    from .engine import Document, Edit, Measured, Selection
+    from .engine import Document, Edit, Location, Measured, Selection
     from .timeline.store import TimelineStore
+    from .work import Result
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
 RANKS_VARIABLE = "USP_PROF_DASHBOARD_RANKS"
@@ -66,60 +71,128 @@ def paths() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedRun:
-    """A run that the dashboard offers: where it lies, which of several there it is, and what it is called."""
+class ServedRun:
+    """A served run: its path, its name among several runs in that path, its display name, its trace files."""
 
     path: str
     run: str | None
     name: str
+    files: tuple[Location, ...]
+    stamps: tuple[tuple[int, int], ...]
+    """Size and modification time of each local file when it was listed; (-1, -1): no local file."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the trace files."""
+        return sum(size for size, _ in self.stamps)
 
 
-def runs() -> tuple[NamedRun, ...]:
-    """Return the runs under the paths that were named; where several lie under one, the newest first."""
+def runs() -> tuple[ServedRun, ...]:
+    """Return the runs under the named paths; several under one path come newest first."""
     return _runs(paths())
 
 
 @lru_cache(maxsize=4)
-def _runs(named: tuple[str, ...]) -> tuple[NamedRun, ...]:
-    found: list[NamedRun] = []
+def _runs(named: tuple[str, ...]) -> tuple[ServedRun, ...]:
+    served: list[ServedRun] = []
     for path in named:
         folder = Path(path).name or path
         try:
-            there = [run.name for run in discover(path).runs]
-        except UspProfError:  # told where the run is opened
-            there = []
-        several = [NamedRun(path, run, f"{folder}: {run}") for run in there] if len(there) > 1 else []
-        found += several or [NamedRun(path, None, folder)]
-    return tuple(found)
+            discovery = discover(path)
+        except UspProfError:  # reported when the run is opened
+            served.append(ServedRun(path, None, folder, (), ()))
+            continue
+        is_name_of_run = discovery.runs[0].name == Path(path).name and not discovery.path.exists()
+        listed = discovery.runs[:1] if is_name_of_run else discovery.runs
+        for run in listed:
+            files = tuple(file.path for file in run.files)
+            run_name, shown_name = (run.name, f"{folder}: {run.name}") if len(listed) > 1 else (None, folder)
+            served.append(ServedRun(path, run_name, shown_name, files, _stamps(files)))
+    return tuple(served)
+
+
+def _stamps(files: tuple[Location, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(stamp_of(file) or (-1, -1) for file in files)
 
 
 def run_count() -> int:
-    """Count the runs that are offered."""
+    """Return the number of served runs."""
     return len(runs())
 
 
 def name(index: int) -> str:
-    """Return the name that a run goes by: its folder's, and its own where several lie there."""
+    """Return the display name of a run: its folder, and its own name if the folder has several runs."""
     return runs()[index].name
 
 
-def prepare() -> Thread:
-    """Begin with everything that the first visit will want of the first run under each path.
+def key(index: int) -> str:
+    """Return the key that names a run in links: its name and a hash of its contents, such as `step-9~1f0c93ab`."""
+    return f"{name(index)}~{_content_hash(runs()[index])}"
 
-    One piece is asked for after the other, so that a visitor to one run never waits for all pieces of the others.
-    Gives who asks.
+
+def source(index: int) -> str:
+    """Return the query string that names a run to the routes."""
+    return urlencode({"run": key(index)})
+
+
+def index_of(text: str) -> int | None:
+    """Return the place of the run with this key, or with this name if only one run has it; None if there is none."""
+    by_key = [index for index in range(run_count()) if key(index) == text]
+    by_name = [index for index in range(run_count()) if name(index) == text]
+    matches = by_key or by_name
+    return matches[0] if len(matches) == 1 or by_key else None
+
+
+SAMPLE_BYTES = 4096
+"""Bytes at each end of a trace file that the hash covers; a gzip file ends with the checksum of its contents."""
+
+
+@lru_cache(maxsize=1024)
+def _content_hash(run: ServedRun) -> str:
+    """Hash name, size and both ends of every trace file, so that a copy of a run keeps its links."""
+    content = hashlib.blake2b(digest_size=4)
+    for file, (size, _) in sorted(zip(run.files, run.stamps, strict=True), key=lambda each: str(each[0])):
+        content.update(f"{file.name} {size}\n".encode("utf-8", "surrogateescape"))
+        if size < 0 or not isinstance(file, Path):
+            continue
+        with suppress(OSError), file.open("rb") as stream:
+            content.update(stream.read(SAMPLE_BYTES))
+            stream.seek(max(size - SAMPLE_BYTES, 0))
+            content.update(stream.read())
+    return content.hexdigest()
+
+
+def change_on_disk(index: int) -> str:
+    """Describe how the files of a run changed since they were listed: "changed", "deleted", or empty."""
+    run = runs()[index]
+    now = _stamps(run.files)
+    if now == run.stamps:
+        return ""
+    return "deleted" if (-1, -1) in now else "changed"
+
+
+def read_again() -> None:
+    """Forget all runs and results, so that the next request lists and reads them again."""
+    worker.forget()
+    _runs.cache_clear()
+
+
+def prepare() -> Thread:
+    """Start preparing the first run under each path, the smallest run first; return the thread that asks.
+
+    The pieces are requested one after the other, so that they leave a core to visitors of other runs.
     """
-    offered = runs()
-    firsts = [i for i, run in enumerate(offered) if not i or offered[i - 1].path != run.path]
+    served = runs()
+    firsts = [i for i, run in enumerate(served) if not i or served[i - 1].path != run.path]
     pieces = [
         partial(ask, index)
-        for index in firsts
+        for index in sorted(firsts, key=lambda index: served[index].size_bytes)
         for ask in (ask_run, partial(ask_document, selection=EVERYTHING), ask_timeline, ask_drawings)
     ]
 
     def ask_all() -> None:
         for ask in pieces:
-            ask().exception()  # told to whoever comes for it
+            ask().exception()  # reported to the visitor who asks for it
 
     asking = Thread(target=ask_all, name="usp-prof ahead", daemon=True)
     asking.start()
@@ -127,15 +200,15 @@ def prepare() -> Thread:
 
 
 def ready(seconds: float) -> bool:
-    """Wait for what the first visitor sees first, for so long at most; says whether it is there."""
+    """Wait up to `seconds` for the first page's report; return whether it is ready."""
     return not run_count() or bool(wait([ask_document(0, EVERYTHING)], seconds).done)
 
 
-def ask_run(index: int) -> Future[Run]:
-    """Ask for a run by its number; the first to ask has the traces read, later ones wait for nothing."""
+def ask_run(index: int) -> Result[Run]:
+    """Ask for a run; the traces are read once."""
     if not 0 <= index < run_count():
         raise UspProfError(f"there is no run {index}", hint="usp-prof dashboard PATH [PATH ...]")
-    return worker.ask(("run", index), lambda: _open(index))
+    return worker.ask(("run", index), lambda: _open(index), lane=index)
 
 
 def open_numbered(index: int) -> Run:
@@ -152,9 +225,9 @@ def _open(index: int) -> Run:
     return open_run(wanted.path, run=wanted.run, ranks=ranks, progress=show_progress)
 
 
-def ask_document(index: int, selection: Selection) -> Future[Document]:
+def ask_document(index: int, selection: Selection) -> Result[Document]:
     """Ask for the report's document of a part of a run; that of the whole run is kept on disk."""
-    return worker.ask(("document", index, selection), lambda: _document(index, selection))
+    return worker.ask(("document", index, selection), lambda: _document(index, selection), lane=index)
 
 
 def document(index: int, selection: Selection) -> Document:
@@ -171,7 +244,7 @@ def _document(index: int, selection: Selection) -> Document:
     )
 
 
-def ask_drawings(index: int) -> Future[None]:
+def ask_drawings(index: int) -> Result[None]:
     """Ask for the drawings of a run's report, which are kept on disk.
 
     They are asked for last: Overview's first screen has none, and a chart that is looked at before is drawn by itself.
@@ -183,7 +256,7 @@ def ask_drawings(index: int) -> Future[None]:
         folder = open_numbered(index).derived(drawings_form(), lambda target: write_drawings(report, target))
         read_drawings(report, folder, drawings)
 
-    return worker.ask(("drawings", index), draw_all)
+    return worker.ask(("drawings", index), draw_all, lane=index)
 
 
 def _analysed(run: Run, selection: Selection) -> Document:
@@ -199,19 +272,19 @@ def _analysed(run: Run, selection: Selection) -> Document:
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
-def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Future[Chart | None]:
+def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Result[Chart | None]:
     """Ask for a page's picture; it is made once, so that the browser draws it once."""
-    return worker.ask(("picture", name, index, selection), build)
+    return worker.ask(("picture", name, index, selection), build, lane=index)
 
 
-def ask_made(key: Hashable, build: Callable[[], T]) -> Future[T]:
-    """Ask for what a page makes of its choices, known by `key`; it is made once, so that its charts are drawn once."""
-    return worker.ask(("made", key), build)
+def ask_made(key: Hashable, build: Callable[[], T], index: int | None = None) -> Result[T]:
+    """Ask for what a page builds from its choices (and from a run); it is built once, so its charts are drawn once."""
+    return worker.ask(("made", index, key), build, lane=index)
 
 
-def ask_timeline(index: int) -> Future[TimelineStore]:
+def ask_timeline(index: int) -> Result[TimelineStore]:
     """Ask for a run's prepared timeline."""
-    return worker.ask(("timeline", index), lambda: _timeline(index))
+    return worker.ask(("timeline", index), lambda: _timeline(index), lane=index)
 
 
 def timeline_store(index: int) -> TimelineStore:
@@ -230,7 +303,7 @@ def _timeline(index: int) -> TimelineStore:
     return store.load(folder, run.tables.ranks, above)
 
 
-def ask_calls(index: int) -> Future[TimelineStore]:
+def ask_calls(index: int) -> Result[TimelineStore]:
     """Ask for the timeline of a run's calls, a group where otherwise a rank is."""
 
     def lay_out() -> TimelineStore:
@@ -240,7 +313,7 @@ def ask_calls(index: int) -> Future[TimelineStore]:
             run.derived(overlays.CALLS_FORM, lambda target: overlays.prepare_calls(run.tables, target))
         )
 
-    return worker.ask(("calls", index), lay_out)
+    return worker.ask(("calls", index), lay_out, lane=index)
 
 
 def call_store(index: int) -> TimelineStore:
@@ -248,7 +321,7 @@ def call_store(index: int) -> TimelineStore:
     return ask_calls(index).result()
 
 
-def ask_comparison(first: int, second: int) -> Future[Comparison]:
+def ask_comparison(first: int, second: int) -> Result[Comparison]:
     """Ask for the comparison of two runs."""
     return worker.ask(("comparison", first, second), lambda: compare_runs([_measured(first), _measured(second)]))
 
@@ -258,10 +331,10 @@ def _measured(index: int) -> Measured:
         worker.tell(f"measuring {name(index)}")
         return measured(open_numbered(index), name(index))
 
-    return worker.ask(("measured", index), measure).result()
+    return worker.ask(("measured", index), measure, lane=index).result()
 
 
-def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Future[Prediction]:
+def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Result[Prediction]:
     """Ask for a replay of a run with changes made, on the ranks that `among`, of which they are some, needs.
 
     What is shown beside each other is then of the same ranks where a run is too large to be replayed whole.
@@ -272,12 +345,12 @@ def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] 
         worker.tell("replaying the run with " + " ".join(str(edit) for edit in edits))
         replayed = replayed_ranks(open_numbered(index).tables, of_ranks)
         found: Prediction = worker.ask(
-            ("prediction on", index, edits, replayed.tables.ranks), lambda: predict_on(replayed, edits)
+            ("prediction on", index, edits, replayed.tables.ranks), lambda: predict_on(replayed, edits), lane=index
         ).result()
         worker.keep_latest(("prediction", "prediction on"), MOST_KEPT_NODES // max(1, len(found.graph.nodes)))
         return found
 
-    return worker.ask(("prediction", index, edits, of_ranks), replay)
+    return worker.ask(("prediction", index, edits, of_ranks), replay, lane=index)
 
 
 def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
@@ -290,17 +363,17 @@ def prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()
     return ask_prediction(index, edits, among).result()
 
 
-def ask_calibration(index: int) -> Future[Calibration]:
+def ask_calibration(index: int) -> Result[Calibration]:
     """Ask what a run teaches the planner."""
 
     def learn() -> Calibration:
         worker.tell("learning from the run what the planner assumes")
         return calibrate(open_numbered(index).tables)
 
-    return worker.ask(("calibration", index), learn)
+    return worker.ask(("calibration", index), learn, lane=index)
 
 
-def ask_plans(question: Question) -> Future[Plans]:
+def ask_plans(question: Question) -> Result[Plans]:
     """Ask for the plans that fit, those that the question's trainer can run among them."""
     return worker.ask(
         ("plans", question_key(question)),
@@ -308,7 +381,7 @@ def ask_plans(question: Question) -> Future[Plans]:
     )
 
 
-def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Future[Chart]:
+def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Result[Chart]:
     """Ask for the chart of plans, one of them named; it is made once, so that the browser draws it once."""
     return worker.ask(
         ("front", learnt is None, question_key(plans.question), named),
@@ -321,6 +394,6 @@ def question_key(question: Question) -> str:
     return repr(question)
 
 
-def ask_schedule(index: int, edit: Edit) -> Future[Rescheduled]:
+def ask_schedule(index: int, edit: Edit) -> Result[Rescheduled]:
     """Ask what another pipeline schedule would do."""
-    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)))
+    return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)), lane=index)

@@ -44,6 +44,7 @@ from usp_prof.gate.comparison import Comparison, Pair
 from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.remote import Location
 from usp_prof.learn import course
 from usp_prof.learn.comparison import outcome as outcome_of_lesson
 from usp_prof.learn.course import commands as commands_of_lesson
@@ -115,6 +116,7 @@ from usp_prof.report.words import left_out, ranks_of_mean
 from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule
+from usp_prof.store.rank_jobs import stamp_of
 from usp_prof.tables.calls import of as calls_of
 from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,36 +95,62 @@ def _link(page: Page, chosen: Page, made: Mapping[str, StreamlitPage], label: st
 
 
 def _sidebar() -> None:
-    """Draw the choice of run, ranks and steps; a new choice is written into the address, and the page begins anew.
+    """Draw the choice of run, ranks and steps; a new choice is written into the address and the page reruns.
 
-    The fields then hold what the address says, so that the way back leads out of the choice.
+    The fields show what the address says, so the browser's back button undoes a choice.
     """
     with st.sidebar:
         st.markdown("### usp-prof")
+        index = state.run_index()
         if data.run_count() > 1:
             names = [run.name for run in data.runs()]
-            before = state.number("run", 0, len(names) - 1) or 0
-            chosen = st.selectbox("Run", range(len(names)), before, format_func=lambda i: names[i])
-            if chosen != before:
-                state.keep("run", chosen or None)
+            chosen = st.selectbox("Run", range(len(names)), index, format_func=lambda i: names[i])
+            if chosen != index:
+                state.choose_run(chosen)
                 st.rerun()
         address = st.query_params.to_dict()
-        run = data.open_numbered(state.number("run", 0, data.run_count() - 1) or 0)
+        run = data.open_numbered(index)
         asked = st.query_params.get("ranks", "")
         ranks = st.text_input("Ranks", asked, placeholder="all, or 0,2,4-7", max_chars=200)
         chosen_ranks = state.parse_ranks(ranks, run.tables.ranks)
-        if ranks != asked or chosen_ranks is None:  # a link is not written anew: that would end the way back at it
-            state.keep("ranks", state.format_ranks(chosen_ranks))
-        if ranks != asked:
-            state.keep("only", None)  # what a link showed of the timeline gives way to a choice
-        steps = st.text_input("Steps", st.query_params.get("steps", ""), placeholder="all, or 3-5", max_chars=20)
-        state.keep("steps", steps if steps.replace("-", "").isdigit() else None)
+        if ranks != asked:  # a link is not rewritten: that would add an entry to the browser's history
+            state.keep("ranks", state.format_ranks(chosen_ranks) or ranks)
+            state.keep("only", None)  # a choice replaces the ranks that a link to the timeline named
+        asked_steps = st.query_params.get("steps", "")
+        steps = st.text_input("Steps", asked_steps, placeholder="all, or 3-5", max_chars=20)
+        if steps != asked_steps:
+            state.keep("steps", steps)
         if st.query_params.to_dict() != address:
             st.rerun()
         _report()
         st.page_link(st.session_state["pages"]["query"], label="Query in SQL", query_params=state.link("query"))
         count = len(run.tables.ranks)
         st.caption(f"{count} {'rank' if count == 1 else 'ranks'} read from `{Path(str(run.path)).name}`")
+
+
+def _remarks(index: int) -> None:
+    """Warn about a run that changed on disk, and about parts of the selection that it does not have."""
+    change = data.change_on_disk(index)
+    if change:
+        left, right = st.columns([5, 1], vertical_alignment="center")
+        left.warning(f"The trace files of this run were {change} on disk. The figures are from before.")
+        if right.button("Read again", width="stretch"):
+            data.read_again()
+            with suppress(KeyError):
+                del st.query_params["run"]  # the contents changed, and with them the run's key
+            st.rerun()
+    tables = data.open_numbered(index).tables
+    known_steps = {step for rank in tables.ranks for step in tables.columns("steps", rank)["step"].tolist()}
+    for remark in state.unmatched(tables.ranks, known_steps):
+        st.warning(state.plain(remark))
+
+
+def _not_served(error: UspProfError) -> None:
+    """Explain that a link's run is not served, and list the runs that are."""
+    st.error(state.plain(error.message))
+    st.info(error.hint)
+    for index, run in enumerate(data.runs()):
+        st.page_link(st.session_state["pages"][PAGES[0].path], label=run.name, query_params={"run": data.key(index)})
 
 
 def _report() -> None:
@@ -150,12 +177,15 @@ def main() -> None:
     chosen = next(page for page in PAGES if page.title == running.title)
     _style(chosen.room)
     try:
-        index = state.number("run", 0, data.run_count() - 1) or 0
+        index = state.run_index()
         wait(data.ask_run(index))
-        _sidebar()  # first: what it changes is in the links
+        _sidebar()  # first: the links include its choices
         _navigation(chosen, made, _report_of(index))
+        _remarks(index)
         running.run()
-        data.ask_drawings(index)  # nobody waits for them
+        data.ask_drawings(index)  # in the background
+    except state.NotServedError as error:
+        _not_served(error)
     except UspProfError as error:
         st.error(error.message)
         st.info(error.hint or "usp-prof info PATH shows what is there")

@@ -25,7 +25,6 @@ from .engine import (
     __version__,
     analyse,
     build_report,
-    comparison_answer,
     plan_answer,
     plan_map_answer,
     run_facts,
@@ -34,17 +33,17 @@ from .engine import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from .engine import Calibration, Plans, RunFacts, Selection
     from .state import Page
+    from .work import Result
 
 
-ORDER = ("pipeline", "memory", "suggestions", "whatif", "plan", "compare", "sweep", "query")
-"""The pages with choices, in the order of the report."""
+ORDER = ("pipeline", "memory", "suggestions", "whatif", "plan", "sweep", "query")
+"""The pages with choices, in the order of the report. Comparisons are left out: the report is about one run."""
 
 
-def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> Future[str]:
+def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> Result[str]:
     """Ask for the report of a part of a run as one page of HTML, with what was chosen on pages."""
 
     def compose() -> str:
@@ -55,7 +54,7 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> F
         return write_webpage([replace(document, sections=(*document.sections, *chosen(index, answers)))])
 
     names = tuple(sorted((answer.page, answer.choice) for answer in answers))
-    return data.worker.ask(("report", index, selection, names), compose)
+    return data.worker.ask(("report", index, selection, names), compose, lane=index)
 
 
 def chosen(index: int, answers: tuple[Answer, ...]) -> Iterator[Section]:
@@ -107,18 +106,9 @@ def _sweep(index: int) -> tuple[Section, ...]:
     return (plan_map_answer.section(plans, down, across, figure, trainer, learnt),)
 
 
-def _compare(index: int) -> tuple[Section, ...]:
-    if data.run_count() < 2:
-        return ()
-    first, second = (0, index) if index else (0, 1)
-    pair = data.ask_comparison(first, second).result().pairs[0]
-    return comparison_answer.sections(pair, data.name(first), data.name(second), everything=False)
-
-
 _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {
     "memory": ("Memory, predicted", _memory),
     "plan": ("Plan", _plan),
-    "compare": ("Compare", _compare),
     "sweep": ("Sweep", _sweep),
 }
 """What is said before anybody chose."""

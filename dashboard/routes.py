@@ -95,7 +95,7 @@ def packed_trace(tables: TableSet, store: TimelineStore, ranks: Sequence[int], s
 
 def trace_address(run: int, ranks: Sequence[int], start_ns: int, end_ns: int) -> str:
     """Name the address at which this server writes a range."""
-    return f"/usp/trace?run={run}&t0={start_ns}&t1={end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
+    return f"/usp/trace?{data.source(run)}&t0={start_ns}&t1={end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
 
 
 def perfetto_link(origin: str, written_at: str) -> str:
@@ -124,8 +124,15 @@ def _number(request: Request, name: str, low: int, high: int) -> int:
     return int(text)
 
 
+def _run(request: Request) -> int:
+    index = data.index_of(request.query_params.get("run", ""))
+    if index is None:
+        raise BadRequestError("run must be the key of a run that is served here")
+    return index
+
+
 def _store(request: Request) -> TimelineStore:
-    index = _number(request, "run", 0, data.run_count() - 1)
+    index = _run(request)
     if request.query_params.get("of") == "calls":
         return data.call_store(index)
     return data.timeline_store(index)
@@ -227,7 +234,7 @@ def _shortened(name: str) -> str:
 
 def fix(request: Request) -> Response:
     """Answer a step as recorded and as predicted with changes that a page has replayed; without changes as recorded."""
-    index = _number(request, "run", 0, data.run_count() - 1)
+    index = _run(request)
     store = data.timeline_store(index)
     start, end = _range(request)
     ranks = _ranks(request, store.ranks)
@@ -242,7 +249,7 @@ def fix(request: Request) -> Response:
 
 def trace(request: Request) -> Response:
     """Answer a range of some ranks as one trace for Perfetto."""
-    index = _number(request, "run", 0, data.run_count() - 1)
+    index = _run(request)
     store, tables = data.timeline_store(index), data.open_numbered(index).tables
     start, end = _range(request, -store.span_ns, 2 * store.span_ns)
     ranks = _ranks(request, tables.ranks)

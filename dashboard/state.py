@@ -1,4 +1,4 @@
-"""The selection, which lives in the address: the run, its ranks and steps, the page's own choices.
+"""The selection, stored in the address: the run, its ranks and steps, and the page's own choices.
 
 A link therefore shows what its sender saw. Values from the address are checked like any other input.
 """
@@ -6,6 +6,7 @@ A link therefore shows what its sender saw. Values from the address are checked 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,14 +15,15 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from . import data
-from .engine import Selection
+from .engine import Selection, UspProfError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from .engine import Document
 
 MOST_DIGITS = 9
+MOST_SHOWN = 80
 SHARED = frozenset({"run", "ranks", "steps"})
 """What every page selects by; all else in an address is of its page."""
 _OWN = "own addresses"
@@ -120,28 +122,78 @@ def keep(name: str, value: object) -> None:
 
 def current() -> View:
     """Read the shared selection from the address."""
-    run = number("run", 0, data.run_count() - 1) or 0
+    run = run_index()
     known = data.open_numbered(run).tables.ranks
     ranks = parse_ranks(st.query_params.get("ranks", ""), known)
+    first, last = steps()
+    return View(run, ranks, first, last)
+
+
+class NotServedError(UspProfError):
+    """The address names a run that this dashboard does not serve."""
+
+
+def run_index() -> int:
+    """Return the place of the run that the address names; without a name, the first run."""
+    text = st.query_params.get("run", "")
+    if not text:
+        return 0
+    index = data.index_of(text)
+    if index is None:
+        raise NotServedError(
+            f"Run {text[:MOST_SHOWN]!r} is not served here, or its trace files changed since the link was made.",
+            hint="Choose one of the runs below, or start: usp-prof dashboard PATH [PATH ...]",
+        )
+    return index
+
+
+def steps() -> tuple[int | None, int | None]:
+    """Read the first and the last step from the address."""
     first, _, last = st.query_params.get("steps", "").partition("-")
-    return View(run, ranks, _step(first), _step(last or first))
+    return _step(first), _step(last or first)
+
+
+def unmatched(known_ranks: tuple[int, ...], known_steps: Collection[int]) -> list[str]:
+    """Describe the parts of the selection that the run does not have, and what is shown instead."""
+    remarks = []
+    text = st.query_params.get("ranks", "")
+    if text and parse_ranks(text, known_ranks) is None:
+        remarks.append(f"Rank {text[:MOST_SHOWN]} is not in this run. All ranks are shown.")
+    first, last = steps()
+    if first is not None and last is not None and not any(first <= step <= last for step in known_steps):
+        shown = f"{first}" if first == last else f"{first}-{last}"
+        has = f"steps {min(known_steps)} to {max(known_steps)}" if known_steps else "no steps"
+        remarks.append(f"Step {shown} is not in this run, which has {has}.")
+    return remarks
 
 
 def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return the address of a link to a page: the selection, how the page was left, and what the link names.
 
-    A link that names choices of the page's own brings no others. It holds all that it leads to, and an address is shown
-    as it stands: gone back to, it is what it was.
+    A link that names the page's own choices gets no remembered ones. It always names the run.
     """
+    if not data.run_count():
+        return dict(words)
+    run = data.key(run_index())
     shared = {name: value for name, value in st.query_params.to_dict().items() if name in SHARED}
-    own = {} if words.keys() - SHARED else st.session_state.get(_OWN, {}).get(page, {})
-    return {**shared, **own, **words}
+    own = {} if words.keys() - SHARED else st.session_state.get(_OWN, {}).get((run, page), {})
+    return {**shared, "run": run, **own, **words}
 
 
 def remember(page: str) -> None:
-    """Keep a page's own choices for when the reader comes back to it by its tab."""
-    own = {name: value for name, value in st.query_params.to_dict().items() if name not in SHARED}
-    st.session_state.setdefault(_OWN, {})[page] = own
+    """Remember a page's own choices in this run, for when the reader returns by its tab."""
+    with suppress(NotServedError):
+        run = data.key(run_index()) if data.run_count() else ""
+        own = {name: value for name, value in st.query_params.to_dict().items() if name not in SHARED}
+        st.session_state.setdefault(_OWN, {})[run, page] = own
+
+
+def choose_run(index: int) -> None:
+    """Write another run into the address; choices that belong to the previous run are removed."""
+    for name in st.query_params.to_dict():
+        if name != "run":
+            del st.query_params[name]
+    st.query_params["run"] = data.key(index)
 
 
 def _step(text: str) -> int | None:

@@ -2,11 +2,13 @@
 
 It is plain ASGI middleware. A page of a foreign site can make a browser send requests here (DNS rebinding), so
 pages, tiles and the websocket answer only to the names that this server was started under. A server that others on the
-network may reach asks for a token instead: it stands in the link once and in a cookie afterwards.
+network can reach requires a token instead: first in the link, then in a cookie. Browsers share cookies between ports,
+so the name of the cookie contains a hash of the token: two servers on one machine have a cookie each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 from http.cookies import CookieError, SimpleCookie
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 HOSTS_VARIABLE = "USP_PROF_DASHBOARD_HOSTS"
 TOKEN_VARIABLE = "USP_PROF_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
-COOKIE = "usp_prof_token"
 OWN_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 SECURITY_HEADERS = {
@@ -43,6 +44,7 @@ class Guard:
         self._app = app
         self._names = OWN_NAMES | {name.lower() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name}
         self._token = os.environ.get(TOKEN_VARIABLE, "")
+        self._cookie = cookie_name(self._token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse one request or websocket."""
@@ -61,7 +63,7 @@ class Guard:
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)  # Perfetto's pages bring a policy of their own
                 if self._token and given:  # what was given is right, else it would have been refused
-                    headers.append("Set-Cookie", f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/")
+                    headers.append("Set-Cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
         await self._app(scope, receive, with_headers)
@@ -69,7 +71,9 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if self._token:
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0] or _cookie(headers)
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0] or _value_of_cookie(
+                headers, self._cookie
+            )
             if not hmac.compare_digest(given.encode(), self._token.encode()):
                 return PlainTextResponse("open the link with its token, as the terminal shows it", status_code=403)
             return None
@@ -91,9 +95,14 @@ def _host_name(host: str) -> str:
     return name if colon and port.isdigit() and (not name.count(":") or name.endswith("]")) else host.lower()
 
 
-def _cookie(headers: Headers) -> str:
+def cookie_name(token: str) -> str:
+    """Return the name of the cookie that holds a token."""
+    return f"usp_prof_token_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+
+def _value_of_cookie(headers: Headers, name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -1,7 +1,7 @@
-"""The worker: computes one thing after the other for all sessions, keeps the answers, says how far it is.
+"""Workers: one thread per run computes results for all sessions, memoizes them and reports progress.
 
-Answers are kept, the least recently asked ones let go. A page that waits shows `now`; whoever only pans a timeline
-waits for nobody.
+A lane is one thread with its own queue. Every run has a lane, so opening a large run does not delay the others; results
+of no single run (comparisons, plans) share one more lane. The least recently requested results are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_KEPT = 128
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the worker is at: `done` of `of` pieces; `of` is 0 where nobody knows how many there are."""
+    """What a lane is doing: `done` of `of` pieces; `of` is 0 if the number is unknown."""
 
     text: str = ""
     done: int = 0
@@ -33,81 +33,106 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """The share that is done, 0..1."""
+        """The completed share, 0..1."""
         return min(1.0, self.done / self.of) if self.of else 0.0
 
 
+class Result(Future[T]):
+    """A result that a lane computes."""
+
+    def __init__(self, lane: Hashable) -> None:
+        super().__init__()
+        self.lane = lane
+
+
 class Worker:
-    """Computes one thing after the other and keeps the answers."""
+    """Computes results, one at a time per lane, and memoizes them."""
 
     def __init__(self, most_kept: int = MOST_KEPT) -> None:
-        self.now = Progress()
         self._most_kept = most_kept
-        self._kept: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, Result[Any]] = OrderedDict()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(1, "usp-prof", initializer=self._mark_worker)
+        self._pools: dict[Hashable, ThreadPoolExecutor] = {}
+        self._progress: dict[Hashable, Progress] = {}
         self._here = threading.local()
 
-    def ask(self, key: Hashable, build: Callable[[], T]) -> Future[T]:
-        """Return the answer to `key`, to be computed by `build` unless it is known; errors are not kept.
+    def ask(self, key: Hashable, build: Callable[[], T], *, lane: Hashable = None) -> Result[T]:
+        """Return the result for `key`, computed by `build` on `lane` unless it is known; errors are not memoized.
 
-        The worker itself may ask, for what it computes. It never waits in its own line: an answer that nobody has begun
-        is computed at once, and passed over when its turn comes.
+        What is being computed may ask for more. A result that nobody has started is then computed at once, and skipped
+        when its turn comes. One that another lane is computing is waited for: results depend on each other without
+        cycles, so lanes never wait in a circle.
         """
+        is_within = getattr(self._here, "lane", self) is not self
         with self._lock:
-            answer = self._kept.get(key)
+            answer = self._answers.get(key)
             if answer is None or (answer.done() and answer.exception() is not None):
-                answer = self._kept[key] = Future()
-                if not self._is_worker():
-                    self._pool.submit(_compute, answer, build)
-                self._let_go()
-            self._kept.move_to_end(key)
-        if self._is_worker():
-            _compute(answer, build)
+                answer = self._answers[key] = Result(lane)
+                if not is_within:
+                    self._pool(lane).submit(self._compute, answer, build)
+                self._drop_oldest()
+            self._answers.move_to_end(key)
+        if is_within:
+            self._compute(answer, build)
         return answer
 
     def known(self, key: Hashable) -> bool:
-        """Return whether an answer is there."""
-        answer = self._kept.get(key)
+        """Return whether a result is available."""
+        answer = self._answers.get(key)
         return answer is not None and answer.done() and answer.exception() is None
 
     def tell(self, text: str, done: int = 0, of: int = 0) -> None:
-        """Report what is being done; called by what is being computed."""
-        self.now = Progress(text, done, of)
+        """Report the progress of the lane that calls this."""
+        self._progress[getattr(self._here, "lane", None)] = Progress(text, done, of)
+
+    def progress(self, lane: Hashable = None) -> Progress:
+        """Return what a lane is doing."""
+        return self._progress.get(lane, Progress())
 
     def keep_latest(self, kinds: Collection[str], most: int) -> None:
-        """Let go of answers whose keys begin with one of `kinds`, but for the `most` that were asked for last."""
+        """Drop results whose keys start with one of `kinds`, except the `most` that were requested last."""
         with self._lock:
-            kept = [key for key, future in self._kept.items() if _kind(key) in kinds and future.done()]
-            for key in kept[: max(0, len(kept) - most)]:
-                del self._kept[key]
+            done = [key for key, answer in self._answers.items() if _kind(key) in kinds and answer.done()]
+            for key in done[: max(0, len(done) - most)]:
+                del self._answers[key]
 
     def forget(self) -> None:
-        """Let every answer go."""
+        """Drop all results; those that are still queued are cancelled."""
         with self._lock:
-            self._kept.clear()
+            for answer in self._answers.values():
+                answer.cancel()
+            self._answers.clear()
 
-    def _mark_worker(self) -> None:
-        self._here.is_worker = True
+    def finish(self) -> None:
+        """Wait until every lane is idle."""
+        with self._lock:
+            pools = list(self._pools.values())
+        for pool in pools:
+            pool.submit(lambda: None).result()
 
-    def _is_worker(self) -> bool:
-        return getattr(self._here, "is_worker", False)
+    def _pool(self, lane: Hashable) -> ThreadPoolExecutor:
+        if lane not in self._pools:
+            self._pools[lane] = ThreadPoolExecutor(1, f"usp-prof {lane}", initializer=self._enter, initargs=(lane,))
+        return self._pools[lane]
 
-    def _let_go(self) -> None:
-        done = [key for key, future in self._kept.items() if future.done()]
-        for key in done[: max(0, len(self._kept) - self._most_kept)]:
-            del self._kept[key]
+    def _enter(self, lane: Hashable) -> None:
+        self._here.lane = lane
 
+    def _compute(self, answer: Result[T], build: Callable[[], T]) -> None:
+        """Compute a result unless a lane has started or finished it; only lanes call this."""
+        with self._lock:
+            if answer.done() or answer.running() or not answer.set_running_or_notify_cancel():
+                return
+        answer.lane = self._here.lane
+        try:
+            answer.set_result(build())
+        except BaseException as error:  # noqa: BLE001 - passed on to whoever asks, who would wait forever otherwise
+            answer.set_exception(error)
 
-def _compute(answer: Future[T], build: Callable[[], T]) -> None:
-    """Compute an answer, unless it is computed already or being computed; only the worker's thread calls this."""
-    if answer.running() or answer.done():
-        return
-    answer.set_running_or_notify_cancel()
-    try:
-        answer.set_result(build())
-    except BaseException as error:  # noqa: BLE001 - handed on to whoever asks: without an answer they would wait forever
-        answer.set_exception(error)
+    def _drop_oldest(self) -> None:
+        done = [key for key, answer in self._answers.items() if answer.done()]
+        for key in done[: max(0, len(self._answers) - self._most_kept)]:
+            del self._answers[key]
 
 
 def _kind(key: Hashable) -> object:
@@ -115,27 +140,27 @@ def _kind(key: Hashable) -> object:
 
 
 worker = Worker()
-"""The one worker of this process."""
+"""The workers of this process."""
 
 
-# Waiting on a page: a bar that shows how far the work is, in every session that waits for it.
+# Waiting on a page: a progress bar in every session that waits for a result.
 
 
 LOOK_EVERY_S = 0.15
 PATIENCE_S = 0.05
-"""An answer that comes within this needs no bar."""
+"""A result that arrives within this time needs no progress bar."""
 
 
-def wait(answer: Future[T]) -> T:
-    """Return an answer; while it is computed, show how far it is."""
+def wait(answer: Result[T]) -> T:
+    """Return a result; show the progress of its lane until it is available."""
     try:
         return answer.result(PATIENCE_S)
     except NotYet:
-        if answer.done():  # the work itself ran out of time
+        if answer.done():  # the computation itself timed out
             raise
     place = st.empty()
     while not answer.done():
-        now = worker.now
+        now = worker.progress(answer.lane)
         count = f" {now.done:,} of {now.of:,}" if now.of and now.of < 10_000 else ""
         place.progress(now.fraction, f"{now.text or 'waiting'}{count}")
         try:

@@ -43,12 +43,10 @@ def naming(runs: Sequence[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def _forget() -> None:
-    """Let the worker end what nobody waited for: it would go on in the next test, and ask for that one's runs."""
-    for answer in list(data.worker._kept.values()):
-        answer.cancel()
+    """Let the workers finish: what they compute would ask for the runs of the next test."""
     data.worker.forget()
-    data.worker.ask("nothing is left", lambda: None).result()
-    data.worker.forget()
+    data.worker.finish()
+    data.read_again()
     data.paths.cache_clear()
 
 

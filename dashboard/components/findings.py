@@ -62,7 +62,7 @@ def one(finding: Finding, view: View, number: int, *, brief: bool = False) -> No
         right.caption(unbroken(sure(finding)))
     timeline = st.session_state.get("pages", {}).get("timeline")
     if timeline is not None:
-        query = shown_at(finding, view, data.open_numbered(view.run).tables.ranks)
+        query = shown_at(finding, data.open_numbered(view.run).tables.ranks)
         right.page_link(timeline, label="Show me", query_params=state.link("timeline", query))
     if brief:
         return
@@ -88,9 +88,9 @@ def _evidence(finding: Finding, number: int) -> None:
         st.caption(state.plain(sentence))
 
 
-def shown_at(finding: Finding, view: View, ranks: Sequence[int]) -> dict[str, str]:
+def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
     """Return the timeline selection of a finding: its time, its rank next to others, and the rows to show."""
-    query = {"run": str(view.run)} if view.run else {}
+    query = {}
     begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
     step = finding.where.get("step", finding.evidence.get("at_step", MIDDLE))
     query["at"] = f"{begin}-{end}" if isinstance(begin, int) and isinstance(end, int) else str(step)

@@ -8,7 +8,16 @@ export default function (component) {
   const root = component.parentElement.querySelector(".usp-palette");
   if (!root.palette) root.palette = new Palette(root);
   root.palette.data = component.data; root.palette.tell = component.setTriggerValue;
+  nameRun(component.data.source);
   return () => { if (!root.isConnected && root.palette) { root.palette.destroy(); root.palette = null; } };
+}
+
+// An address without a run would show another one after a restart. Streamlit would add an entry to the history.
+function nameRun(source) {
+  const url = new URL(window.location.href);
+  if (url.searchParams.has("run")) return;
+  url.searchParams.set("run", new URLSearchParams(source).get("run"));
+  window.history.replaceState(window.history.state, "", url);
 }
 
 class Palette {

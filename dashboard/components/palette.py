@@ -59,12 +59,12 @@ def palette(made: Mapping[str, StreamlitPage], offered: Sequence[tuple[str, str]
     findings = [cause.finding for cause in causes]
     chosen = _renderer()(
         data={
-            "source": f"run={view.run}", "pages": list(offered), "ranks": list(ranks),
+            "source": data.source(view.run), "pages": list(offered), "ranks": list(ranks),
             "findings": [finding.title for finding in findings],
         },
         key="palette", width="content", on_chosen_change=lambda: None,
     ).chosen  # fmt: skip
-    target = aim(chosen, findings, ranks, [path for path, _ in offered], view) if chosen else None
+    target = aim(chosen, findings, ranks, [path for path, _ in offered]) if chosen else None
     if target is not None:
         page, query = target
         st.switch_page(made[page], query_params=state.link(page, query))
@@ -75,7 +75,6 @@ def aim(
     findings: Sequence[Finding],
     ranks: Sequence[int],
     paths: Sequence[str],
-    view: state.View,
 ) -> tuple[str, dict[str, str]] | None:
     """Return the page and the address that were meant; None for what there is not."""
     kind, value = chosen.get("kind"), chosen.get("value")
@@ -85,7 +84,7 @@ def aim(
         case "rank", int(rank) if rank in ranks:
             return TIMELINE, {"only": state.format_ranks(beside({rank}, ranks)), "focus": str(rank)}
         case "finding", int(place) if 0 <= place < len(findings):
-            return TIMELINE, shown_at(findings[place], view, ranks)
+            return TIMELINE, shown_at(findings[place], ranks)
         case "name", str(name):
             return TIMELINE, {"find": literal(name), "show": "host,exposed"}
         case "search", str(pattern):

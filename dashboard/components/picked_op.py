@@ -57,7 +57,7 @@ def picked_op(view: View, document: Document, charts: Sequence[Chart]) -> None:
             show(rows, "picked-op-figures", state.is_dark())
         tables = data.open_numbered(view.run).tables
         ask = partial(calls_of_op, tables, view.selection, label)
-        calls = wait(data.worker.ask(("op calls", view.run, view.selection, label), ask))
+        calls = wait(data.worker.ask(("op calls", view.run, view.selection, label), ask, lane=view.run))
         if calls is None:
             st.caption("The traces assign no kernels to this op.")
             return

@@ -66,10 +66,10 @@ def _morph(
     run: int, step: JobStep, ranks: Sequence[int], *, key: str, range_ns: Sequence[int], edits: str = ""
 ) -> None:
     named = "-".join(str(rank) for rank in ranks)
-    played = f"run={run}&t0={step.start_ns}&t1={step.end_ns}&ranks={named}&edits={quote(edits)}"
+    played = f"{data.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={named}&edits={quote(edits)}"
     height = len(ranks) * ROW_PX + AROUND_PX
     timeline(
-        f"run={run}", key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
+        data.source(run), key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
         range=list(range_ns), play=played, height=height,
     )  # fmt: skip
 
@@ -80,18 +80,20 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
     if not runs:
         st.caption("Open a repaired run as well (`usp-prof dashboard BEFORE AFTER`) to compare with its measured step.")
         return
-    offered = (NOTHING, *(str(run) for run in runs))
-    names = {NOTHING: "nothing", **{str(run): data.name(run) for run in runs}}
+    index_of_key = {data.key(run): run for run in runs}
+    offered = (NOTHING, *index_of_key)
+    names = {NOTHING: "nothing", **{key: data.name(run) for key, run in index_of_key.items()}}
     before = state.word("beside", offered)
     beside = st.selectbox("Measured run", offered, offered.index(before), format_func=names.__getitem__)
     state.keep("beside", beside if beside != NOTHING else None)
     if beside == NOTHING:
         return
-    store = wait(data.ask_timeline(int(beside)))
+    index = index_of_key[beside]
+    store = wait(data.ask_timeline(index))
     step, there = played_step(store.steps, view), [rank for rank in ranks if rank in store.ranks]
     if step is None or not there:
         st.caption("That run has no such step or ranks.")
         return
     length = quantity(step.end_ns - step.start_ns, Unit.NS)
     st.markdown(f"**{state.plain(names[beside])}**, step {step.number} as measured: {length}")
-    _morph(int(beside), step, there, key="play-measured", range_ns=range_ns)
+    _morph(index, step, there, key="play-measured", range_ns=range_ns)

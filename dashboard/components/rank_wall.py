@@ -99,7 +99,7 @@ def rank_wall(
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(
         data={
-            "source": f"run={index}", "order": list(order), "range": [0, store.span_ns], "height": height,
+            "source": data.source(index), "order": list(order), "range": [0, store.span_ns], "height": height,
             "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": list(chosen),
             "parts": list(CATEGORIES), "colors": category_colors(dark=state.is_dark()),
             "steps": [{"number": step.number, "start_ns": step.start_ns} for step in store.steps],

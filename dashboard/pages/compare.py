@@ -33,17 +33,15 @@ def draw() -> None:
         st.info("One run is open. To compare, start the dashboard with two or more.")
         st.code("usp-prof dashboard traces/before traces/after")
         return
-    numbers = range(data.run_count())
-    left, right = st.columns(2)
-    names = [data.name(index) for index in numbers]
-    first = left.selectbox("Before", numbers, state.number("before", 0, len(names) - 1) or 0, names.__getitem__)
-    chosen = state.number("after", 0, len(names) - 1)
-    second = right.selectbox("After", numbers, 1 if chosen is None else chosen, names.__getitem__)
-    state.keep("before", first or None)
-    state.keep("after", second if second != 1 else None)
-    if first == second:
-        st.info("Choose two different runs.")
-        return
+    names = [data.name(index) for index in range(data.run_count())]
+    second = state.run_index()
+    others = [index for index in range(data.run_count()) if index != second]
+    asked = data.index_of(st.query_params.get("before", ""))
+    first = st.selectbox(
+        f"Compare {names[second]} (after) with (before)", others, others.index(asked) if asked in others else 0,
+        names.__getitem__,
+    )  # fmt: skip
+    state.keep("before", data.key(first) if first != others[0] else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
     verdict(comparison_answer.verdict(pair, names[first], names[second]))
@@ -110,7 +108,7 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
         step = store.steps[place]
         st.markdown(f"**{state.plain(names[index])}**, step {step.number}")
         timeline(
-            f"run={index}",
+            data.source(index),
             key=f"aligned-{index}",
             dark=state.is_dark(),
             ranks=ranks or list(store.ranks)[:MOST_RANKS],

@@ -101,7 +101,7 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
     ranks = findings.outliers_first(document, view.ranks or store.ranks)[:MOST_RANKS]
     room = (end - begin) // 50
     timeline(
-        f"run={view.run}", key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
+        data.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
         range=[begin - room, end + room], height=280,
     )  # fmt: skip
     there = st.session_state.get("pages", {}).get("timeline")
@@ -238,9 +238,11 @@ def offer_incident(document: Document, view: View) -> None:
 
 def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
     ranks = data.open_numbered(view.run).tables.ranks
-    shown = shown_at(cause.finding, view, ranks)
+    shown = shown_at(cause.finding, ranks)
     origin = re.sub(r"^(https?://[^/]+).*$", r"\1", str(st.context.url or ""))
-    return incident.ShownCause(cause, shown, commands(cause, view.run), f"{origin}/timeline?{urlencode(shown)}")
+    return incident.ShownCause(
+        cause, shown, commands(cause, view.run), f"{origin}/timeline?{data.source(view.run)}&{urlencode(shown)}"
+    )
 
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:

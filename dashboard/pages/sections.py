@@ -128,7 +128,7 @@ def _calls(view: View, document: Document) -> None:
     )
     st.caption(f"{how_to_read} Shift+wheel scrolls to the other groups." if count > 1 else how_to_read)
     timeline(
-        f"run={view.run}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
+        f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
         ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip
 
@@ -246,7 +246,7 @@ def draw_memory() -> None:
 
 
 def _predicted(view: View, learnt: Calibration) -> None:
-    predicted = wait(data.ask_made(("memory", view.run), lambda: plan_answer.predicted_memory(learnt)))
+    predicted = wait(data.ask_made("memory", lambda: plan_answer.predicted_memory(learnt), view.run))
     for number, block in enumerate(predicted.blocks):
         show(block, f"memory-predicted-{number}", state.is_dark())
 
@@ -269,10 +269,10 @@ def draw_kernels() -> None:
     """Draw how well the device is used, by op; a click on one leads to its calls."""
     view = state.current()
     tables = data.open_numbered(view.run).tables
-    times = wait(data.ask_made(("ops", view.run, view.selection), lambda: pictures.time_of_ops(tables, view.selection)))
+    times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
     view, document = _opened(KERNELS, partial(verdicts.kernels, times=times))
     _figures(document, "kernels")
-    made = data.ask_made(("kernels", view.run, view.selection), lambda: pictures.of_kernels(document, times))
+    made = data.ask_made(("kernels", view.selection), lambda: pictures.of_kernels(document, times), view.run)
     charts = wait(made)
     for number, chart in enumerate(charts):
         picking_figure(chart, key=f"picture-kernels-{number}", dark=state.is_dark(), on_pick=keep_picked)

@@ -95,7 +95,7 @@ def draw() -> None:
             _minimap(view, shown)
     with place:
         answer = timeline(
-            f"run={view.run}", key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
+            data.source(view.run), key="timeline", dark=state.is_dark(), ranks=list(shown), kinds=list(kinds),
             range=linked_range(store.span_ns) or asked, at=asked, jump=found and framed(found), focus=focus,
             labels=labels, matched=sorted(matched), height=420, tall=True,
             members=[each.plain() for each in around.members],

@@ -155,7 +155,7 @@ def _edits() -> None:
 
 def _offer_first(index: int, document: Document) -> None:
     """Show what the findings' changes would save; a click on one replays it."""
-    found = wait(data.ask_made(("gains", index), lambda: pictures.gains(document)))
+    found = wait(data.ask_made("gains", lambda: pictures.gains(document), index))
     if found is None:
         st.caption("Choose a change below to see what it saves.")
         return

@@ -118,14 +118,14 @@ def test_sums_are_kept_beside_the_slices_of_long_rows_alone(tmp_path: Path) -> N
 @pytest.mark.xdist_group("browser")
 def test_the_server_answers_an_area_as_a_list_and_as_a_file(visit: Visit) -> None:
     ask = visit.page.context.request
-    whole = "run=0&t0=0&t1=999999999999&ranks=0-1-2-3&kinds=device-counters"
+    whole = "run=recorded-1f1b&t0=0&t1=999999999999&ranks=0-1-2-3&kinds=device-counters"
     listed = ask.get(f"{visit.address}/usp/area?{whole}").json()
     assert sum(calls for _, calls, _ in listed["kinds"]) == sum(row[2] for row in listed["names"])
     assert max(row[3] for row in listed["names"]) == 4
     rows = list(csv.reader(ask.get(f"{visit.address}/usp/area?{whole}&as=csv").text().splitlines()))
     assert rows[0] == ["name", "kind", "calls [count]", "ranks [count]", "time in range [ns]", "longest [ns]"]
     assert sum(int(row[4]) for row in rows[1:]) == sum(time for _, _, time in listed["kinds"])
-    some = ask.get(f"{visit.address}/usp/area?run=0&t0=0&t1=999999999999&rows=0.0-1.0").json()
+    some = ask.get(f"{visit.address}/usp/area?run=recorded-1f1b&t0=0&t1=999999999999&rows=0.0-1.0").json()
     assert some["rows"] == 2
     for wrong in ("rows=0.99999", "rows=x", "ranks=77&kinds=device", ""):
-        assert ask.get(f"{visit.address}/usp/area?run=0&t0=0&t1=9&{wrong}").status == 400
+        assert ask.get(f"{visit.address}/usp/area?run=recorded-1f1b&t0=0&t1=9&{wrong}").status == 400

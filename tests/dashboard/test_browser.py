@@ -31,14 +31,14 @@ HOSTILE_ADDRESSES = (
     "query?sql=SELECT%20%27%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%27%20AS%20%22%3Cscript%3Ealert(1)%3C%2Fscript%3E%22",
     "timeline?range=9-1&ranks=<script>alert(1)</script>&find=((&steps=..%2F..&show=<b>,host",
     "timeline?find=(a%2B)%2B%24&range=-999999999999999-999999999999999",
-    "suggestions?ticked=99999,-1,<img>&run=0",
+    "suggestions?ticked=99999,-1,<img>&run=recorded-1f1b",
     "pipeline?schedule=<script>&m=-5&v=1e9",
     "query?sql=SELECT%20*%20FROM%20read_csv('%2Fetc%2Fpasswd')",
     "query?sql=SELECT%20*%20FROM%20'%2Fetc%2Fpasswd'",
     "query?sql=COPY%20events%20TO%20'%2Ftmp%2Fstolen.csv'",
     "query?sql=INSTALL%20httpfs%3B%20LOAD%20httpfs",
     "query?sql=ATTACH%20'%2Ftmp%2Fother.db'%3B%20SELECT%201",
-    "?run=999&ranks=999999999999999999999&steps=-1&order=';--",
+    "?ranks=999999999999999999999&steps=-1&order=';--",
 )
 
 
@@ -78,7 +78,7 @@ def test_no_page_is_longer_than_a_glance(visit: Visit) -> None:
 
 def test_a_narrow_screen_cuts_no_figure_and_leaves_the_timeline_its_room(visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 1024, "height": 800})
-    visit.go("?run=3")
+    visit.go("?run=eight-ranks")
     assert visit.page.evaluate(CUT_FIGURES) == []
     assert visit.on_timeline("line.plot() / line.width") > 0.6
 
@@ -99,7 +99,7 @@ def test_every_page_opens_with_a_sentence(visit: Visit) -> None:
 
 
 def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:
-    visit.go("?run=2")
+    visit.go("?run=%3Cb%3Erun%3C%2Fb%3E")
     visit.page.locator(link_to("Pipeline")).first.hover(force=True)
     visit.page.wait_for_selector("text=This run has no pipeline")
     visit.check()
@@ -180,9 +180,11 @@ def test_hostile_addresses_do_no_harm(visit: Visit) -> None:
 
 
 def test_a_selection_goes_along_from_page_to_page(visit: Visit) -> None:
-    visit.go("pipeline?run=1&ranks=1-2&schedule=gpipe")
+    visit.go("pipeline?run=recorded-interleaved&ranks=1-2&schedule=gpipe")
     visit.turn_to("Overview")
-    visit.page.wait_for_url(lambda url: "run=1" in url and "ranks=1-2" in url and "schedule" not in url)
+    visit.page.wait_for_url(
+        lambda url: "run=recorded-interleaved" in url and "ranks=1-2" in url and "schedule" not in url
+    )
     assert "recorded-interleaved" in visit.page.inner_text("[data-testid='stMain']")
     assert "2 of 4 ranks" in visit.page.inner_text("[data-testid='stMain']")
     visit.turn_to("Pipeline")
@@ -241,12 +243,12 @@ def test_the_documents_of_charts_go_with_their_page(visit: Visit) -> None:
 
 
 def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:
-    visit.go("?run=2")
+    visit.go("?run=%3Cb%3Erun%3C%2Fb%3E")
     for page in ("Timeline", "Kernels", "Communication", "What if", "Query"):
         visit.turn_to(page)
         visit.check()
     assert visit.page.evaluate("document.querySelectorAll('img[src=\"x\"], b > script').length") == 0
-    visit.go("timeline?run=2&show=host&find=onerror")
+    visit.go("timeline?run=%3Cb%3Erun%3C%2Fb%3E&show=host&find=onerror")
     visit.page.wait_for_selector("text=slices of 1 names")
     visit.page.mouse.click(*visit.point(LONGEST.replace("=== 'NAME'", ".includes('onerror')")))
     visit.page.wait_for_selector("code:has-text('onerror')")
@@ -258,14 +260,14 @@ def test_hostile_names_in_a_trace_do_no_harm(visit: Visit) -> None:
     "query",
     [
         "/usp/tile",
-        "/usp/tile?run=0&t0=0&t1=100&w=10&rows=0.99999",
-        "/usp/tile?run=0&t0=100&t1=0&w=10&rows=0.0",
-        "/usp/tile?run=0&t0=0&t1=100&w=99999999&rows=0.0",
-        "/usp/tile?run=7&t0=0&t1=100&w=10&rows=0.0",
+        "/usp/tile?run=recorded-1f1b&t0=0&t1=100&w=10&rows=0.99999",
+        "/usp/tile?run=recorded-1f1b&t0=100&t1=0&w=10&rows=0.0",
+        "/usp/tile?run=recorded-1f1b&t0=0&t1=100&w=99999999&rows=0.0",
+        "/usp/tile?run=nothing&t0=0&t1=100&w=10&rows=0.0",
         "/usp/timeline?run=../../etc/passwd",
-        "/usp/trace?run=0&t0=0&t1=100&ranks=99",
-        "/usp/trace?run=0&t0=100&t1=0&ranks=0",
-        "/usp/trace?run=0&t0=0&t1=100&ranks=0-x",
+        "/usp/trace?run=recorded-1f1b&t0=0&t1=100&ranks=99",
+        "/usp/trace?run=recorded-1f1b&t0=100&t1=0&ranks=0",
+        "/usp/trace?run=recorded-1f1b&t0=0&t1=100&ranks=0-x",
     ],
 )
 def test_routes_refuse_what_is_out_of_bounds(visit: Visit, query: str) -> None:

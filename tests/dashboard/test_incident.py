@@ -15,7 +15,6 @@ from dashboard.answers import incident
 from dashboard.answers.verdicts import first_notable
 from dashboard.components.findings import shown_at
 from dashboard.pages.overview import commands
-from dashboard.state import View
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import Chart
@@ -53,7 +52,7 @@ def story(cause: Cause) -> tuple[Section, ...]:
 
 
 def told_of(cause: Cause) -> tuple[Section, ...]:
-    shown = shown_at(cause.finding, View(0, None, None, None), data.open_numbered(0).tables.ranks)
+    shown = shown_at(cause.finding, data.open_numbered(0).tables.ranks)
     told = incident.ShownCause(cause, shown, commands(cause, 0), LINK)
     return incident.sections(data.document(0, EVERYTHING), data.timeline_store(0), told)
 

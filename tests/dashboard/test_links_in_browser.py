@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-MADE_UP = 3
-"""The number of the run of eight ranks."""
+MADE_UP = "eight-ranks"
+"""The name of the run of eight ranks."""
 VIEW = """JSON.stringify([[...line.folded], [...line.pinned], line.picked && line.picked.event,
   Math.round(line.start), Math.round(line.end)])"""
 

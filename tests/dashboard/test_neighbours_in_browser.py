@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-MADE_UP = 3
+MADE_UP = "eight-ranks"
 """The number of the made-up run: eight ranks, dp 4 x tp 2, rank 5 slow."""
 WALL = """(() => {
   const find = (root) => { for (const e of root.querySelectorAll('*')) {

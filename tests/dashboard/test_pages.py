@@ -95,12 +95,11 @@ def test_a_change_is_predicted() -> None:
     assert any("(mean of all ranks' steps)" in said.proto.body for said in app.get("html"))
 
 
-def test_a_run_is_not_compared_with_itself() -> None:
-    app = AppTest.from_string(SCRIPT_OF_PAGE.format(page="compare"), default_timeout=120)
-    app.query_params["before"] = "1"
-    app.query_params["after"] = "1"
-    app.run()
-    assert [info.value for info in app.info] == ["Choose two different runs."]
+def test_the_chosen_run_is_compared_with_another() -> None:
+    for chosen, other in ((0, 1), (1, 0)):
+        app = drawn("compare", run=data.key(chosen), before=data.key(chosen))
+        assert app.selectbox[0].label == f"Compare {data.name(chosen)} (after) with (before)"
+        assert app.selectbox[0].value == other
 
 
 def test_what_is_no_sql_is_an_error_with_all_tables_beside_it() -> None:
@@ -122,23 +121,21 @@ def test_a_question_that_was_typed_can_be_gone_back_from() -> None:
     assert "sql" not in app.query_params
 
 
-def test_a_visitor_waits_for_one_piece_at_most_of_what_is_prepared_ahead() -> None:
-    held, known = Event(), []
-    data.worker.ask("busy", held.wait)
-    asking = data.prepare()
-    visited = data.ask_document(1, Selection(ranks=(0,)))
-    visited.add_done_callback(lambda _: known.append(data.worker.known(("timeline", 0))))
+def test_a_visitor_does_not_wait_for_another_run() -> None:
+    held = Event()
+    data.worker.ask("busy", held.wait, lane=0)
+    assert data.ask_document(1, Selection(ranks=(0,))).result(60)
+    assert not data.worker.known(("run", 0))
     held.set()
-    visited.result()
-    asking.join()
-    assert known == [False]
+    data.prepare().join()
+    assert data.worker.known(("timeline", 0))
     assert data.worker.known(("timeline", 1))
 
 
 def test_every_link_holds_the_selection() -> None:
-    links = framed(run="1", ranks="0-1", steps="0-9").get("page_link")
+    links = framed(run=data.key(1), ranks="0-1", steps="0-9").get("page_link")
     addresses = {link.proto.label: parse_qs(link.proto.query_string) for link in links}
-    assert all(address["run"] == ["1"] and address["steps"] == ["0-9"] for address in addresses.values())
+    assert all(address["run"] == [data.key(1)] and address["steps"] == ["0-9"] for address in addresses.values())
     for label in ("Kernels", "Predict", "Query in SQL", "Open in Timeline", "Show me"):
         assert addresses[label]["ranks"] == ["0-1"], label
 
@@ -158,7 +155,7 @@ def test_another_run_is_in_every_link_at_once() -> None:
     app = framed()
     app.sidebar.selectbox[0].set_value(1).run()
     assert not app.exception
-    assert all(parse_qs(link.proto.query_string)["run"] == ["1"] for link in app.get("page_link"))
+    assert all(parse_qs(link.proto.query_string)["run"] == [data.key(1)] for link in app.get("page_link"))
 
 
 def test_a_wrong_column_is_an_error_with_the_columns_of_its_table_beside_it() -> None:
@@ -271,7 +268,7 @@ def test_a_finding_is_shown_where_it_is_seen(
     where: dict[str, int], evidence: dict[str, int], expected: dict[str, str]
 ) -> None:
     finding = Finding("code", "what", where, evidence)
-    assert shown_at(finding, state.View(0, None, None, None), range(8)) == expected
+    assert shown_at(finding, range(8)) == expected
 
 
 @pytest.mark.parametrize(
@@ -282,7 +279,7 @@ def test_a_finding_is_shown_where_it_is_seen(
     ],
 )  # fmt: skip
 def test_what_the_host_does_is_shown_on_its_threads(code: str, rows: str) -> None:
-    assert shown_at(Finding(code, "what", {}, {}), state.View(0, None, None, None), range(8))["show"] == rows
+    assert shown_at(Finding(code, "what", {}, {}), range(8))["show"] == rows
 
 
 def test_a_link_to_a_moment_shows_something_about_it() -> None:
@@ -354,6 +351,8 @@ def test_the_report_is_one_page() -> None:
     page = report.ask(0, EVERYTHING).result()
     assert page.startswith("<!DOCTYPE html>")
     assert "Where the step goes" in page
+    assert "comparable" not in page, "the report of a run has no comparison with another"
+    assert data.name(1) not in page
 
 
 def test_a_name_is_not_read_as_markup() -> None:

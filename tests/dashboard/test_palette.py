@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dashboard.components.palette import aim
-from dashboard.state import View
 from usp_prof.model.finding import Finding
 
 FINDING = Finding("slow-rank", "rank 5 is slow", {"rank": 5}, {"start_ns": 10, "end_ns": 20})
 RANKS = tuple(range(8))
-VIEW = View(0, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +23,7 @@ VIEW = View(0, None, None, None)
     ],
 )
 def test_each_choice_has_its_place(kind: str, value: object, expected: tuple[str, dict[str, str]]) -> None:
-    assert aim({"kind": kind, "value": value}, [FINDING], RANKS, ["kernels"], VIEW) == expected
+    assert aim({"kind": kind, "value": value}, [FINDING], RANKS, ["kernels"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,10 +35,10 @@ def test_each_choice_has_its_place(kind: str, value: object, expected: tuple[str
     ],
 )  # fmt: skip
 def test_what_there_is_not_leads_nowhere(chosen: dict[str, object]) -> None:
-    assert aim(chosen, [FINDING], RANKS, ["kernels"], VIEW) is None
+    assert aim(chosen, [FINDING], RANKS, ["kernels"]) is None
 
 
 def test_a_very_long_name_is_searched_by_its_beginning() -> None:
-    found = aim({"kind": "name", "value": "a" * 300}, [], RANKS, [], VIEW)
+    found = aim({"kind": "name", "value": "a" * 300}, [], RANKS, [])
     assert found is not None
     assert found[1]["find"] == "^" + "a" * 118

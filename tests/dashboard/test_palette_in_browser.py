@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dashboard_visit import Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-MADE_UP = "run=3"
+MADE_UP = "run=eight-ranks"
 CLICKS, PATIENCE_MS = 4, 10_000
 DOT = """() => {
   const host = document.querySelector('.usp-figure[data-ready]'), view = host && host.views.roots[0];
@@ -84,7 +84,7 @@ def clicked(visit: Visit) -> str:
     raise AssertionError("no op is shown")
 
 
-@pytest.mark.parametrize("run", ["run=0", MADE_UP])
+@pytest.mark.parametrize("run", ["run=recorded-1f1b", MADE_UP])
 def test_an_op_that_is_clicked_leads_to_its_calls(visit: Visit, run: str) -> None:
     visit.go(f"kernels?{run}")
     label = clicked(visit)

@@ -17,7 +17,7 @@ AT_REST = "[line.share, line.head.lasts_ns, Math.max(...line.tile.start.map((s, 
 def test_the_picture_goes_from_recorded_to_predicted(browser: Browser, server: str) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 1000}, reduced_motion="reduce")
     visit = Visit(context.new_page(), server)
-    visit.go("whatif?run=3&edits=rank_as_peers%3D5&open=play")
+    visit.go("whatif?run=eight-ranks&edits=rank_as_peers%3D5&open=play")
     share, (before_ns, after_ns), before_px = visit.on_timeline(AT_REST)
     assert share == 0
     assert after_ns < before_ns
@@ -37,7 +37,7 @@ def test_the_picture_goes_from_recorded_to_predicted(browser: Browser, server: s
 
 def test_a_change_that_no_page_has_replayed_is_not_played(browser: Browser, server: str) -> None:
     with browser.new_context() as context:
-        answer = context.request.get(f"{server}/usp/fix?run=3&t0=0&t1=9000000&ranks=0-1&edits=no_pauses")
+        answer = context.request.get(f"{server}/usp/fix?run=eight-ranks&t0=0&t1=9000000&ranks=0-1&edits=no_pauses")
         assert answer.status == 400
-        measured = context.request.get(f"{server}/usp/fix?run=3&t0=0&t1=9000000&ranks=0-1")
+        measured = context.request.get(f"{server}/usp/fix?run=eight-ranks&t0=0&t1=9000000&ranks=0-1")
         assert measured.ok

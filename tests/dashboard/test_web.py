@@ -104,8 +104,18 @@ def test_a_token_is_asked_for_in_the_link_and_then_in_the_cookie(monkeypatch: py
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert ask(host="anything", cookie=cookie.split(";")[0])[0]["status"] == 200
-    assert ask(host="anything", cookie=f"{web.COOKIE}=wrong")[0]["status"] == 403
+    assert ask(host="anything", cookie=f"{web.cookie_name('secret')}=wrong")[0]["status"] == 403
     assert ask("/stream", kind="websocket")[0]["type"] == "websocket.close"
+
+
+def test_two_servers_on_one_machine_have_a_cookie_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    cookies = []
+    for token in ("first", "second"):
+        monkeypatch.setenv(web.TOKEN_VARIABLE, token)
+        cookies.append(heads(ask(f"/?token={token}"))["set-cookie"].split(";")[0])
+        assert ask(cookie="; ".join(cookies))[0]["status"] == 200
+    monkeypatch.setenv(web.TOKEN_VARIABLE, "first")
+    assert ask(cookie="; ".join(cookies))[0]["status"] == 200
 
 
 def test_a_policy_that_pages_bring_is_left_alone() -> None:

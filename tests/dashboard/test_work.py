@@ -1,4 +1,4 @@
-"""One worker computes each thing once, whoever asks, and keeps no errors."""
+"""Workers compute each result once, one lane per run, and memoize no errors."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_progress_is_seen_while_it_works() -> None:
 
     answer = worker.ask("a", work)
     assert told.wait(10)
-    assert worker.now == Progress("reading", 1, 4)
-    assert worker.now.fraction == 0.25
+    assert worker.progress() == Progress("reading", 1, 4)
+    assert worker.progress().fraction == 0.25
     assert Progress("unknown").fraction == 0.0
     seen.set()
     answer.result(10)
@@ -119,3 +119,26 @@ def test_of_large_answers_the_latest_are_kept() -> None:
     worker.keep_latest(("large",), 2)
     assert [number for number in range(4) if worker.known(("large", number))] == [2, 3]
     assert all(worker.known(("small", number)) for number in range(4))
+
+
+def test_a_slow_run_does_not_delay_the_others() -> None:
+    worker, held = Worker(), threading.Event()
+    slow = worker.ask("large run", lambda: held.wait(10), lane=0)
+    assert worker.ask("small run", lambda: 1, lane=1).result(5) == 1
+    assert not slow.done()
+    held.set()
+    assert slow.result(10)
+
+
+def test_a_result_that_another_lane_computes_is_waited_for() -> None:
+    worker, held, computed = Worker(), threading.Event(), []
+
+    def build() -> int:
+        computed.append(1)
+        held.wait(10)
+        return 20
+
+    shared = worker.ask("shared", build, lane=0)
+    pair = worker.ask("pair", lambda: worker.ask("shared", build, lane=0).result(10) + 1)
+    held.set()
+    assert (shared.result(10), pair.result(10), computed) == (20, 21, [1])

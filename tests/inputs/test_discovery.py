@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from usp_prof.inputs.discovery import Discovery, discover, paths_of_runs
+from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.peek import rank_from_words, ranks_from_numbers
 from usp_prof.model.errors import InputError, UspProfError
 
@@ -232,7 +232,6 @@ class TestRuns:
             assert len(found.runs) == 2
         with pytest.raises(UspProfError, match="step 4"):
             discover(tmp_path / "step 4")
-        assert paths_of_runs(tmp_path) == (str(tmp_path / "step 3"), str(tmp_path / "step 9"))
 
     def test_jobs_of_different_world_size_are_not_merged(self, tmp_path: Path) -> None:
         for rank in range(2):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from usp_prof.cli.opening import SAMPLINGS, parse_ranks, whole_number
-from usp_prof.inputs.discovery import paths_of_runs
 from usp_prof.inputs.remote import RemotePath, location
 from usp_prof.inputs.runs import is_made_name
 from usp_prof.limits import Range
@@ -49,8 +48,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT = 8501
 PORT = Range(1, (1 << 16) - 1)
 PORTS_TRIED = 20
-MOST_RUNS = 8
-"""Runs of one folder that are offered: each is read as soon as the server starts."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
     sweeps = [str(Path(path).resolve()) for path in args.paths if (Path(path) / SWEEP_FILE).is_file()]
     named = [path for path in args.paths if not (Path(path) / SWEEP_FILE).is_file()]
-    paths = [path for name in named for path in _runs_under(name)]
+    for path in named:
+        _check_path(path)
     form, table = args.published or ("", "")
     if form and form not in published.READERS:
         raise unknown_name("published sweep", form, published.READERS)
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = link_to(args.host, port, page=args.page, token=token)
     sys.stderr.write(f"usp-prof dashboard: {one_line(link)}  (Ctrl-C ends it)\n")
-    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(paths)}
+    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(named)}
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment["USP_PROF_DASHBOARD_PUBLISHED"] = json.dumps([form, str(Path(table).resolve())] if form else [])
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}
@@ -122,20 +120,11 @@ def link_to(host: str, port: int, *, page: str = "", token: str = "") -> str:
     return f"http://{host}:{port}/{page}" + (f"?token={token}" if token else "")
 
 
-def _runs_under(path: str) -> tuple[str, ...]:
-    """Give the newest runs under a path, each to be chosen on the pages; where none can be read, its page says why."""
+def _check_path(path: str) -> None:
+    """Raise an error for a path that does not exist; why a path cannot be read is reported on its page."""
     is_here = isinstance(location(path), RemotePath) or Path(path).exists()
     if not is_here and not any(letter in path for letter in "*?[") and not is_made_name(Path(path).name):
         raise InputError(f"there is no {path}", hint="name a folder of traces: usp-prof dashboard traces/my-run")
-    try:
-        paths = paths_of_runs(path)
-    except InputError:
-        return (path,)
-    if len(paths) > MOST_RUNS:
-        sys.stderr.write(
-            f"usp-prof dashboard: the newest {MOST_RUNS} of {len(paths)} runs in {one_line(path)} are offered\n"
-        )
-    return paths[:MOST_RUNS]
 
 
 def package() -> str:

@@ -86,14 +86,6 @@ def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     return replace(discovery, path=path, runs=(named[name], *others))
 
 
-def paths_of_runs(path: str | Location) -> tuple[str, ...]:
-    """Give a path for each run under a path, the newest first: the path itself where there is one run, or a glob."""
-    discovery = discover(path)
-    if len(discovery.runs) == 1 or not location(path).is_dir():
-        return (str(path),)
-    return tuple(str(location(path) / run.name) for run in discovery.runs)
-
-
 def listed(root: Location) -> list[Location]:
     """List the files under a file, a folder or a glob, without hidden ones."""
     if isinstance(root, RemotePath):

@@ -1,0 +1,105 @@
+"""Links name runs by name and contents: they survive a restart and another order, and never show another run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import pytest
+from drawn import framed, naming
+
+from dashboard import data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder with two runs."""
+    for run in ("first", "second"):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        for file in sorted((TRACES / "recorded-1f1b").glob("*.json*"))[:2]:
+            shutil.copy(file, tmp_path / "runs" / run / file.name)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_a_link_shows_the_same_run_after_a_restart_in_another_order(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"]
+    with naming(runs, cache, monkeypatch):
+        key = data.key(1)
+        assert key.startswith("recorded-interleaved~")
+        assert data.name(data.index_of(key)) == "recorded-interleaved"
+    with naming(runs[::-1], cache, monkeypatch):
+        assert data.name(data.index_of(key)) == "recorded-interleaved"
+        app = framed(run=key)
+        assert all(parse_qs(link.proto.query_string)["run"] == [key] for link in app.get("page_link"))
+
+
+@pytest.mark.parametrize("run", ["1", "999", "recorded-1f1b~00000000", "elsewhere"])
+def test_an_unknown_run_is_refused_with_the_list(run: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"], cache, monkeypatch):
+        app = framed(run=run)
+        assert "is not served here" in app.error[0].value
+        assert [link.proto.label for link in app.get("page_link")] == ["recorded-1f1b", "recorded-interleaved"]
+
+
+def test_every_link_names_its_run_even_the_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([TRACES / "recorded-1f1b"], cache, monkeypatch):
+        assert all(parse_qs(link.proto.query_string)["run"] == [data.key(0)] for link in framed().get("page_link"))
+
+
+def test_another_run_drops_the_choices_of_the_one_before(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with naming([TRACES / "recorded-1f1b", TRACES / "recorded-interleaved"], cache, monkeypatch):
+        app = framed(picked="0.50", range="5-50", find="gemm", ranks="0-1")
+        app.sidebar.selectbox[0].set_value(1).run()
+        assert {name: "".join(value) for name, value in app.query_params.items()} == {"run": data.key(1)}
+
+
+@pytest.mark.parametrize(
+    ("address", "remark"), [({"ranks": "77"}, "Rank 77 is not in this run"), ({"steps": "999"}, "Step 999 is not in")]
+)
+def test_a_selection_that_the_run_lacks_is_reported(
+    address: dict[str, str], remark: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([TRACES / "recorded-1f1b"], cache, monkeypatch):
+        app = framed(**address)
+        assert any(remark in warning.value for warning in app.warning)
+        assert all("not in this run" not in warning.value for warning in framed(ranks="0-1").warning)
+
+
+def test_a_run_that_changes_on_disk_is_reported_and_read_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(TRACES / "recorded-1f1b", run)
+    with naming([run], cache, monkeypatch):
+        app, key = framed(), data.key(0)
+        assert not app.warning
+        last = max(run.glob("*.json.gz"))
+        last.unlink()
+        app.run()
+        assert "were deleted on disk" in app.warning[0].value
+        next(button for button in app.button if button.label == "Read again").click().run()
+        assert not any("on disk" in warning.value for warning in app.warning)
+        assert data.key(0) != key
+        assert len(data.open_numbered(0).ranks) == 3
+
+
+def test_all_runs_of_a_folder_are_listed_and_named_apart(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([folder / "runs"], cache, monkeypatch):
+        assert sorted(run.name for run in data.runs()) == ["runs: first", "runs: second"]
+        assert len({data.key(index) for index in (0, 1)}) == 2
