@@ -33,6 +33,14 @@ def test_a_window_that_records_nothing_is_refused(wrong: dict[str, int]) -> None
         Window(**wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"sequence": -5}, {"tokens_per_step": -1}, {"zero_stage": -2}, {"gather_timeout": -1.0}]
+)
+def test_a_size_below_zero_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} cannot be below"):
+        settle(wrong)
+
+
 def test_the_last_step_counts_all_windows() -> None:
     assert Window(skip=2, wait=1, warmup=1, active=3, repeat=2).last_step == 12
 

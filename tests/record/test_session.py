@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -303,3 +304,78 @@ def test_prepare_keeps_what_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_unknown_option_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="did you mean active"):
         record.session(tmp_path, activ=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("given", [{"mesh": "x"}, {"mesh": [1]}, {"model": 3}, {"model": "llama"}])
+def test_what_is_no_mesh_or_model_is_refused_before_anything_starts(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(given))} is a "):
+        record.session(tmp_path, **given)
+
+
+def test_a_mesh_larger_than_the_job_is_noted_and_left_out(tmp_path: Path) -> None:
+    with (
+        pytest.warns(record.RecordingWarning, match="the mesh dp=8 does not fit a job of 1 process"),
+        record.session(tmp_path, mesh={"dp": 8}, **QUICK) as session,
+    ):
+        train(session)
+    assert manifest_of(tmp_path).mesh == {}
+
+
+def test_a_loop_that_ends_where_the_window_begins_leaves_no_empty_step(tmp_path: Path) -> None:
+    with (
+        pytest.warns(record.RecordingWarning, match="takes 5 steps"),
+        record.session(tmp_path, **{**QUICK, "skip": 1, "wait": 1}) as session,
+    ):
+        train(session, steps=3)
+    assert not list(tmp_path.glob("rank*"))
+
+
+LOOP = """
+import os, signal, sys
+import torch
+from usp_prof import record
+
+export = torch.profiler.profile.export_chrome_trace
+
+def end_while_writing(profile, path):
+    os.kill(os.getpid(), signal.SIGTERM)
+    export(profile, path)
+
+with record.session(sys.argv[1], peak_flops=1e9, wait=0, warmup=1, active=int(sys.argv[2])) as session:
+    for step in range(4):
+        with session.step():
+            torch.ones(3) + 1
+            if sys.argv[3] == "in the window" and step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if sys.argv[3] == "while writing":
+                torch.profiler.profile.export_chrome_trace = end_while_writing
+"""
+
+
+@pytest.mark.parametrize(("active", "when"), [(9, "in the window"), (2, "while writing"), (9, "while writing")])
+def test_sigterm_ends_the_process_behind_its_trace(tmp_path: Path, read_trace: Reader, active: int, when: str) -> None:
+    command = [sys.executable, "-c", LOOP, str(tmp_path), str(active), when]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    names = [event["name"] for event in read_trace(tmp_path / "rank0.json.gz")["traceEvents"]]
+    steps = [name for name in names if name.startswith("ProfilerStep")]
+    assert steps == [f"ProfilerStep#{step}" for step in range(1, 3 if active == 2 or when == "in the window" else 4)]
+
+
+def test_a_handler_of_the_program_stays_in_charge(tmp_path: Path) -> None:
+    handled: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: handled.append(number))
+    try:
+        with record.session(tmp_path, **QUICK) as session:
+            train(session)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert handled == [signal.SIGTERM]
+
+
+def test_a_loop_prints_nothing_of_kineto(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    command = [sys.executable, "-c", LOOP, str(tmp_path), "2", "never"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from usp_prof.contract import GroupEntry
-from usp_prof.record.surroundings import row_major, survey
+from usp_prof.record.surroundings import misfit, row_major, survey
 
 
 @given(st.dictionaries(st.sampled_from(["pp", "dp", "cp", "tp", "ep"]), st.integers(1, 4), min_size=1))
@@ -69,3 +69,9 @@ def test_several_meshes_add_up() -> None:
 def test_a_mesh_without_names_is_refused() -> None:
     with pytest.raises(ValueError, match="mesh_dim_names"):
         survey(DeviceMesh("cpu", [0]), None, None, rank=0, world=1)
+
+
+def test_a_mesh_that_the_world_cannot_have_is_named() -> None:
+    assert misfit({"dp": 8}, world=1) == "the mesh dp=8 does not fit a job of 1 process; it is left out"
+    assert misfit({"pp": 2, "dp": 2, "ep": 2}, world=4) == ""
+    assert misfit({"tp": 2}, world=8) == "", "a mesh of some axes"

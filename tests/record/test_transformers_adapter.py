@@ -15,6 +15,7 @@ from usp_prof.record.adapters import transformers as adapter  # noqa: E402 - aft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Declare = Callable[..., dict[str, Any]]
 
@@ -94,3 +95,37 @@ def test_a_batch_that_is_split_over_the_ranks_is_counted_once(declare: Declare) 
 
 def test_the_size_in_use_counts_not_the_one_asked_for(declare: Declare) -> None:
     assert tokens(declare(per_device_train_batch_size=4, train_batch_size=1))[1] == 16 * 3 * 8
+
+
+def test_a_training_that_raises_leaves_its_trace_and_the_next_one_is_recorded(tmp_path: Path) -> None:
+    class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            tokens = (torch.arange(SEQUENCE) + index) % 64
+            return {"input_ids": tokens, "labels": tokens}
+
+    class Failing(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+        def on_step_begin(self, _args: object, state: Any, *_: object, **__: object) -> None:
+            if state.global_step == 3:
+                raise ZeroDivisionError
+
+    config = transformers.LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=64
+    )
+
+    def train(name: str, *more: Any) -> None:
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "checkpoints"), max_steps=5, use_cpu=True, report_to=[], save_strategy="no",
+            disable_tqdm=True,
+        )  # fmt: skip
+        recorder = adapter.RecordCallback(tmp_path / name, peak_flops=1e9, wait=0, active=3)
+        model = transformers.LlamaForCausalLM(config)
+        transformers.Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[recorder, *more]).train()
+
+    with pytest.raises(ZeroDivisionError):
+        train("first", Failing())
+    train("second")
+    assert (tmp_path / "first" / "rank0.json.gz").exists()
+    assert (tmp_path / "second" / "rank0.json.gz").exists()

@@ -28,6 +28,7 @@ from usp_prof.record.options import Options
 from usp_prof.record.peak import Peak, cpu_peak
 from usp_prof.record.rank_record import RecordingWarning
 from usp_prof.record.session import Session, prepare, session
+from usp_prof.record.signals import is_writing
 
 __all__ = [
     "Mark",
@@ -39,6 +40,7 @@ __all__ = [
     "expert_combine",
     "expert_dispatch",
     "expert_load",
+    "is_writing",
     "mark",
     "phase",
     "pipeline_action",

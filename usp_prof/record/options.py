@@ -137,6 +137,13 @@ class Declared:
     options: Mapping[str, Any] | None = None
     gather_timeout: float = 60.0
 
+    def __post_init__(self) -> None:
+        """Refuse counts, sizes and times below zero."""
+        for field in fields(self):
+            value, least = getattr(self, field.name), -1 if field.name == "zero_stage" else 0
+            if isinstance(value, (int, float)) and value < least:
+                raise ValueError(f"{field.name} cannot be below {least}, and it is {value}")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

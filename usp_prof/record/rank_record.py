@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from usp_prof.contract import MANIFEST_NAME, Manifest
 from usp_prof.record import _torch_private, export, statement
 from usp_prof.record.peak import Peak, cpu_peak
 from usp_prof.record.statement import Exchange, Part
-from usp_prof.record.surroundings import Place, Topology, find_place, survey, uses_cuda
+from usp_prof.record.surroundings import Place, Topology, find_place, misfit, survey, uses_cuda
 from usp_prof.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -50,8 +51,13 @@ class RankRecord:
         self._exchange = Exchange(place.world, index, _torch_private.default_store())
         declared = settings.declared
         self._topology = topology = survey(mesh, groups, declared.coordinates, place.rank, place.world)
+        wrong = misfit(mesh, place.world) if isinstance(mesh, Mapping) else ""
+        if wrong:
+            topology.mesh, topology.coordinates = {}, {}
         self._manifest = statement.begin(place, topology, model, settings, self._peak())
         self._part = statement.own_part(place, topology, settings)
+        if wrong:
+            self.note(wrong)
         self._exchange.leave(self._part)
 
     @property

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Self, Unpack
 from usp_prof.record import export
 from usp_prof.record.options import Options, Phase, settle
 from usp_prof.record.rank_record import RankRecord
+from usp_prof.record.signals import Termination, held_back
+from usp_prof.record.statement import check_model
+from usp_prof.record.surroundings import check_mesh
 from usp_prof.record.unrecorded import UnrecordedSteps
 from usp_prof.record.windows import (
     HOW_TO_HAVE_BOTH,
@@ -45,7 +48,8 @@ class _State(Enum):
 class Session:
     """A recording; `session` makes one. Use it as a context manager, with `step` around each step of the loop.
 
-    Nothing in here raises: what fails becomes a `RecordingWarning` and a note, and the loop goes on unrecorded.
+    Wrong options raise when the session is made. Nothing raises later: a failure becomes a `RecordingWarning` and a
+    note, and the loop goes on unrecorded.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Session:
         self._phase = Phase.IDLE
         self._record = RankRecord(self.folder, settings)
         self._unrecorded = UnrecordedSteps(settings.window)
+        self._termination = Termination(self._end_on_termination)
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -89,13 +94,15 @@ class Session:
         self._depth -= 1
         if self._depth > 0 or self._state is not _State.OPEN or self._process != os.getpid():
             return
-        self._state = _State.ENDED
-        atexit.unregister(self._end_with_the_process)
-        if _open_sessions and _open_sessions[-1] is self:
-            _open_sessions.pop()
-        with self._record.surviving("ending the recording"):
-            self._end(error)
-        self._profiler = None
+        with held_back():
+            self._state = _State.ENDED
+            self._termination.remove()
+            atexit.unregister(self._end_with_the_process)
+            if _open_sessions and _open_sessions[-1] is self:
+                _open_sessions.pop()
+            with self._record.surviving("ending the recording"):
+                self._end(error)
+            self._profiler = None
 
     def _begin(self, index: int) -> None:
         self._record.begin(index, self._mesh, self._model, self._groups)
@@ -106,6 +113,7 @@ class Session:
             self._record.note(f"nothing is recorded: the session of {other.folder} is still open in {where}")
             return
         _open_sessions.append(self)
+        self._termination.install()
         self._next_turn = 0
         self._turn()
 
@@ -113,9 +121,8 @@ class Session:
         end_left_behind()
         if error is not None:
             self._cut(error)
-        if self._profiler is not None and self._phase is Phase.RECORD and (error is None or self._whole_steps):
-            if self._whole_steps:
-                self._cut_steps.add(self._step)  # it began when the one before it ended, and never did end
+        if self._profiler is not None and self._phase is Phase.RECORD and self._whole_steps:
+            self._cut_steps.add(self._step)  # it began when the one before it ended, and never did end
             self._finish_window()
         elif self._profiler is not None:
             self._profiler.drop()
@@ -126,9 +133,16 @@ class Session:
         self._record.end(0.0 if error is not None else self._settings.declared.gather_timeout)
 
     def _end_with_the_process(self) -> None:
-        """Save what is whole of a loop that never left its session: a callback hears nothing of an error."""
+        """Save the whole steps of a loop that never left its session: a callback hears nothing of an error."""
+        self.abandon("the process ended")
+
+    def _end_on_termination(self) -> None:
+        self.abandon("the process received SIGTERM")
+
+    def abandon(self, reason: str) -> None:
+        """End the recording of a loop that stopped within a step; its whole steps are saved."""
         self._depth = 1
-        self.__exit__(SystemExit, SystemExit("the process ended"), None)
+        self.__exit__(SystemExit, SystemExit(reason), None)
 
     def close(self) -> None:
         """End the recording without an error; for loops that cannot nest, and notebooks."""
@@ -210,7 +224,7 @@ class Session:
     def _finish_window(self) -> None:
         """Stop the profiler and write the window's trace."""
         profiler, self._profiler = self._profiler, None
-        with self._standing_back():
+        with held_back(), self._standing_back():
             if profiler is not None:
                 self._record.save(profiler.stop(), self._cut_steps, profiler.notes)
         self._whole_steps = 0
@@ -267,7 +281,10 @@ def session(
     a configuration (dataclass, dict, Hugging Face); `groups` says which process group serves which axis or axes.
     `options` are those of `usp_prof.record.Options`.
     """
-    return Session(folder, mesh, model, groups, settle(options))
+    settings = settle(options)
+    check_mesh(mesh)
+    check_model(model)
+    return Session(folder, mesh, model, groups, settings)
 
 
 def prepare(entries: int = 20_000) -> None:

@@ -271,6 +271,17 @@ def _uncounted(values: Mapping[str, Any], sequence: int, reason: str) -> ModelEn
     return ModelEntry(name=name, sequence=sequence, notes=[f"the model's FLOP cannot be counted: {reason}"])
 
 
+def check_model(model: object) -> None:
+    """Raise `TypeError` for an object that cannot hold a model's description."""
+    if (
+        model is not None
+        and not isinstance(model, Mapping)
+        and not hasattr(model, "__dict__")
+        and not is_dataclass(model)
+    ):
+        raise TypeError(f"model is a configuration (a dataclass, a dict or Hugging Face's), not {model!r}")
+
+
 def _values(model: object) -> Mapping[str, Any]:
     if isinstance(model, Mapping):
         return model

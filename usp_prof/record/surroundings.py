@@ -111,6 +111,26 @@ def survey(
     return topology
 
 
+def check_mesh(mesh: object) -> None:
+    """Raise `TypeError` unless this is a mesh that `survey` can read."""
+    several = mesh if isinstance(mesh, (list, tuple)) else [mesh]
+    if mesh is None or isinstance(mesh, Mapping) or all(isinstance(part, DeviceMesh) for part in several):
+        return
+    raise TypeError(f"mesh is a DeviceMesh, a list of them or sizes by axis such as {{'dp': 8}}, not {mesh!r}")
+
+
+def misfit(mesh: Mapping[str, int], world: int) -> str:
+    """Return why the job cannot have a mesh of these sizes, or an empty string.
+
+    A mesh may cover some axes only, so its size has to divide the world. Experts borrow the ranks of other axes.
+    """
+    size = prod(size for axis, size in mesh.items() if axis != "ep")
+    if size > 0 and world % size == 0:
+        return ""
+    sizes = " x ".join(f"{axis}={length}" for axis, length in mesh.items())
+    return f"the mesh {sizes} does not fit a job of {world} process{'es' if world != 1 else ''}; it is left out"
+
+
 def row_major(mesh: Mapping[str, int], world: int) -> dict[int, dict[str, int]]:
     """Return every rank's coordinates, the last axis varying fastest; none if the sizes do not match the world."""
     if not mesh or prod(mesh.values()) != world:

@@ -66,6 +66,8 @@ class WindowProfiler:
             raise NoDeviceError(NO_DEVICE)
         refuse_others()
         let_children_end()
+        # Kineto prints `USDT:` lines at its highest level, above errors; with KINETO_LOG_LEVEL=4 it prints both.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         host, device = [ProfilerActivity.CPU], [ProfilerActivity.CUDA] if uses_cuda() else []
         activities = device if self._is_light else host + device
         self.notes: marks.Notes | None = None

@@ -223,6 +223,6 @@ elif case == "steps_on_another_thread_than_the_window":
     with session("second") as second:
         train(second)
 elif case == "our_failure":
-    with session(model=object(), coordinates=3) as ours:
+    with session(coordinates=3) as ours:
         train(ours)
 sys.stdout.write("trained\n")

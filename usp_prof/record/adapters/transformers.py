@@ -48,9 +48,11 @@ class RecordCallback(TrainerCallback):
         layout = layout_of(model)
         options = declared(args, batch_split(args, state, model), self._options)
         options.setdefault("coordinates", layout.coordinates)
+        _end_failed_training()
         self._session = session(
             self._folder, mesh=layout.mesh, groups=layout.groups, model=fsdp2.model_of(model), **options
         )
+        _recording.append(self)
         self._session.__enter__()
 
     def on_step_begin(self, *_: object, **__: object) -> None:
@@ -76,11 +78,29 @@ class RecordCallback(TrainerCallback):
         if self._session is not None:
             self._session.__exit__(None, None, None)
             self._session = None
+            _recording.remove(self)
+
+    def abandon(self) -> None:
+        """End the recording of a training that raised."""
+        self._turn_to("")
+        if self._session is not None:
+            self._session.abandon("the training raised")
+            self._session = None
 
     def _turn_to(self, name: str) -> None:
         if self._phase is not None:
             self._phase.__exit__(None, None, None)
         self._phase = phase(name).__enter__() if name else None
+
+
+_recording: list[RecordCallback] = []
+"""The callback whose training runs; still here if that training raised, of which no callback is told."""
+
+
+def _end_failed_training() -> None:
+    """End the recording of a training that raised; its whole steps are saved."""
+    while _recording:
+        _recording.pop().abandon()
 
 
 @dataclass(frozen=True, slots=True)
