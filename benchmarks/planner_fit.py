@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from planner_rows import Measured, playbook, published, vtrain
+from planner_rows import Measured, long_context, playbook, published, vtrain
 
 from usp_prof.planner import stalls
 from usp_prof.planner.profiles import PROFILES, Profile
@@ -38,17 +38,15 @@ SWEEP_CONSTANTS = (
 )  # fmt: skip
 """What the playbook's sweep tells of nanotron."""
 PUBLISHED_CONSTANTS = (
-    "gemm_share", "rest_scale", "eager_scale", "cast_passes", "unfused_scale", "core_share", "host_layer",
-    "host_unfused", "host_tensor", "host_experts", "imbalance", "tensor_latency", "tensor_exposed", "network_share",
-    "pipeline_hop", "data_share", "data_overlap", "gather_overlap", "gather_exposed", "expert_exposed",
-    "optimizer_scale", "fixed", "jitter",
-)  # fmt: skip
+    "rest_scale", "eager_scale", "cast_passes", "unfused_scale", "core_share", "host_unfused", "imbalance",
+    "tensor_exposed", "gather_overlap", "expert_exposed", "optimizer_scale", "fixed", "jitter",
+)
 """What published speeds tell of all other trainers together."""
-START = Profile(data_share=0.9, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
+START = Profile(gemm_share=1.0, data_share=1.0, network_share=1.0, data_overlap=1.0, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
 START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
-SHARES = ("gemm_share", "core_share", "network_share", "data_share", "data_overlap", "gather_overlap")
+SHARES = ("gemm_share", "core_share", "network_share", "data_share", "gather_overlap")
 """Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""
-SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv", "vtrain")
+SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv")
 SLOW = 1.6
 """Rows this many times slower than a step that does not stall have stalled."""
 ROOMY = 0.1
@@ -179,7 +177,8 @@ def fit_published(sources: dict[str, Measured]) -> dict[str, float]:
 
 def read_sources(folder: Path) -> dict[str, Measured]:
     """Read all sources of published speeds."""
-    return {name: vtrain(folder) if name == "vtrain" else published(folder, name) for name in SOURCES}
+    sources = {name: published(folder, name) for name in SOURCES}
+    return {**sources, "vtrain": vtrain(folder), "long context": long_context(folder)}
 
 
 def main() -> int:

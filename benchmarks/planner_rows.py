@@ -121,13 +121,14 @@ NAMES = {
 TRAINERS = {
     "dgxc.csv": "megatron", "megatron_bridge.csv": "megatron", "nemo_history.csv": "megatron",
     "torchtitan.csv": "torchtitan", "llm_foundry.csv": "fsdp", "nemo_automodel.csv": "torchtitan",
+    "nemo_longseq_cp.csv": "megatron",
 }  # fmt: skip
 
 
 def published(folder: Path, file: str) -> Measured:
-    """Give the speeds that one source publishes, one row a configuration."""
+    """Read the speeds, and where there are some the peaks of memory, that a source publishes."""
     rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
-    rows = rows[(rows.file == file) & rows.metric.isin(["tok_s_gpu", "step_time_s"])]
+    rows = rows[(rows.file == file) & rows.metric.isin(["tok_s_gpu", "step_time_s", "mem_gib"])]
     # Fine-tuning (LoRA) computes fewer gradients; JAX is no trainer that the planner has a profile of.
     rows = rows[~rows.notes.str.contains("LoRA|SFT|MaxText|offload=True", na=False)]
     knobs = [
@@ -150,10 +151,24 @@ def published(folder: Path, file: str) -> Measured:
     speed = wide[wide.metric == "tok_s_gpu"]
     seconds_of = speed.gbs_samples.astype(float) * speed.seq / (speed.value * speed.n_gpus)
     step = wide[wide.metric == "step_time_s"]
+    peaks = rows[rows.metric == "mem_gib"].drop_duplicates(knobs)[[*knobs, "value"]]
     wide = pd.concat([speed.assign(seconds=seconds_of), step.assign(seconds=step.value)])
-    wide = wide.drop_duplicates(knobs).reset_index(drop=True)
+    wide = wide.drop_duplicates(knobs).drop(columns="value").merge(peaks, on=knobs, how="left")
     given = [_given(row, file) for row in wide.to_dict("records")]
-    return _measured(wide, given, wide.seconds, np.full(len(wide), np.nan))
+    return _measured(wide, given, wide.seconds, wide.value * 2**30)
+
+
+def long_context(folder: Path) -> Measured:
+    """Read NeMo's speeds by sequence length: TFLOP/s that count all of attention, 12 x layers x hidden x sequence."""
+    file = "nemo_longseq_cp.csv"
+    rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
+    rows = rows[(rows.file == file) & (rows.metric == "model_tflops_gpu") & rows.tp.notna()].reset_index(drop=True)
+    key_values = rows.hidden * rows.kv_heads / rows.heads
+    of_layer = 2 * rows.hidden * (rows.hidden + key_values) + 3 * rows.hidden * rows.ffn
+    per_token = 6 * (rows.layers * of_layer + rows.vocab * rows.hidden) + 12 * rows.layers * rows.hidden * rows.seq
+    seconds = per_token * rows.gbs_samples * rows.seq / rows.n_gpus / (rows.value * 1e12)
+    given = [_given(row, file) | {"micro_batch": 1} for row in rows.to_dict("records")]
+    return _measured(rows, given, seconds, np.full(len(rows), np.nan))
 
 
 def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
@@ -182,6 +197,12 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
         found["micro_batches"] = accumulation.group(1)
         found.pop("batch")
     return found
+
+
+def published_2026(folder: Path) -> Measured:
+    """Give the rows published from 2024 to 2026, which already have the columns of a table."""
+    rows = pd.read_csv(folder / "published_2026.csv", low_memory=False)
+    return _measured(rows, rows.to_dict("records"), rows.truth_s, rows.truth_gib * 2**30)
 
 
 def with_profile(cases: Cases, profile: Profile) -> Cases:

@@ -93,6 +93,12 @@ class Habits:
     first_stage_of_gradients: Column = 2
     """ZeRO stage from which gradients are sharded; higher if they accumulate in full."""
     first_stage_of_weights: Column = 3
+    input_bytes: Column = 2.0
+    """Stored bytes per value of a product's input; less if the trainer keeps it in the type of 8-bit products."""
+    inner_bytes: Column = 8.0
+    """Stored bytes per value inside a gated feed-forward block, its second input included."""
+    is_selective_by_op: Column = 0
+    """1: selective recomputation keeps only attention's result and every second product (torchtitan)."""
 
 
 PLAIN = Habits()
@@ -129,7 +135,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
         "gradient_bytes": gradients,
         "optimizer_bytes": held(optimizer, 1),
         "gathered_bytes": gathered,
-        "activation_bytes": activations(shape, c, stage) * habits.activation_scale,
+        "activation_bytes": activations(shape, c, stage, habits) * habits.activation_scale,
         "logit_bytes": logits,
         "overhead_bytes": habits.overhead_bytes + habits.buffer_fraction * (weights + gradients),
     }
@@ -145,40 +151,57 @@ def parameters(shape: Shape, c: Columns, stage: Stage) -> tuple[Column, Column]:
     return dense / c.tp, stage.layers * shape.routed_parameters / c.ep / c.expert_tp
 
 
-def activations(shape: Shape, c: Columns, stage: Stage) -> Column:
+def activations(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -> Column:
     """Return the activations of all layers of a stage: of micro-batches in flight, and of the recomputed layer."""
     layers = np.maximum(stage.layers, 1.0)
     again = c.recomputed(layers, c.stages_of_rank)
-    whole = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute))
+    whole = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute), habits)
     # A group of layers stores the input of its first layer; the last group of a stage may be smaller.
     inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
-    of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL))
-    kept = ((layers - again) * whole + of_inputs) * stage.in_flight
-    return np.asarray(kept + np.where(again > 0, np.minimum(c.recompute_group, again) * whole, 0.0))
+    of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL), habits)
+    by_op = np.asarray(habits.is_selective_by_op) * (c.recompute == SELECTIVE)
+    kept = ((layers - again) * np.where(by_op, activations_by_op(shape, c), whole) + of_inputs) * stage.in_flight
+    unfolded = np.where(by_op, 1.0, np.minimum(c.recompute_group, again))
+    return np.asarray(kept + unfolded * whole)
 
 
-def layer_activations(shape: Shape, c: Columns, recompute: Column) -> Column:
+def activations_by_op(shape: Shape, c: Columns) -> Column:
+    """Return the bytes that torchtitan's policy keeps of a layer: its input, attention's result, every second product.
+
+    The products are queries, keys, values, output, gate, up and down; the first of each pair is kept. The products of
+    experts are grouped, and so not in the policy's list.
+    """
+    products = shape.query / c.tp + shape.key_value / 2 / c.tp + shape.hidden / c.spread
+    products = products + np.where(np.asarray(shape.dense_width) > 0, shape.dense_width / c.tp, 0.0)
+    values = shape.hidden / c.spread + shape.core_out / c.tp + products
+    return np.asarray(c.micro_batch * shape.sequence / c.cp * values * c.width)
+
+
+def layer_activations(shape: Shape, c: Columns, recompute: Column, habits: Habits = PLAIN) -> Column:
     """Return the activations of one layer and micro-batch, in bytes."""
     # Each value is bytes per token in half precision, a row of the table above; `hidden` is one tensor of width h.
     hidden = 2.0 * shape.hidden / c.spread
     norms = 2 * hidden
+    as_input = np.asarray(habits.input_bytes) / 2
     is_selective = np.asarray(recompute) == SELECTIVE
 
     # Attention: its input, MLA's latents, queries, keys and values, its output, the score matrix.
     latents = 2 * 2.0 * shape.latent / c.spread
     heads = 2.0 * (shape.query + shape.key_value) / c.tp
-    core = np.where(is_selective, 0.0, 2.0 * shape.core_out / c.tp)
+    # Cast inputs are copies: attention's result is stored by attention itself, too.
+    copy = np.where(as_input < 1, 1 + as_input, 1.0)
+    core = np.where(is_selective, 0.0, 2.0 * shape.core_out / c.tp) * copy
     scores = 5.0 * shape.heads * shape.sequence / c.tp
     scores = np.where(c.fused_attention | is_selective, 0.0, scores)
-    attention = hidden + latents + heads + core + scores
+    attention = hidden * as_input + latents + heads + core + scores
 
     # Feed-forward: its input and inner tensors; with experts the share of the layers that have them (`mixed`).
-    per_inner = np.where(np.asarray(shape.matrices) == 3, 8.0, 4.0)
+    per_inner = np.where(np.asarray(shape.matrices) == 3, habits.inner_bytes, 4.0) - 2.0 * (1 - as_input)
     has_dense, has_experts = np.asarray(shape.dense_width) > 0, np.asarray(shape.mixed) > 0
-    dense = np.where(has_dense, hidden + per_inner * shape.dense_width / c.tp, 0.0)
-    of_expert = per_inner * shape.expert_width + 4.0 * shape.hidden
+    dense = np.where(has_dense, hidden * as_input + per_inner * shape.dense_width / c.tp, 0.0)
+    of_expert = per_inner * shape.expert_width + (2.0 + 2.0 * as_input) * shape.hidden
     chosen = shape.mixed * shape.experts_per_token * of_expert / c.tp
-    router = np.where(has_experts, shape.mixed * hidden, 0.0)
+    router = np.where(has_experts, shape.mixed * hidden * as_input, 0.0)
 
     everything = norms + attention + dense + chosen + router
     of_token = np.where(np.asarray(recompute) == FULL, hidden, everything)

@@ -22,6 +22,7 @@ from usp_prof.model.configuration import FULL, NONE, RECOMPUTES, SCHEDULES, Colu
 from usp_prof.model.errors import unknown_name
 from usp_prof.planner import memory
 from usp_prof.planner.cases import with_columns
+from usp_prof.planner.profiles import gradient_bytes_of
 from usp_prof.planner.stages import Stages
 from usp_prof.schedule import Schedule, named
 
@@ -70,7 +71,7 @@ def legal(question: Question) -> Columns:
         return np.full(len(dp), value)
 
     width = 4 if question.dtype == "fp32" else 2
-    gradient = question.gradient_bytes or (4.0 if width == 4 else question.profile.gradient_bytes)
+    gradient = question.gradient_bytes or (4.0 if width == 4 else _gradient_bytes(question))
     # Hybrid sharding: whole nodes shard, and their copies are reduced between nodes.
     ranks_of_node = np.maximum(question.cluster.devices_per_node // tp, 1)
     copies = np.maximum(dp * cp // ranks_of_node, 1)
@@ -93,6 +94,10 @@ def legal(question: Question) -> Columns:
         if name in pinned:
             keep &= getattr(columns, name) == pinned[name]
     return rows_of(columns, np.flatnonzero(keep))
+
+
+def _gradient_bytes(question: Question) -> float:
+    return float(gradient_bytes_of(question.profile, question.cluster.product_bytes))
 
 
 def nearest_legal(question: Question) -> str:

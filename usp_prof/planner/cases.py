@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.model.configuration import Columns, columns_of
+from usp_prof.planner.profiles import gradient_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,9 @@ class Machine:
     peak: Column
     core_peak: Column
     """Of the type that attention's core and the head keep where products are 8 bits wide."""
-    memory_bytes: Column
+    room_bytes: Column
+    """Memory that a configuration may fill."""
+    product_bytes: Column
     memory_rate: Column
     link_rate: Column
     network_rate: Column
@@ -38,11 +41,16 @@ class Machine:
     network_latency: Column
     efficiency: Column
     """Of the peak that a large matrix product reaches alone."""
-    memory_share: Column
+    core_efficiency: Column
     host_link_rate: Column
     """Between a device and its host's memory."""
     host_memory_rate: Column
     """What an optimizer reaches of one device's share of its host's memory, reading and writing."""
+
+    @property
+    def is_narrow(self) -> Column:
+        """Whether products are computed in 8 bits or fewer."""
+        return np.asarray(self.product_bytes) < 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,8 @@ def machine_of(cluster: Cluster) -> Machine:
     return Machine(
         peak=cluster.peak_flops,
         core_peak=cluster.core_flops or cluster.peak_flops,
-        memory_bytes=cluster.memory_bytes,
+        room_bytes=cluster.room_bytes,
+        product_bytes=cluster.product_bytes,
         memory_rate=cluster.memory_rate,
         link_rate=cluster.link_rate * cluster.link_share,
         network_rate=cluster.network_rate,
@@ -78,7 +87,7 @@ def machine_of(cluster: Cluster) -> Machine:
         link_latency=cluster.node_latency_ns / 1e9,
         network_latency=cluster.network_latency_ns / 1e9,
         efficiency=cluster.efficiency,
-        memory_share=cluster.memory_share,
+        core_efficiency=cluster.core_efficiency,
         host_link_rate=cluster.host_link_rate,
         host_memory_rate=cluster.host_memory_rate,
     )
@@ -86,7 +95,8 @@ def machine_of(cluster: Cluster) -> Machine:
 
 def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: Sequence[Configuration]) -> Cases:
     """Put configurations into columns beside what they are to be predicted for."""
-    return with_columns(shape, machine, profile, columns_of(configurations, profile.gradient_bytes))
+    gradients = gradient_bytes_of(profile, machine.product_bytes)
+    return with_columns(shape, machine, profile, columns_of(configurations, gradients))
 
 
 def with_columns(shape: Shape, machine: Machine, profile: Profile, columns: Columns) -> Cases:

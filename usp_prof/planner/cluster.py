@@ -20,6 +20,8 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.hardware import DEVICES, Device, Precision, find
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from usp_prof.model.shape import Column
     from usp_prof.planner.cases import Cases
 
@@ -38,6 +40,17 @@ REACHED = {
     ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
 }  # fmt: skip
 """TFLOP/s of the best matrix product that was measured (stas00/ml-engineering, MAMF table, 744d01e)."""
+SUSTAINED = {("B200 SXM", "bf16"): 0.488 * 2250}
+"""TFLOP/s of products of training's shapes, where somebody measured these instead of the best one: 514 shapes on an
+8-GPU B200 node, mean 48.8% of the peak, standard deviation 7.8 (MooreThreads/SimuMax, 4dcaae513)."""
+DRIVER_MIB = {
+    "V100 SXM2": 32_768, "A100 SXM 80GB": 81_920, "A100 PCIe 80GB": 81_920, "A100 SXM 40GB": 40_960,
+    "A100 PCIe 40GB": 40_960, "A800 SXM 80GB": 81_920, "H100 SXM": 81_559, "H100 PCIe": 81_559, "H800 SXM": 81_559,
+    "H200 SXM": 143_771, "H100 96GB HBM2e": 97_871, "GH200 96GB": 97_871, "B200 SXM": 183_359, "B300 SXM": 275_040,
+    "GB200": 189_471, "GB300": 284_208, "MI300X": 196_592,
+    "MI325X": 262_128, "MI350X": 294_896, "MI355X": 294_896,
+}  # fmt: skip
+"""Memory that the driver reports (`nvidia-smi`, `rocm-smi`), in MiB; data sheets round it to GB."""
 NARROW = ("fp8", "fp4")
 """Types of products beside which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
@@ -67,8 +80,11 @@ in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets rea
 NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
 """What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
 the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
-MEMORY_SHARE = 0.8
-"""Of the device's memory that a plan may use; none of 454 runs beneath it ran out (Fujii et al., arXiv 2411.06465)."""
+MEMORY_SHARE = 0.92
+"""Share of the memory that the driver reports that tensors can fill. The rest is the CUDA context, NCCL's buffers and
+the allocator's fragments: 6.4 GiB of an H100's 80, where the playbook's sweep has as many wrong refusals as failures."""
+PRODUCT_BYTES = {"fp32": 4.0, "fp8": 1.0, "fp4": 0.5625}
+"""Bytes of a value cast to the type of products, 2 where not listed; blocks of 16 fp4 values share a scale of 1 byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +99,12 @@ class Cluster:
     network_rate: float = NETWORK_RATE
     devices_per_node: int = DEVICES_PER_NODE
     efficiency: float = EFFICIENCY
+    core_efficiency: float = EFFICIENCY
+    """Of the peak that the best product reaches; attention's core and its `core_share` go by this one."""
     link_share: float = LINK_SHARE
     memory_share: float = MEMORY_SHARE
+    product_bytes: float = 2.0
+    """Bytes of a value in the type of products."""
     core_flops: float = 0.0
     """Peak of the type that attention's core and the head are computed in; 0: `peak_flops`."""
     node_latency_ns: float = NODE_LATENCY_NS
@@ -103,7 +123,7 @@ class Cluster:
 
     @property
     def room_bytes(self) -> float:
-        """What a plan may fill."""
+        """Memory that a configuration may fill."""
         return self.memory_bytes * self.memory_share
 
 
@@ -114,19 +134,22 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         known = ", ".join(sorted(entry.name for entry in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
-    reached, half = _reached(device, dtype), device.peak(Precision.BF16) or device.peak(Precision.FP16)
+    best = _reached(REACHED, device, dtype)
+    reached, half = _reached(SUSTAINED, device, dtype) or best, device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")
     return Cluster(
         device.name,
         peak,
-        device.memory_bytes,
+        DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20,
         device.memory_rate,
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
         efficiency=reached or EFFICIENCY,
+        core_efficiency=best or EFFICIENCY,
         basis="measured products" if reached else "assumed",
+        product_bytes=PRODUCT_BYTES.get(dtype, 2.0),
         core_flops=half if dtype in NARROW and half else peak,
         host_link_rate=host_link,
         host_memory_rate=host_memory * HOST_SHARE,
@@ -134,11 +157,11 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     )
 
 
-def _reached(device: Device, dtype: str) -> float:
-    """Return the share of its peak that was measured; fp16 reaches that of bf16. 0: nobody measured it."""
+def _reached(table: Mapping[tuple[str, str], float], device: Device, dtype: str) -> float:
+    """Return the measured share of the peak, 0 if not measured; fp16 reaches that of bf16."""
     measured_in = "bf16" if dtype == "fp16" else dtype
     peak = _peak(device, measured_in)
-    return 1e12 * REACHED.get((device.name, measured_in), 0.0) / peak if peak else 0.0
+    return 1e12 * table.get((device.name, measured_in), 0.0) / peak if peak else 0.0
 
 
 def _peak(device: Device, dtype: str) -> float:
@@ -188,18 +211,23 @@ def send(c: Cases, axis: str, size: Column) -> Column:
     members = members_of(c, axis)
     outside = apart(c, axis) * members > c.machine.node
     rate = np.where(outside, c.machine.network_rate * c.profile.network_share, c.machine.link_rate)
-    hop = np.where(outside, c.machine.network_latency * c.profile.network_hop, c.machine.link_latency)
+    hop = np.where(outside, c.machine.network_latency + c.profile.network_wait, c.machine.link_latency)
     return np.where(members > 1, hop + size / rate, 0.0)
 
 
 def link(c: Cases, axis: str) -> tuple[Column, Column, Column]:
-    """Return members, rate, and latency of a step of a ring."""
+    """Return the members, the bandwidth and the latency per member of a ring.
+
+    A ring over several nodes leaves each node once, so only one step per node has the latency of the network.
+    """
     members, inside = members_of(c, axis), apart(c, axis)
     outside = inside * members > c.machine.node
     inner = c.machine.link_rate * (1 - FEW_MEMBERS / np.maximum(members, 2) ** 2)
     cards = np.maximum(c.machine.node / inside, 1)
     outer = np.minimum(inner, c.machine.network_rate * c.profile.network_share * cards)
-    hop = np.where(outside, c.machine.network_latency * c.profile.network_hop, c.machine.link_latency)
+    nodes = np.maximum(members / cards, 1)
+    across = (nodes * c.machine.network_latency + (members - nodes) * c.machine.link_latency) / members
+    hop = np.where(outside, across + c.profile.network_wait, c.machine.link_latency)
     return members, np.where(outside, outer, inner), hop
 
 

@@ -32,8 +32,7 @@ LAUNCH = 3e-6
 CORE_BACKWARD = 2.5
 """FLOP of attention's core backward over forward: it computes its scores once more."""
 SHORT_BLOCK = 256.0
-"""Positions of a context-parallel block at which half of attention's efficiency is lost (flash attention's tiles are
-of 128 x 128)."""
+"""Positions of a block at which half of attention's efficiency is lost: two tiles of flash attention, 128 x 128."""
 HOST_BLOCK = 1e-4
 """Seconds of the host for each further block of context parallelism, forward and backward of a layer together."""
 MERGE_PASSES = 4
@@ -107,11 +106,11 @@ def core_time(c: Cases) -> Column:
     """Return attention's core forward."""
     s = c.shape
     flops = s.core_flops * c.tokens / c.tp
-    # Context parallelism works block by block: short blocks fill the device badly, and each block's result is merged.
+    # A causal sequence is two halves per rank of cp; short blocks fill the device badly, and their results are merged.
     block = s.sequence / (2 * c.cp)
-    short = np.where(c.cp > 1, (block + SHORT_BLOCK) / block, 1.0)
+    short = (block + SHORT_BLOCK) / block
     merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
-    once = flops / (c.machine.core_peak * c.machine.efficiency * c.profile.core_share) * short
+    once = flops / (c.machine.core_peak * c.machine.core_efficiency * c.profile.core_share) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
     # Unfused, the half above the diagonal is computed too.
     one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
@@ -131,9 +130,9 @@ def elementwise(c: Cases) -> Column:
 def casting(c: Cases) -> Column:
     """Return the forward time for casting inputs of products to 8 bits; backward casts gradients instead."""
     s = c.shape
-    is_narrow = np.asarray(c.machine.peak) > np.asarray(c.machine.core_peak)
-    values = c.profile.cast_passes * (s.hidden + s.query / c.tp + _inner_width(c))
-    return np.where(is_narrow, c.tokens * values * c.width / c.machine.memory_rate, 0.0)
+    # Inputs of gathers are cast before they are gathered.
+    values = c.profile.cast_passes * (s.hidden / c.spread + s.query / c.tp + _inner_width(c))
+    return np.where(c.machine.is_narrow, c.tokens * values * c.width / c.machine.memory_rate, 0.0)
 
 
 def _inner_width(c: Cases) -> Column:

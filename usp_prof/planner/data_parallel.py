@@ -94,7 +94,9 @@ def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: 
     shared, routed = weights.shared + weights.ends, weights.routed
     on_ring, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
     of_sums = shared + routed * _shorter(c.expert_shards * _copies(c), c.shards * c.replicas)
-    buckets = np.maximum(of_sums * sent / p.bucket_bytes, p.least_buckets)
+    # Megatron divides by parameters of a bucket, and its own rule replaces the bytes.
+    of_bucket = np.maximum(p.bucket_parameters, p.bucket_parameters_per_rank * c.shards * c.replicas) * sent
+    buckets = np.maximum(of_sums * sent / np.where(of_bucket > 0, of_bucket, p.bucket_bytes), p.least_buckets)
     overlap = np.minimum(p.data_overlap, 1.0)
 
     sum_of_one = _sum(c, shared * sent / buckets, routed * sent / buckets)

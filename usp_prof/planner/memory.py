@@ -10,6 +10,8 @@ from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
 from usp_prof.model.footprint import MASTER_AND_MOMENTS, Footprint, Habits, Stage, footprints, parameters
 from usp_prof.model.shape import shape_of
 from usp_prof.planner import messages
+from usp_prof.planner.cluster import PRODUCT_BYTES
+from usp_prof.planner.profiles import gradient_bytes_of
 from usp_prof.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.profiles import Profile
 
+LEAST_PROBABILITY, SAFE_PROBABILITY = 0.5, 0.9
+"""A configuration fits from the first on; between the two it is tight."""
 NO_STAGE = 4
 """Beyond all stages of ZeRO: never sharded."""
 
@@ -29,7 +33,7 @@ NO_STAGE = 4
 def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     """Return the footprint of the first, a middle and the last rank of each pipeline."""
     stages = stages or stages_of(c)
-    habits = habits_of(c.profile, c)
+    habits = habits_of(c.profile, c, c.machine.product_bytes)
     held = [
         Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.kept[row])
         for row in range(len(WHERE))
@@ -37,8 +41,8 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     return tuple(footprints(c.shape, c, stage, habits) for stage in held)
 
 
-def habits_of(p: Profile, c: Columns) -> Habits:
-    """Return the memory of a trainer beyond the formulas."""
+def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
+    """Return the memory of a trainer beyond the formulas; `product_bytes` per value in the type of products."""
     keeps_gradients = (c.micro_batches > 1) & (messages.sums_a_step(p, c) == 1)
     # What a backward has gathered, PyTorch's pipelines keep for the next forward.
     keeps_weights = np.logical_and(p.is_fsdp2, c.pp > 1)
@@ -50,12 +54,16 @@ def habits_of(p: Profile, c: Columns) -> Habits:
         p.offload_keeps,
         first_stage_of_gradients=np.where(keeps_gradients, NO_STAGE, 2),
         first_stage_of_weights=np.where(keeps_weights, NO_STAGE, 3),
+        input_bytes=np.where(p.casts_stored_inputs, np.minimum(product_bytes, 2.0), 2.0),
+        inner_bytes=p.inner_bytes,
+        is_selective_by_op=p.is_selective_by_op,
     )
 
 
 def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) -> tuple[Footprint, ...]:
     """Return the footprint of every pipeline rank of one configuration."""
-    shape, columns = shape_of(model), columns_of([configuration], profile.gradient_bytes)
+    product_bytes = PRODUCT_BYTES.get(configuration.dtype, 2.0)
+    shape, columns = shape_of(model), columns_of([configuration], gradient_bytes_of(profile, product_bytes))
     schedule, chunks = int(columns.schedule[0]), configuration.chunks
     layers, kept = ranks_of(
         model.layers,
@@ -68,7 +76,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     )
     # V-shaped schedules bring the last stage back to the first rank.
     last = 0 if SCHEDULES[schedule].traits.is_v_shaped else configuration.pp - 1
-    habits = habits_of(profile, columns)
+    habits = habits_of(profile, columns, product_bytes)
     of_rank = []
     for rank, count in enumerate(layers):
         parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)

@@ -59,6 +59,11 @@ class Prediction:
     """What an offloaded optimizer takes of the host's memory, for one device."""
 
     @property
+    def fits(self) -> bool:
+        """Whether the configuration more likely fits the device's memory than not."""
+        return self.fit_probability >= memory.LEAST_PROBABILITY
+
+    @property
     def tokens_per_device(self) -> float:
         """Tokens per second of one device."""
         return self.tokens_per_second / self.configuration.devices
@@ -113,8 +118,7 @@ def records(
         return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]
 
     time_spread, memory_spread = column(c.profile.time_spread), column(c.profile.memory_spread)
-    room = np.asarray(c.machine.memory_bytes) - c.profile.context_bytes
-    fits = column(memory.fit_probability(total, room, c.profile.memory_spread))
+    fits = column(memory.fit_probability(total, c.machine.room_bytes, c.profile.memory_spread))
     parts = {part: column(value) for part, value in need.items()}
     exposed = {axis: column(value) for axis, value in times.exposed.items()}
     peak = column(c.machine.peak)

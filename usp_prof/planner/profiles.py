@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from usp_prof.model.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -24,18 +26,25 @@ class Profile:
 
     gradient_bytes: Column = 2.0
     """Bytes of a gradient in memory: 2, or 6 with a float32 sum beside the half-precision gradient."""
+    narrow_gradient_bytes: Column = 0.0
+    """The same with 8-bit products, where it differs (0: it does not)."""
     sent_gradient_bytes: Column = 2.0
     activation_scale: Column = 1.0
     """Of the activations of `model/footprint.py`: copies and casts that the trainer keeps beside them."""
+    casts_stored_inputs: Column = 0
+    """1: backward keeps inputs of 8-bit products in 8 bits (Transformer Engine); 0: in 16 bits (torchao)."""
+    inner_bytes: Column = 8.0
+    """Stored bytes per value inside of a gated feed-forward block: both halves, the activation and the product; 6
+    where the activation and the product are one kernel (Megatron's `bias_swiglu_fusion`)."""
+    is_selective_by_op: Column = 0
+    """1: selective recomputation keeps attention's result and every second product (torchtitan's policy `op`)."""
     logit_bytes: Column = 10.0
     overhead_bytes: Column = 0.1e9
-    """Allocated beside all that is counted; `context_bytes` is what the device loses outside of the allocator (CUDA,
-    communicators, fragments), which decides about fitting and is in no measured peak."""
-    context_bytes: Column = 3e9
+    """Allocated besides all that is counted."""
     buffer_fraction: Column = 0.0
     uneven: Column = 0
     """1: layers are dealt to stages by cost, the head's included (nanotron); 0: as evenly as they go."""
-    gemm_share: Column = 0.8
+    gemm_share: Column = 1.0
     """Of the efficiency that single matrix products were measured to reach, in training."""
     core_share: Column = 0.45
     """Of the peak that fused attention reaches on the FLOP of a causal mask."""
@@ -63,10 +72,10 @@ class Profile:
     """Of each collective of tensor parallelism beyond its bytes: start and synchronisation."""
     tensor_exposed: Column = 0.9
     """Share of their time that no compute hides."""
-    network_share: Column = 0.8
-    network_hop: Column = 1.0
-    """Of the cluster's latency between nodes. The sweep that nanotron's figures come from ran on EFA: all-gathers of
-    256 MB over 16 to 512 H100 take their bytes over the cards' rate and 40 microseconds a member."""
+    network_share: Column = 1.0
+    network_wait: Column = 0.0
+    """Seconds that every member of a ring between nodes adds to the cluster's latency. nanotron's sweep ran on EFA:
+    all-gathers of 256 MB over 16 to 512 H100 take 40 microseconds per member more than their bytes need."""
     pipeline_hop: Column = 1e-4
     """Handing a micro-batch to the next stage, beyond its bytes."""
     host_pipeline: Column = 0.0
@@ -77,12 +86,17 @@ class Profile:
     gradients are reduced after many micro-batches."""
     stall_of_link: Column = 0.0
     stall_of_whole_gradients: Column = 0.0
-    bucket_bytes: Column = 100e6
+    bucket_bytes: Column = 25e6
+    """Bytes of a bucket of gradients: PyTorch's `bucket_cap_mb` of 25 where nothing else is known."""
+    bucket_parameters: Column = 0.0
+    bucket_parameters_per_rank: Column = 0.0
+    """Megatron's rule instead: parameters of a bucket, at least this and at least this per rank of dp and cp
+    (`DistributedDataParallelConfig.bucket_size`: max(40,000,000, 1,000,000 x ranks))."""
     least_buckets: Column = 1.0
     """Of gradients in any case, however small they are."""
-    data_share: Column = 0.7
+    data_share: Column = 1.0
     """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
-    data_overlap: Column = 0.5
+    data_overlap: Column = 1.0
     sums_once: Column = 0
     """1: ZeRO-2 and -3 sum gradients once a step, of all micro-batches (ours); 0: those of each. With the next three it
     says how often a step sends what: `messages.py` has the table and its sources."""
@@ -127,37 +141,41 @@ NANOTRON = Profile(
     "nanotron", gradient_bytes=5.0, sent_gradient_bytes=2.0, uneven=1, activation_scale=1.31, logit_bytes=16.4,
     overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.785, rest_scale=1.60, core_share=0.386,
     host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.5e-6, tensor_exposed=0.876, network_share=0.547,
-    network_hop=4.0, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
+    network_wait=35e-6, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
     stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=302e6, data_share=0.738, data_overlap=1.0,
     gather_exposed=1.84, optimizer_scale=5.61, fixed=16.7e-3, jitter=0.0104, time_spread=0.15, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
 PUBLISHED = Profile(
-    gemm_share=1.0, rest_scale=1.15, eager_scale=1.69, cast_passes=1.80, unfused_scale=1.54, core_share=0.352,
-    host_layer=0.501e-3, host_unfused=2.80e-3, host_tensor=0.452e-3, host_experts=1.01e-3, imbalance=1.30,
-    tensor_latency=14.5e-6, tensor_exposed=0.699, network_share=0.924, pipeline_hop=97.2e-6, data_share=1.0,
-    data_overlap=0.566, gather_overlap=0.789, gather_exposed=0.781, expert_exposed=0.893, optimizer_scale=1.49,
-    fixed=17.1e-3, jitter=0.00820, time_spread=0.27, memory_spread=0.23,
+    rest_scale=1.21, eager_scale=1.61, cast_passes=1.85, unfused_scale=1.42, core_share=0.398, host_unfused=2.79e-3,
+    imbalance=1.29, tensor_exposed=0.780, gather_overlap=0.800, expert_exposed=0.848, optimizer_scale=1.47,
+    fixed=16.9e-3, jitter=0.0084, time_spread=0.27, memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,993 rows)."""
 PROFILES: dict[str, Profile] = {
     "nanotron": NANOTRON,
     "megatron": replace(
         PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.055, logit_bytes=7.9, overhead_bytes=36e6,
-        gathers_beside=1,
+        narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, gathers_beside=1, bucket_parameters=40e6, bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", selective_forward=0.4, is_fsdp2=1, layer_by_layer=1, ends_are_units=1,
+        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1, layer_by_layer=1, ends_are_units=1,
         gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
     "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1, is_fsdp2=1, layer_by_layer=1),
     "usp-prof": replace(
-        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, bucket_bytes=25e6, least_buckets=4.0,
+        PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, least_buckets=4.0,
         sums_once=1, layer_by_layer=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
 }
 # fmt: on
+def gradient_bytes_of(profile: Profile, product_bytes: Column) -> Column:
+    """Return the bytes of a gradient in memory. NVIDIA's 8-bit recipes add up gradients in bf16."""
+    has_own = np.logical_and(np.asarray(product_bytes) < 2, np.asarray(profile.narrow_gradient_bytes) > 0)
+    return np.where(has_own, profile.narrow_gradient_bytes, profile.gradient_bytes)
+
+
 DEFAULT_TRAINER = "megatron"
 """Whose habits are taken where none is named."""
 DEFAULT_PROFILE = PROFILES[DEFAULT_TRAINER]

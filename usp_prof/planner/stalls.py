@@ -76,8 +76,8 @@ def chance(c: Cases, stages: Stages) -> Column:
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
     """Return how likely a pipeline's memory is full, by the planner's own prediction and its spread."""
     peak = memory.total(memory.fullest(memory.of_stages(c, stages)))
-    room = np.asarray(c.machine.memory_bytes) - c.profile.context_bytes
-    return np.where(c.pp > 1, 1 - memory.fit_probability(peak, room, c.profile.memory_spread), 0.0)
+    fits = memory.fit_probability(peak, c.machine.room_bytes, c.profile.memory_spread)
+    return np.where(c.pp > 1, 1 - fits, 0.0)
 
 
 def reduces_whole_gradients(c: Cases) -> Column:
