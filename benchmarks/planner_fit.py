@@ -38,11 +38,22 @@ SWEEP_CONSTANTS = (
 )  # fmt: skip
 """What the playbook's sweep tells of nanotron."""
 PUBLISHED_CONSTANTS = (
-    "rest_scale", "eager_scale", "cast_passes", "unfused_scale", "core_share", "host_unfused", "imbalance",
-    "tensor_exposed", "gather_overlap", "expert_exposed", "optimizer_scale", "fixed", "jitter",
+    "rest_scale",
+    "eager_scale",
+    "cast_passes",
+    "unfused_scale",
+    "core_share",
+    "host_unfused",
+    "imbalance",
+    "tensor_exposed",
+    "gather_overlap",
+    "expert_exposed",
+    "optimizer_scale",
+    "fixed",
+    "jitter",
 )
 """What published speeds tell of all other trainers together."""
-START = Profile(gemm_share=1.0, data_share=1.0, network_share=1.0, data_overlap=1.0, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
+START = Profile(host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
 START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
 SHARES = ("gemm_share", "core_share", "network_share", "data_share", "gather_overlap")
 """Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""

@@ -64,7 +64,8 @@ def sources(folder: Path) -> list[tuple[str, Measured]]:
     by_group = [(str(group), new.where((new.rows.group == group).to_numpy())) for group in new.rows.group.unique()]
     sweep = playbook(folder)
     by_model = [
-        (f"playbook {model}", sweep.where((sweep.rows.model == model).to_numpy())) for model in sweep.rows.model.unique()
+        (f"playbook {model}", sweep.where((sweep.rows.model == model).to_numpy()))
+        for model in sweep.rows.model.unique()
     ]
     old = [(file.removesuffix(".csv"), published(folder, file)) for file in OF_PUBLISHED]
     old.append(("nemo_longseq_cp", long_context(folder)))

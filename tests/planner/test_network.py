@@ -9,6 +9,7 @@ from planned import EXPERTS, MACHINE, cases
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.hardware import DEVICES, Precision
 from usp_prof.planner import cluster
+from usp_prof.planner.profiles import PROFILES
 
 FEW = 1 - cluster.FEW_MEMBERS / 64
 
@@ -29,10 +30,10 @@ def test_a_ring_over_nodes_enters_each_by_the_cards_of_all_its_members(tp: int, 
     assert float(rate[0]) == cards * 50e9
 
 
-def test_a_ring_takes_as_many_steps_as_it_has_members() -> None:
+def test_a_ring_has_the_network_s_latency_once_per_node() -> None:
     c = cases(Configuration(dp=64), Configuration(dp=512))
     few, many = cluster.all_gather(c, "shards", 1.0)
-    assert many - few == pytest.approx((512 - 64) * 1e-5, rel=5e-3)
+    assert many - few == pytest.approx((64 - 8) * 1e-5 + (448 - 56) * 1e-6, rel=5e-3)
 
 
 def test_an_all_reduce_moves_twice_the_bytes_in_fewer_steps() -> None:
@@ -44,8 +45,8 @@ def test_an_all_reduce_moves_twice_the_bytes_in_fewer_steps() -> None:
 
 def test_the_measured_all_gathers_of_a_large_cluster_are_met() -> None:
     """256 MB over 8 H100 a node with EFA (Ultra-Scale Playbook): bus bandwidth falls from 185 to 11 GB/s."""
-    h100 = replace(MACHINE, link_rate=336e9, network_latency_ns=40_000)
-    c = cases(*(Configuration(dp=members) for members in (16, 64, 512)), cluster=h100)
+    h100, on_efa = replace(MACHINE, link_rate=336e9), replace(PROFILES["nanotron"], network_share=1.0)
+    c = cases(*(Configuration(dp=members) for members in (16, 64, 512)), cluster=h100, profile=on_efa)
     members = np.array([16, 64, 512])
     rate = 256e6 * (members - 1) / members / cluster.all_gather(c, "shards", 256e6) / 1e9
     assert rate == pytest.approx([185, 69, 11], rel=0.2)

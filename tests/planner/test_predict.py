@@ -66,7 +66,7 @@ def test_tensor_parallel_messages_are_exposed_twice_four_times_a_layer() -> None
 def test_tensor_parallelism_across_nodes_costs_more() -> None:
     inside = plain(LLAMA_8B, Configuration(tp=8))
     across = plain(LLAMA_8B, Configuration(tp=16))
-    assert across.exposed_ns["tp"] > 2 * inside.exposed_ns["tp"]
+    assert across.exposed_ns["tp"] > 1.1 * inside.exposed_ns["tp"]
 
 
 def test_gradients_hide_behind_a_long_backward_but_for_their_last_bucket() -> None:

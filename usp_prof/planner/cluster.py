@@ -81,10 +81,10 @@ NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
 """What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
 the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
 MEMORY_SHARE = 0.92
-"""Share of the memory that the driver reports that tensors can fill. The rest is the CUDA context, NCCL's buffers and
-the allocator's fragments: 6.4 GiB of an H100's 80, where the playbook's sweep has as many wrong refusals as failures."""
+"""Share of the driver's memory that tensors can fill. The rest is the CUDA context, NCCL's buffers and fragments:
+6.4 GiB of an H100's 80. There the playbook's sweep has as many runs that are refused as failures that are accepted."""
 PRODUCT_BYTES = {"fp32": 4.0, "fp8": 1.0, "fp4": 0.5625}
-"""Bytes of a value cast to the type of products, 2 where not listed; blocks of 16 fp4 values share a scale of 1 byte."""
+"""Bytes of a value in the type of products, 2 where not listed; 16 values of fp4 share a scale of 1 byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,10 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
     best = _reached(REACHED, device, dtype)
-    reached, half = _reached(SUSTAINED, device, dtype) or best, device.peak(Precision.BF16) or device.peak(Precision.FP16)
+    reached, half = (
+        _reached(SUSTAINED, device, dtype) or best,
+        device.peak(Precision.BF16) or device.peak(Precision.FP16),
+    )
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")

@@ -95,8 +95,9 @@ class Profile:
     least_buckets: Column = 1.0
     """Of gradients in any case, however small they are."""
     data_share: Column = 1.0
-    """Of the rings' rate that gradients reach; `data_overlap` is the share of backward that hides them."""
+    """Share of the rings' rate that gradients reach."""
     data_overlap: Column = 1.0
+    """Share of backward that hides the reductions of gradients."""
     sums_once: Column = 0
     """1: ZeRO-2 and -3 sum gradients once a step, of all micro-batches (ours); 0: those of each. With the next three it
     says how often a step sends what: `messages.py` has the table and its sources."""
@@ -142,7 +143,7 @@ NANOTRON = Profile(
     overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.785, rest_scale=1.60, core_share=0.386,
     host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.5e-6, tensor_exposed=0.876, network_share=0.547,
     network_wait=35e-6, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
-    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=302e6, data_share=0.738, data_overlap=1.0,
+    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=302e6, data_share=0.738,
     gather_exposed=1.84, optimizer_scale=5.61, fixed=16.7e-3, jitter=0.0104, time_spread=0.15, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
@@ -157,11 +158,12 @@ PROFILES: dict[str, Profile] = {
     "nanotron": NANOTRON,
     "megatron": replace(
         PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.055, logit_bytes=7.9, overhead_bytes=36e6,
-        narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, gathers_beside=1, bucket_parameters=40e6, bucket_parameters_per_rank=1e6,
+        narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, gathers_beside=1, bucket_parameters=40e6,
+        bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1, layer_by_layer=1, ends_are_units=1,
-        gradient_bytes=4.0, sent_gradient_bytes=4.0,
+        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1,
+        layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
     "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1, is_fsdp2=1, layer_by_layer=1),
     "usp-prof": replace(
@@ -170,6 +172,8 @@ PROFILES: dict[str, Profile] = {
     ),
 }
 # fmt: on
+
+
 def gradient_bytes_of(profile: Profile, product_bytes: Column) -> Column:
     """Return the bytes of a gradient in memory. NVIDIA's 8-bit recipes add up gradients in bf16."""
     has_own = np.logical_and(np.asarray(product_bytes) < 2, np.asarray(profile.narrow_gradient_bytes) > 0)
