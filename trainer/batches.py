@@ -30,7 +30,7 @@ class Batches:
         options, layout = settled.options, settled.layout
         self.seed, self.batch, self.device = options.seed, options.batch, device
         self.vocab, self.sequence = settled.shape.vocab, settled.shape.sequence
-        self.text = _read(options.data, self.sequence) if options.data else None
+        self.text = read_text(options.data, self.sequence) if options.data else None
         self.powers = _recurrence(self.sequence + 2, self.vocab)
         share = settled.local_batch
         self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
@@ -85,9 +85,10 @@ def _recurrence(length: int, vocab: int) -> np.ndarray:
     return powers
 
 
-def _read(path: str, sequence: int) -> np.ndarray:
+def read_text(path: str, sequence: int) -> np.ndarray:
+    """Map a file's bytes into memory; refuse one that cannot be read or is shorter than a sequence."""
     try:
-        text = np.fromfile(Path(path), dtype=np.uint8)
+        text = np.memmap(Path(path), dtype=np.uint8, mode="r") if Path(path).stat().st_size else np.empty(0, np.uint8)
     except OSError as error:
         raise OptionError(f"--data {path}: {error.strerror}", hint="a text file") from error
     short = len(text) <= sequence + 1

@@ -154,6 +154,13 @@ def newest(folder: Path) -> Path:
     return stored[max(stored)]
 
 
+def check_unused(folder: Path) -> None:
+    """Refuse a folder that holds another run's checkpoints: a later `--resume` would continue that run."""
+    stored = sorted(path.name for path in folder.glob("step-*") if _numbered(path))
+    rule = f"--checkpoint {folder} holds checkpoints of an earlier run, up to {stored[-1]}" if stored else ""
+    refuse(stored, rule, "add --resume to continue that run, or choose another --checkpoint")
+
+
 def check(folder: Path, settled: Settled) -> int:
     """Refuse a checkpoint of another model; gives the number of updates it was written after."""
     stored = newest(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from trainer.batches import read_text
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
@@ -60,6 +61,8 @@ def settle(options: Options, world: int) -> Settled:
     _check_device(settled)
     check_effects(settled)
     check_folders(options)
+    if options.data:
+        read_text(options.data, shape.sequence)
     return settled
 
 
@@ -149,6 +152,11 @@ def _check_experts(settled: Settled) -> None:
     _multiple("--experts", shape.experts, "ep", settled.layout.ep)
     fitting = min(max(shape.top_k, 1), shape.experts)
     refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
+    options, layout = settled.options, settled.layout
+    pairs = settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
+    slots = options.capacity * pairs / shape.experts
+    rule = f"--capacity {options.capacity:g} leaves each expert {slots:.2g} tokens of a rank's micro-batch"
+    refuse(0 < slots < 1, rule, "--capacity 1.25")
 
 
 def _check_pipeline(settled: Settled) -> None:

@@ -17,9 +17,7 @@ from pathlib import Path
 
 # torchrun puts this folder first on the path, where its modules would hide others of the same name.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-# Of the profiler's own notes only errors are news; set before torch is loaded.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
 
 import torch
 import torch.distributed as dist
@@ -37,12 +35,8 @@ from trainer.reporting import Reporter, open_session, tell_torchrun
 from trainer.rules import check_gloo, check_links, settle
 from trainer.step import Update
 from trainer.synthetic.injection import Faults
-from trainer.watchdog import was_interrupted, watched
+from trainer.watchdog import NAMES, STATUS, Terminated, stopped_by, watched
 from usp_prof import record
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
-STOPPED = "stopped by Ctrl-C; whole steps that were recorded are in the traces"
 
 
 def main() -> int:
@@ -52,6 +46,8 @@ def main() -> int:
         settled = settle(parse(sys.argv[1:]), world)
         if settled.options.resume:
             checkpoint.check(Path(settled.options.checkpoint), settled)
+        elif settled.options.checkpoint:
+            checkpoint.check_unused(Path(settled.options.checkpoint))
         device = take(settled.device)
         gpus = connect(settled, rank, world, device)
         with watched(rank, world):
@@ -62,12 +58,14 @@ def main() -> int:
         tell_torchrun(f"error: {error}", f"hint: {error.hint}")
         return leave(2)
     except BaseException as error:
-        if not was_interrupted(error):
+        stop = stopped_by(error)
+        if stop is None:
             raise
-        if rank == 0:
-            print(STOPPED, file=sys.stderr, flush=True)
-        tell_torchrun(STOPPED)
-        os._exit(INTERRUPTED)  # groups in the middle of a message cannot be closed in order
+        message = f"rank {rank} was stopped by {NAMES[stop]}; whole steps that were recorded are in the traces"
+        if rank == 0 or stop is Terminated:
+            print(message, file=sys.stderr, flush=True)
+        tell_torchrun(message)
+        os._exit(STATUS[stop])  # groups in the middle of a message cannot be closed in order
     return leave(status)
 
 
@@ -144,6 +142,10 @@ def introduce(settled: Settled) -> None:
     print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
     if fields := unread(model):
         print(f"note: the trainer does not follow these fields of {model}: {', '.join(fields)}")
+    if 0 < settled.options.capacity < 1:
+        print(
+            f"note: --capacity {settled.options.capacity:g} drops {1 - settled.options.capacity:.0%} of tokens or more"
+        )
 
 
 def report_traces(folder: Path, rank: int) -> int:

@@ -22,10 +22,12 @@ from trainer.configuration.options import OptionError, Options, default, flag_of
 from trainer.configuration.settled import Settled
 from trainer.synthetic.pacing import ACHIEVED
 
-AT_LEAST_ONE = ("steps", "timeout", "profile_steps", "log_every")
-"""Counts of which zero would leave nothing to do."""
+ABOVE_ZERO = ("steps", "timeout", "profile_steps", "log_every", "lr")
+"""Options of which zero would leave nothing to do."""
 MOST = {"timeout": 10**6, "seed": 2**40}
 """What the clocks and the generators of random numbers can take."""
+WEIGHT_BYTES = 4
+"""Size of one weight in fp32, the type of masters and gradients."""
 WARMUP = 1
 """Steps between the skipped and the recorded ones, in which the profiler warms up."""
 ON_BY_DEFAULT = ("prefetch", "profile_memory", "sequence_parallel")
@@ -54,7 +56,13 @@ def check_numbers(options: Options) -> None:
         refuse(value < 0, f"{flag} {value} is below zero", fitting)
         most = MOST.get(item.name, math.inf)
         refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")
-        refuse(item.name in AT_LEAST_ONE and value == 0, f"{flag} 0 leaves nothing to do", f"{flag} 1")
+        least = default(item) if item.name == "lr" else 1
+        refuse(item.name in ABOVE_ZERO and value == 0, f"{flag} 0 leaves nothing to do", f"{flag} {least}")
+    too_long = options.warmup > max(options.steps, Options().warmup)
+    rule = f"--warmup {options.warmup} is longer than the run, which --steps {options.steps} sets"
+    refuse(too_long, rule, f"--warmup {options.steps}")
+    rule = f"--bucket-mb {options.bucket_mb:g} is less than one weight"
+    refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
 
 
 def conditions(settled: Settled) -> Iterator[Condition]:

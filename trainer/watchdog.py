@@ -1,10 +1,13 @@
-"""Watchdog: find out which rank is lost when the others cannot go on, and name it.
+"""Watchdog: find out which rank is lost when the others cannot go on, and end the job without losing a trace.
 
-1. Every rank writes a counter, its beat, to the job's key-value store once a second.
-2. A rank whose communication breaks, or that gets a SIGTERM, reads all beats twice, 2.5 seconds apart.
-3. A rank whose beat has not changed is lost, unless it wrote that it leaves. The others name it and end.
+1. Every rank writes a counter, its heartbeat, to the job's key-value store once a second.
+2. A rank that is stopped (SIGTERM, Ctrl-C) or fails writes `left` and the reason instead.
+3. A rank whose communication breaks reads all heartbeats twice, 2.5 seconds apart. A rank that has not left and whose
+   heartbeat has not changed is lost. The others name it, or the ranks that left, and end.
+
+Traces come first: the recording session lies within `watched`, so it has written its trace before step 3.
 While the main thread waits for a device or a message that will never come, Python runs no signal handler. The thread
-that writes the beat then does steps 2 and 3 instead.
+that writes the heartbeat then does step 3 instead, unless a trace is being written.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,51 +26,79 @@ from typing import Any
 import torch.distributed as dist
 
 from trainer.foundation.torch_private import default_store
+from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """How long the main thread has to answer a SIGTERM."""
+WRITING_SECONDS = 60.0
+"""How long a trace that is being written may keep a stopped rank alive; torchrun kills its ranks after 30 seconds."""
 JOIN_SECONDS = 10.0
-"""How long a beat that is on its way may take at the end."""
+"""How long a heartbeat that is on its way may take at the end."""
 LEFT = "left"
 LOST = 3
-"""Exit status of a rank that gives up because of another."""
+"""Exit status of a rank that ends because of another."""
 
 
 class Terminated(BaseException):
-    """This process was sent SIGTERM."""
+    """This process received SIGTERM."""
+
+
+STATUS = {KeyboardInterrupt: 128 + signal.SIGINT, Terminated: 128 + signal.SIGTERM}
+"""Exit status of a rank that was stopped, as shells have it."""
+NAMES = {KeyboardInterrupt: "Ctrl-C", Terminated: "SIGTERM"}
 
 
 class Heartbeat:
-    """This rank's beat in the key-value store, and the others' beats."""
+    """This rank's heartbeat in the key-value store, and those of the others."""
 
     def __init__(self, rank: int, world: int, store: dist.Store) -> None:
         self.rank, self.world, self.store = rank, world, store
-        self.count, self.leaving = 0, False
+        self.count, self.left_because = 0, ""
+        self.parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
+        """torchrun, which ends its ranks; 0: they were started without it."""
         self.stopped, self.main_answered = threading.Event(), threading.Event()
-        # Python leaves the number of each signal in this pipe at once, whatever its main thread waits for.
+        # Python writes the number of each signal into this pipe at once, whatever its main thread waits for.
         self.signals_read, self.signals_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.signals_write, warn_on_full_buffer=False)
-        self.say()
-        self.thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
+        self.write()
+        self.thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         self.thread.start()
 
-    def say(self) -> None:
-        """Write the next beat and which process this is, or that the rank leaves of its own accord."""
+    def write(self) -> None:
+        """Write the next heartbeat with this process's id, or why the rank left."""
         self.count += 1
-        word = LEFT if self.leaving else f"{self.count} pid {os.getpid()} on {socket.gethostname()}"
-        self.store.set(f"pulse/{self.rank}", word)
+        word = f"{LEFT} {self.left_because}" if self.left_because else f"{self.count} {process_name()}"
+        self.store.set(f"heartbeat/{self.rank}", word)
+
+    def leave(self, reason: str) -> None:
+        """Report that this rank ends and why, so that the others do not take it for lost."""
+        self.left_because = self.left_because or reason
+        with suppress(RuntimeError):  # the store may be gone
+            self.write()
 
     def _beat(self) -> None:
         with suppress(RuntimeError):  # the store goes away with the job
             while not self.stopped.is_set():
                 has_signal = select.select([self.signals_read], [], [], BEAT_SECONDS)[0]
                 if has_signal and signal.SIGTERM in os.read(self.signals_read, 64):
-                    self.leaving = True
-                    self.say()
-                    if not self.main_answered.wait(GRACE_SECONDS):
-                        self.give_up("told to stop")
-                self.say()
+                    self.leave("stopped by SIGTERM")
+                    if not self._main_answers():
+                        self.end_if_lost("stopped by SIGTERM")
+                if self.parent and os.getppid() != self.parent:
+                    self.parent = 0
+                    os.kill(os.getpid(), signal.SIGTERM)  # torchrun is gone, and would have stopped this rank
+                self.write()
+
+    def _main_answers(self) -> bool:
+        """Return whether the main thread takes up the signal; a trace that it writes is given time."""
+        if self.main_answered.wait(GRACE_SECONDS):
+            return True
+        deadline = time.monotonic() + WRITING_SECONDS
+        while is_writing() and time.monotonic() < deadline:
+            if self.main_answered.wait(BEAT_SECONDS):
+                return True
+        return self.main_answered.is_set()
 
     def stop(self) -> None:
         """End the thread before Python ends: caught in the store, it would abort the process."""
@@ -76,66 +108,91 @@ class Heartbeat:
         os.write(self.signals_write, b"\0")
         self.thread.join(JOIN_SECONDS)
 
-    def give_up(self, reason: str) -> None:
-        """Name the lost ranks and end this process; returns where none is lost."""
+    def end_if_lost(self, reason: str) -> None:
+        """End this process if other ranks are lost, or left before it failed; name them."""
         with suppress(RuntimeError):  # the store may be gone
-            if lost := self.gone():
-                print(
-                    f"error: {', '.join(lost)} is gone; rank {self.rank} gives up ({reason})\n"
-                    "hint: look at its last output; with --checkpoint FOLDER --resume the run continues where it was "
-                    "saved",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                os._exit(LOST)  # process groups with a dead member cannot be closed in order
+            lost, left = self.others()
+            if self.left_because:  # this rank was stopped, as the others may have been: only a failure is news
+                left = [rank for rank in left if "failed" in rank]
+            if not lost and not left:
+                return
+            message = f"{', '.join(lost)} is gone; rank {self.rank} gives up ({reason})"
+            if not lost:
+                message = f"{', '.join(left)}; rank {self.rank} ends too"
+            hint = "look at its last output; with --checkpoint FOLDER --resume the run continues where it was saved"
+            print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
+            os._exit(LOST)  # process groups with a dead member cannot be closed in order
 
-    def gone(self) -> list[str]:
-        """Name the ranks whose beat has not changed though they never wrote that they leave."""
-        self.leaving = True
-        self.say()
-        before = self._beats()
+    def others(self) -> tuple[list[str], list[str]]:
+        """Describe the other ranks that are lost, and those that left."""
+        before = self._heartbeats()
         threading.Event().wait(2.5 * BEAT_SECONDS)
-        after = self._beats()
-        lost = [(rank, beat) for rank, beat in before.items() if beat == after[rank] != LEFT]
-        return [f"rank {rank} ({beat.partition(' ')[2]})" for rank, beat in lost]
+        after = self._heartbeats()
+        left = [f"rank {rank} {beat.partition(' ')[2]}" for rank, beat in after.items() if beat.startswith(LEFT)]
+        lost = [
+            f"rank {rank} ({beat.partition(' ')[2]})"
+            for rank, beat in before.items()
+            if beat == after[rank] and not beat.startswith(LEFT)
+        ]
+        return lost, left
 
-    def _beats(self) -> dict[int, str]:
-        keys = {rank: f"pulse/{rank}" for rank in range(self.world) if rank != self.rank}
+    def _heartbeats(self) -> dict[int, str]:
+        keys = {rank: f"heartbeat/{rank}" for rank in range(self.world) if rank != self.rank}
         return {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
+
+
+def process_name() -> str:
+    """Return this process's id and host."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 @contextmanager
 def watched(rank: int, world: int) -> Iterator[None]:
-    """Name a lost rank instead of failing with a broken connection; does nothing for a single process."""
+    """Raise `Terminated` on SIGTERM, and name a lost rank instead of failing with a broken connection."""
     signal.signal(signal.SIGINT, _on_interrupt)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     store = default_store()
     if world == 1 or store is None:
         yield
         return
     heartbeat = Heartbeat(rank, world, store)
-    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         yield
     except (KeyboardInterrupt, Terminated, RuntimeError) as error:
-        if was_interrupted(error):
-            heartbeat.leaving = True  # of its own accord: nobody is lost
-            with suppress(RuntimeError):  # the store may be gone
-                heartbeat.say()
-            raise
-        _ignore_sigterm()
+        _ignore_signals()  # one often comes together with a broken connection
         heartbeat.main_answered.set()
-        heartbeat.give_up(str(error).splitlines()[0] if str(error) else "told to stop")
+        stop = stopped_by(error)
+        if stop is KeyboardInterrupt:
+            heartbeat.leave("stopped by Ctrl-C")
+            raise
+        if stop is Terminated:
+            heartbeat.leave("stopped by SIGTERM")
+            heartbeat.end_if_lost("stopped by SIGTERM")
+        else:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            heartbeat.end_if_lost(reason)
+            heartbeat.leave(f"({process_name()}) failed: {reason}")
         raise
     finally:
         heartbeat.stop()
 
 
-def _ignore_sigterm() -> None:
-    """Ignore further SIGTERMs while the beats are read; one often comes together with a broken connection."""
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except Terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def stopped_by(error: BaseException | None) -> type[BaseException] | None:
+    """Return what stopped this process, Ctrl-C or SIGTERM: while one rank leaves, the others' connections break."""
+    while error is not None:
+        if isinstance(error, (KeyboardInterrupt, Terminated)):
+            return type(error)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _ignore_signals() -> None:
+    """Ignore further signals while heartbeats are read."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (Terminated, KeyboardInterrupt):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _on_interrupt(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
@@ -149,14 +206,7 @@ def _on_interrupt(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a 
     raise KeyboardInterrupt
 
 
-def was_interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C is behind an error: while one rank leaves, the others' connections break."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def _on_sigterm(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated

@@ -49,6 +49,12 @@ def test_mfu_is_model_flop_over_the_peak_of_all_devices() -> None:
     assert found["model_flop_per_token", "palm"] == PALM
 
 
+def test_a_paced_run_has_no_mfu() -> None:
+    result = mfu.compute(tables(replace(MANIFEST, paced=True)))
+    assert not {"mfu", "hfu"} & {value.metric.id for value in result.values()}
+    assert "paced_compute" in {row.code for row in result.notes}
+
+
 def test_a_window_of_unknown_steps_has_no_mfu() -> None:
     ranks = [{"device": "NVIDIA H100 80GB HBM3", "world_size": 2, "host": "a", "base_ns": 1}]
     rows = {"ranks": ranks, "steps": [step(0, 0, 1_000_000, source="window")]}

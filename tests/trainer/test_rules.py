@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from trainer.configuration.command_line import parse
+from trainer import checkpoint
+from trainer.configuration.command_line import parse, parser
+from trainer.configuration.faults import KINDS
 from trainer.configuration.layout import ORDER, Layout
-from trainer.configuration.options import OptionError
+from trainer.configuration.options import OptionError, Options, default, flag_of
 from trainer.parallel.mesh import SERVED
 from trainer.rules import check_gloo, settle
 
@@ -74,6 +77,13 @@ REFUSED = (
         "leave --checkpoint-every",
     ),
     (1, "--pace 0,0,0", "no waits at all", "--pace 20,20,20"),
+    (1, "--pace -1,2,3", "expected one argument", "--pace h100"),
+    (1, "--fault", "expected one argument", "--fault slow-rank:rank=0,factor=2"),
+    (1, "--warmup 100 --steps 2", "longer than the run", "--warmup 2"),
+    (1, "--experts 4 --capacity 0.001", "leaves each expert 0.064 tokens", "--capacity 1.25"),
+    (1, "--lr 0", "leaves nothing to do", "--lr 0.003"),
+    (2, "--dp 2 --bucket-mb 1e-9", "less than one weight", "--bucket-mb 25"),
+    (1, "--data /nope", "No such file", "a text file"),
     (1, "--timeout 99999999999999", "above 1000000", "--timeout 1000000"),
     (1, "--seed 99999999999999999999", "above", "--seed 1099511627776"),
     (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),
@@ -307,3 +317,27 @@ def test_coordinates_and_groups(
         for group in groups:
             for axis in {"pp", "dp_replicate"} - set(varying):
                 assert len({places[rank][axis] for rank in group}) == 1
+
+
+def test_help_lists_every_fault() -> None:
+    text = parser().format_help()
+    assert all(kind in text for kind in KINDS)
+
+
+def test_the_hint_of_an_option_without_a_value_is_accepted() -> None:
+    for item in fields(Options):
+        if item.metadata["metavar"] in {"FILE", "FOLDER"} or isinstance(default(item), bool):
+            continue
+        with pytest.raises(OptionError) as refused:
+            parse([flag_of(item)])
+        parse(refused.value.hint.split())
+        if item.name in {"pace", "fault"}:
+            settle(parse(refused.value.hint.split()), 1)
+
+
+def test_a_fresh_run_refuses_a_folder_with_checkpoints(tmp_path: Path) -> None:
+    checkpoint.check_unused(tmp_path / "new")
+    (tmp_path / "step-000100").mkdir()
+    with pytest.raises(OptionError, match="up to step-000100") as refused:
+        checkpoint.check_unused(tmp_path)
+    assert refused.value.hint.startswith("add --resume")

@@ -157,7 +157,7 @@ def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: i
     _, err = finish(process, 150)
     assert process.returncode != 0
     ours = err.partition("torch.distributed.elastic")[0]  # torchrun has a page of its own to say
-    assert "stopped by Ctrl-C" in ours
+    assert "rank 0 was stopped by Ctrl-C" in ours
     assert "KeyboardInterrupt" not in ours
     assert "is gone" not in err
     for rank in range(processes):
@@ -168,8 +168,8 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
     process = start([*torchrun(3), str(Path(__file__).with_name("deaf_rank.py"))])
     _, err = finish(process, 150)
     assert process.returncode != 0
-    assert "rank 0 gives up (told to stop)" in err
-    assert "rank 2 gives up (told to stop)" in err
+    assert "rank 0 gives up (stopped by SIGTERM)" in err
+    assert "rank 2 gives up (stopped by SIGTERM)" in err
     named = re.findall(r"rank (\d) \(pid", err)
     assert named  # and nobody but the lost one
     assert set(named) == {"1"}

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
 
+from trainer.configuration.faults import KINDS
 from trainer.configuration.options import OptionError, Options, default, described, flags_of, refuse
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     options_parser = _Parser(
         usage="torchrun [--nproc-per-node N] trainer/run.py [options]",
         description="Train a small decoder on a five-axis mesh, and record where each step goes.",
-        epilog="docs/trainer.md: what each technique does, what to look for in its trace, and the faults.",
+        epilog=f"Faults: {', '.join(KINDS)}. docs/trainer.md explains their settings, and each technique in its trace.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -114,7 +115,7 @@ def _legal(message: str) -> str:
     choices = [str(choice) for choice in item.metadata["choices"]]
     if typed and choices:
         return f"{flag} {get_close_matches(typed, choices, n=1, cutoff=0.0)[0]}"
-    example = default(item) or item.metadata["metavar"] or 1
+    example = item.metadata["example"] or default(item) or next(iter(choices), item.metadata["metavar"]) or 1
     return f"{flag} {example}"
 
 

@@ -31,9 +31,17 @@ def refuse(broken: object, rule: str, hint: str) -> None:
 SCHEDULES = tuple(str(schedule) for schedule in Schedule if schedule.traits.pytorch_name)
 
 
-def option(default: Any, text: str, *, choices: tuple[Any, ...] = (), metavar: str = "", section: str = "") -> Any:  # noqa: ANN401
-    """Declare one option; `section` heads it and those behind it in `--help`."""
-    metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section}
+def option(
+    default: Any,  # noqa: ANN401
+    text: str,
+    *,
+    choices: tuple[Any, ...] = (),
+    metavar: str = "",
+    section: str = "",
+    example: str = "",
+) -> Any:  # noqa: ANN401
+    """Declare one option; `section` heads it and those behind it in `--help`, and hints name the `example`."""
+    metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section, "example": example}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -113,10 +121,18 @@ class Options:
     resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
 
     pace: str = option(
-        "", "replace compute by waits: h100, a100, b200, or F,I,W[,A[,E]] ms per layer", section="pacing, faults"
+        "",
+        "replace compute by waits: h100, a100, b200, or F,I,W[,A[,E]] ms per layer",
+        section="pacing, faults",
+        example="h100",
     )
     pace_model: str = option("8b", "model whose layers set the pace", metavar="NAME|FILE")
-    fault: list[str] = option([], "inject a fault, e.g. slow-rank:rank=2,factor=1.8; repeatable", metavar="FAULT")  # noqa: RUF009 - makes a field with a factory
+    fault: list[str] = option(  # noqa: RUF009 - makes a field with a factory
+        [],
+        "inject a fault, e.g. slow-rank:rank=2,factor=1.8; repeatable",
+        metavar="FAULT",
+        example="slow-rank:rank=0,factor=2",
+    )
     timeout: int = option(300, "seconds that ranks wait for a lost rank")
 
     def changed(self) -> dict[str, Any]:

@@ -83,6 +83,8 @@ class MfuResult:
     notes: tuple[HealthRow, ...] = ()
     contradictions: tuple[HealthRow, ...] = ()
     """Those of the notes that say what the trace contradicts: the model, the tokens, the peak or the mesh."""
+    is_paced: bool = False
+    """Whether timed waits replace compute, so that no share of a peak is meant."""
 
     @property
     def is_contradicted(self) -> bool:
@@ -92,7 +94,8 @@ class MfuResult:
     def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
         """Give the share of the devices' peak."""
         bound = self.devices * self.peak
-        return flop_per_token * tokens_per_second / bound if bound and not self.is_contradicted else float("nan")
+        is_known = bound and not self.is_contradicted and not self.is_paced
+        return flop_per_token * tokens_per_second / bound if is_known else float("nan")
 
     @property
     def mfu(self) -> float:
@@ -154,6 +157,9 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
     times, work = step_time.compute(tables, selection), kernels.compute(tables, selection)
     rates = _rates(tables, times, notes)
     kind = _precision(tables, work)
+    is_paced = tables.manifest is not None and tables.manifest.paced
+    if is_paced:
+        notes.append(_note("paced_compute", "compute is paced, timed waits replace it"))
     roof = device_bounds.roof(tables)
     peak = roof.peak(kind)
     if not peak:
@@ -190,6 +196,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
         parts=parts,
         notes=tuple(sorted([*notes, *contradictions])),
         contradictions=tuple(contradictions),
+        is_paced=is_paced,
     )
 
 
@@ -334,11 +341,13 @@ def _wrong_model(
     why = flop_check.contradiction(needs, traced, flop_check.tolerance(model, is_whole=is_whole))
     if not why:
         return []
+    exceeds = traced.least > needs.most
+    repeated = "; or ranks repeat work, such as attention that tensor parallelism leaves whole" if exceeds else ""
     origin = " given by hand" if tables.assumptions.model is not None else " of the manifest"
     detail = (
         f"the trace's ops run {traced.least:.3g} FLOP a step, {why} (the model{origin}, {tokens:,.0f} tokens a step);"
         " give the model and the sequence that were trained (--model, --sequence), and the tokens of one step over all"
-        " ranks (--tokens-per-step)"
+        f" ranks (--tokens-per-step){repeated}"
     )
     return [HealthRow("model_contradicted", Severity.ERROR, detail=detail)]
 
@@ -361,4 +370,9 @@ def check(
     is_whole = selection.ranks is None and _devices(tables) <= len(tables.ranks)
     if not is_whole or not times.job or flops.per_token(model) is None:
         return ()
-    return flop_check.compared(model, float(tables.tokens_per_step) * len(times.job), trace)
+    again = backward.measured(tables)
+    recorded = tables.manifest.recompute if tables.manifest is not None else ""
+    is_recomputed = again.products > 0 if again is not None else recorded != "none"
+    return flop_check.compared(
+        model, float(tables.tokens_per_step) * len(times.job), trace, is_recomputed=is_recomputed
+    )

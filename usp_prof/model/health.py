@@ -171,6 +171,7 @@ HEALTH_CODES: dict[str, str] = {
     "recompute_unknown": "Whether activations are recomputed was not recorded. HFU is not shown.",
     "no_tokens": "Tokens per step are unknown. Pass tokens_per_step to the recorder, or use --tokens-per-step N.",
     "no_model_flop": "The model's FLOP count is unknown.",
+    "paced_compute": "Timed waits replace compute. MFU and HFU are not shown.",
     "model_contradicted": "Shapes of the ops contradict the model or the tokens per step. MFU and HFU are not shown.",
     "peak_contradicted": "Matrix products run faster than the device's peak. MFU and HFU are not shown; set the peak.",
     "devices_contradicted": "Mesh and world size do not match. MFU and HFU are not shown; add the run's run.json.",

@@ -99,13 +99,26 @@ def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
     return Traced(sum(op.flop for op in counted) - attention, attention, rate, best, uncovered, total_ns)
 
 
-def compared(model: ModelEntry, tokens: float, work: Traced) -> tuple[Part, ...]:
-    """Set the model's FLOP of so many tokens beside the trace's, and name what explains a difference."""
+def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: bool) -> tuple[Part, ...]:
+    """Compare the model's FLOP of these tokens with the trace's, and name what explains a difference.
+
+    `is_recomputed` is false where the ops or the manifest show that no forward runs again: more FLOP then have another
+    reason.
+    """
     needs = flops.parts(model)
     uncovered = work.uncovered_ns / work.total_ns
-    body = _part("weights", (needs["layers"] + needs["head"]) * tokens, work.weights, WEIGHT_REASONS, uncovered)
-    reasons = attention_reasons(again=body.ratio > (1 + 4 / 3) / 2)
-    return body, _part("attention", needs["attention"] * tokens, work.attention, reasons, uncovered)
+    weight_reasons = WEIGHT_REASONS if is_recomputed else WEIGHT_REASONS[:1]
+    body = _part(
+        "weights",
+        (needs["layers"] + needs["head"]) * tokens,
+        work.weights,
+        weight_reasons,
+        uncovered,
+        again=is_recomputed,
+    )
+    reasons = attention_reasons(again=is_recomputed and body.ratio > (1 + 4 / 3) / 2)
+    attention = needs["attention"] * tokens
+    return body, _part("attention", attention, work.attention, reasons, uncovered, again=is_recomputed)
 
 
 def attention_reasons(*, again: bool) -> tuple[tuple[float, str], ...]:
@@ -122,13 +135,22 @@ def _is_attention(family: str, name: str) -> bool:
     return family == Family.ATTENTION or name in _BATCHED
 
 
-def _part(name: str, model: float, trace: float, reasons: tuple[tuple[float, str], ...], uncovered: float) -> Part:
+def _part(
+    name: str,
+    model: float,
+    trace: float,
+    reasons: tuple[tuple[float, str], ...],
+    uncovered: float,
+    *,
+    again: bool = True,
+) -> Part:
     ratio = trace / model if model else float("nan")
     near = [(abs(ratio / known - 1), why) for known, why in reasons]
     distance, why = min(near)
     if distance > _EXPLAINED:
         between = "between the causal half and the whole square: blocks on the diagonal are computed whole"
-        more = "more than one pass: recomputation, padding, or work that several ranks repeat"
+        more = f"more than one pass: {'recomputation, ' if again else ''}padding, or work that several ranks repeat"
+        more += ", such as attention that tensor parallelism leaves whole"
         less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f}% of compute time)"
         why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
     return Part(name, model, trace, why)

@@ -37,7 +37,7 @@ _TOP_HEALTH = 4
 _WORST_RANKS = 3
 _MFU_NEEDS = (
     "no_model", "no_tokens", "no_model_flop", "window_is_no_step",
-    "model_contradicted", "peak_contradicted", "devices_contradicted",
+    "paced_compute", "model_contradicted", "peak_contradicted", "devices_contradicted",
 )  # fmt: skip
 _NOTABLE = 0.02
 """The first screen shows no rank that costs less than 2% of the step or is less than 2% slower."""
@@ -143,9 +143,12 @@ def _tokens(context: Context) -> KeyFigure | None:
     value, ranks = context.figures.whole("tokens_per_second"), context.run.world_size
     if value is None:
         return None
-    return KeyFigure(
-        "tokens", value, Unit.PER_SECOND, f"{quantity(value / ranks, Unit.PER_SECOND)} per rank" if ranks else ""
-    )
+    notes = [f"{quantity(value / ranks, Unit.PER_SECOND)} per rank"] if ranks else []
+    job_step, rank_step = context.figures.whole("job_step_time"), sum(part for _, _, part in parts(context.figures))
+    if job_step and abs(rank_step / job_step - 1) > _NOTABLE:
+        # A job's step lasts from its first rank's start to its last rank's end, so the steps of a pipeline overlap.
+        notes.append(f"by the mean rank step of {quantity(rank_step, Unit.NS)}")
+    return KeyFigure("tokens", value, Unit.PER_SECOND, ", ".join(notes))
 
 
 def _mfu_second(context: Context) -> str:

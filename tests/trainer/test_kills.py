@@ -1,0 +1,95 @@
+"""Does any way to kill a job cost a survivor its trace? A survivor is a rank that was not killed by SIGKILL itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import time
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from trainer_fleet import finish, process_of, start, torchrun
+
+if TYPE_CHECKING:
+    import subprocess
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(300)]
+
+LAYOUTS = ("--dp 2", "--pp 2 --micro-batches 4")
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+TARGETS = ("rank 0", "rank 1", "torchrun")
+MOMENTS = ("in the window", "while writing")
+EVERY = [
+    *product(LAYOUTS, SIGNALS, TARGETS, MOMENTS),
+    *product(["one process"], SIGNALS[:2], ["rank 0"], MOMENTS),
+]
+FEW = [
+    ("--dp 2", signal.SIGTERM, "rank 1", "in the window"),
+    ("--dp 2", signal.SIGKILL, "rank 1", "while writing"),
+    ("--dp 2", signal.SIGKILL, "torchrun", "in the window"),
+    ("--pp 2 --micro-batches 4", signal.SIGKILL, "rank 0", "in the window"),
+    ("--pp 2 --micro-batches 4", signal.SIGTERM, "torchrun", "while writing"),
+    ("one process", signal.SIGTERM, "rank 0", "in the window"),
+]
+CASES = [pytest.param(*case, marks=[] if case in FEW else [pytest.mark.full]) for case in EVERY]
+RECORDED = 12
+"""Steps of a window whose trace takes seconds to write."""
+
+
+def begin(layout: str, folder: Path, recorded: int) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a run that would train for hours; gives its launch and the processes of its ranks."""
+    processes = 1 if layout == "one process" else 2
+    profile = f"--profile --profile-skip 0 --profile-steps {recorded} --output {folder}"
+    options = f"--device cpu --metrics json --steps 1000000 --timeout 60 {profile}"
+    launch = start(
+        [*torchrun(processes), "trainer/run.py", *options.split(), *(layout.split() if processes > 1 else [])]
+    )
+    assert launch.stdout is not None
+    for line in launch.stdout:
+        if line.startswith("{") and json.loads(line)["step"] == 4:
+            break
+    return launch, [process_of(launch, rank) for rank in range(processes)]
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process runs; those that ended and were not waited for do not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("layout", "number", "target", "moment"), CASES)
+def test_no_survivor_loses_its_trace(
+    tmp_path: Path, layout: str, number: signal.Signals, target: str, moment: str
+) -> None:
+    writes = moment == "while writing"
+    folder = tmp_path / "run"
+    launch, ranks = begin(layout, folder, RECORDED if writes else 500_000)
+    if writes:
+        while not list(folder.glob(".recording-*/*")):
+            time.sleep(0.005)
+    victim = launch.pid if target == "torchrun" else ranks[int(target.removeprefix("rank "))]
+    os.kill(victim, number)
+    if target == "torchrun" and number == signal.SIGKILL:
+        launch.wait(10)
+        deadline = time.monotonic() + 100
+        while any(map(is_alive, ranks)):  # they end without torchrun
+            assert time.monotonic() < deadline, "the ranks go on without torchrun"
+            time.sleep(0.2)
+        launch.stdout.close()
+        error = launch.stderr.read()
+        launch.stderr.close()
+    else:
+        _, error = finish(launch, 120)
+    survivors = [rank for rank, process in enumerate(ranks) if (process, number) != (victim, signal.SIGKILL)]
+    for rank in survivors:
+        path = folder / f"rank{rank}.json.gz"
+        assert path.exists(), f"rank {rank} lost its trace\n{error[-3000:]}"
+        names = [event.get("name", "") for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+        assert sum(name.startswith("ProfilerStep") for name in names) >= 1
+    assert 'trainer/run.py", line' not in error, "a traceback of ours"
