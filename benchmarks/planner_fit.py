@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     Residuals = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 SWEEP_CONSTANTS = (
-    "gemm_share", "rest_scale", "core_share", "host_layer", "host_tensor", "tensor_latency", "tensor_exposed",
-    "network_share", "pipeline_hop", "host_pipeline", "host_pipeline_tensor", "stall", "bucket_bytes", "data_share",
-    "gather_exposed", "optimizer_scale", "fixed", "jitter",
+    "gemm_share", "rest_scale", "host_layer", "host_tensor", "tensor_latency", "tensor_exposed", "network_share",
+    "pipeline_hop", "host_pipeline", "host_pipeline_tensor", "stall", "bucket_bytes", "gather_exposed",
+    "optimizer_scale", "fixed", "jitter",
 )  # fmt: skip
 """What the playbook's sweep tells of nanotron."""
 PUBLISHED_CONSTANTS = (
@@ -42,7 +42,6 @@ PUBLISHED_CONSTANTS = (
     "eager_scale",
     "cast_passes",
     "unfused_scale",
-    "core_share",
     "host_unfused",
     "imbalance",
     "tensor_exposed",
@@ -53,9 +52,9 @@ PUBLISHED_CONSTANTS = (
     "jitter",
 )
 """What published speeds tell of all other trainers together."""
-START = Profile(host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
+START = Profile(gemm_share=0.8, network_share=0.8, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
 START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
-SHARES = ("gemm_share", "core_share", "network_share", "data_share", "gather_overlap")
+SHARES = ("gemm_share", "network_share", "gather_overlap")
 """Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""
 SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv")
 SLOW = 1.6

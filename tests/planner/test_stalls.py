@@ -14,7 +14,7 @@ from usp_prof.planner.profiles import NANOTRON, PROFILES, Profile
 from usp_prof.planner.search import Question, search
 from usp_prof.planner.step import step
 
-H100 = replace(MACHINE, memory_bytes=80e9)
+H100 = replace(MACHINE, peak_flops=989e12, memory_bytes=80e9)
 MANY = {"micro_batches": 64, "zero": 1}
 
 
@@ -50,6 +50,14 @@ def test_nothing_stalls_where_nobody_measured_that_it_can(trainer: str) -> None:
     found = predict(PLAIN, Configuration(dp=16, pp=8, zero=0, micro_batches=64), H100, profile=PROFILES[trainer])
     assert found.stall_fraction == 0
     assert found.expected_step_ns == pytest.approx(found.step_ns)
+
+
+def test_nothing_stalls_on_devices_outside_the_sweep_and_the_interval_is_wider() -> None:
+    likely = Configuration(dp=16, pp=4, zero=0, micro_batches=16)
+    on_h100 = predict(PLAIN, likely, H100, profile=NANOTRON)
+    on_other = predict(PLAIN, likely, replace(H100, peak_flops=2250e12), profile=NANOTRON)
+    assert on_h100.stall_fraction > 0.5 > on_other.stall_fraction == 0
+    assert on_other.step_high_ns / on_other.step_ns > on_h100.step_high_ns / on_h100.step_ns
 
 
 def test_one_of_many_links_is_enough() -> None:

@@ -60,8 +60,8 @@ SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
 NEUTRAL = Profile(
     "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
     host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
-    overhead_bytes=0.0, optimizer_scale=1.0, data_overlap=1.0, gather_overlap=1.0, bucket_bytes=25e6, least_buckets=4.0,
-    sums_once=1, layer_by_layer=1,
+    mixture_spread=0.0, overhead_bytes=0.0, optimizer_scale=1.0, gather_overlap=1.0, rest_kernels=0, bucket_bytes=25e6,
+    least_buckets=4.0, sums_once=1, layer_by_layer=1,
 )  # fmt: skip
 """The formulas alone: nothing of a trainer that was measured elsewhere."""
 

@@ -43,6 +43,14 @@ REACHED = {
 SUSTAINED = {("B200 SXM", "bf16"): 0.488 * 2250}
 """TFLOP/s of products of training's shapes, where somebody measured these instead of the best one: 514 shapes on an
 8-GPU B200 node, mean 48.8% of the peak, standard deviation 7.8 (MooreThreads/SimuMax, 4dcaae513)."""
+BLACKWELL = ("B200 SXM", "GB200", "B300 SXM", "GB300")
+BLACKWELL_CORE, BLACKWELL_MEMORY = 0.43, 0.8
+"""What SimuMax measured on B200, for devices of the same generation: attention's kernels reach 0.87 (forward) and 0.73
+(backward) of the peak by all FLOP of 4,096 tokens, thus 0.43 by a long causal mask's; memory reaches 66.6% of 8 TB/s,
+0.8 of what `rest_scale` assumes."""
+BLACKWELL_SUSTAINED = 0.85
+CORE_SHARE = 0.43
+"""Of the best product's rate that attention's kernels reach elsewhere, by the FLOP of a causal mask: fitted."""
 DRIVER_MIB = {
     "V100 SXM2": 32_768, "A100 SXM 80GB": 81_920, "A100 PCIe 80GB": 81_920, "A100 SXM 40GB": 40_960,
     "A100 PCIe 40GB": 40_960, "A800 SXM 80GB": 81_920, "H100 SXM": 81_559, "H100 PCIe": 81_559, "H800 SXM": 81_559,
@@ -99,8 +107,8 @@ class Cluster:
     network_rate: float = NETWORK_RATE
     devices_per_node: int = DEVICES_PER_NODE
     efficiency: float = EFFICIENCY
-    core_efficiency: float = EFFICIENCY
-    """Of the peak that the best product reaches; attention's core and its `core_share` go by this one."""
+    core_efficiency: float = CORE_SHARE * EFFICIENCY
+    """Of the peak that attention's core reaches on the FLOP of a causal mask."""
     link_share: float = LINK_SHARE
     memory_share: float = MEMORY_SHARE
     product_bytes: float = 2.0
@@ -134,11 +142,10 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         known = ", ".join(sorted(entry.name for entry in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
     peak = _peak(device, dtype)
-    best = _reached(REACHED, device, dtype)
-    reached, half = (
-        _reached(SUSTAINED, device, dtype) or best,
-        device.peak(Precision.BF16) or device.peak(Precision.FP16),
-    )
+    best, measured = (_reached(table, device, dtype) for table in (REACHED, SUSTAINED))
+    is_blackwell = device.name in BLACKWELL
+    reached = measured or (best or EFFICIENCY) * (BLACKWELL_SUSTAINED if is_blackwell else 1.0)
+    half = device.peak(Precision.BF16) or device.peak(Precision.FP16)
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")
@@ -146,12 +153,12 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
         device.name,
         peak,
         DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20,
-        device.memory_rate,
+        device.memory_rate * (BLACKWELL_MEMORY if is_blackwell else 1.0),
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
-        efficiency=reached or EFFICIENCY,
-        core_efficiency=best or EFFICIENCY,
-        basis="measured products" if reached else "assumed",
+        efficiency=reached,
+        core_efficiency=BLACKWELL_CORE if is_blackwell else CORE_SHARE * (best or EFFICIENCY),
+        basis="measured products" if best or measured else "assumed",
         product_bytes=PRODUCT_BYTES.get(dtype, 2.0),
         core_flops=half if dtype in NARROW and half else peak,
         host_link_rate=host_link,

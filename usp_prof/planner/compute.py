@@ -29,6 +29,9 @@ PADDING = 64
 """Rows of an expert's product that are padding."""
 LAUNCH = 3e-6
 """Seconds that a product takes however small it is."""
+KERNEL_LATENCY = 30e-6
+"""Seconds that a kernel outside of products takes however small it is (MooreThreads/SimuMax, 4dcaae513: 30 microseconds
+on B200, 40 on A100)."""
 CORE_BACKWARD = 2.5
 """FLOP of attention's core backward over forward: it computes its scores once more."""
 SHORT_BLOCK = 256.0
@@ -124,7 +127,9 @@ def elementwise(c: Cases) -> Column:
     values = values + WIDTH_PASSES * s.matrices * _inner_width(c)
     fused = c.profile.rest_scale * np.where(c.profile.is_eager, c.profile.eager_scale, 1.0)
     scale = np.where(c.fused_attention, fused, c.profile.unfused_scale)
-    return np.asarray(c.tokens * values * c.width * scale / c.machine.memory_rate)
+    return np.asarray(
+        c.profile.rest_kernels * KERNEL_LATENCY + c.tokens * values * c.width * scale / c.machine.memory_rate
+    )
 
 
 def casting(c: Cases) -> Column:

@@ -104,6 +104,14 @@ def predict_all(
     return records(cases, configurations, [model] * len(configurations), convention)
 
 
+def time_spread_of(c: Cases) -> Column:
+    """Return the logarithm of the factor around the step that holds 80% of runs: independent parts add as squares."""
+    p = c.profile
+    outside = np.logical_and(np.asarray(p.stall) > 0, np.logical_not(stalls.was_measured(c)))
+    mixture = np.where(np.asarray(c.shape.mixed) > 0, p.mixture_spread, 0.0)
+    return np.sqrt(np.asarray(p.time_spread) ** 2 + mixture**2 + np.where(outside, p.unmeasured_spread, 0.0) ** 2)
+
+
 def records(
     c: Cases, configurations: Sequence[Configuration], models: Sequence[ModelEntry], convention: str
 ) -> list[Prediction]:
@@ -117,7 +125,7 @@ def records(
     def column(value: Column) -> list[float]:
         return np.broadcast_to(np.asarray(value, float), (size,)).tolist()  # type: ignore[no-any-return]
 
-    time_spread, memory_spread = column(c.profile.time_spread), column(c.profile.memory_spread)
+    time_spread, memory_spread = column(time_spread_of(c)), column(c.profile.memory_spread)
     fits = column(memory.fit_probability(total, c.machine.room_bytes, c.profile.memory_spread))
     parts = {part: column(value) for part, value in need.items()}
     exposed = {axis: column(value) for axis, value in times.exposed.items()}

@@ -46,10 +46,13 @@ class Profile:
     """1: layers are dealt to stages by cost, the head's included (nanotron); 0: as evenly as they go."""
     gemm_share: Column = 1.0
     """Of the efficiency that single matrix products were measured to reach, in training."""
-    core_share: Column = 0.45
-    """Of the peak that fused attention reaches on the FLOP of a causal mask."""
+    core_share: Column = 1.0
+    """Of the rate at which the cluster's devices compute attention's core."""
     rest_scale: Column = 1.3
     """Bytes that pass through memory outside of products, over those counted in `compute.py`."""
+    rest_kernels: Column = 7
+    """Kernels of a layer's forward outside of products and attention: two norms, two rotary embeddings, two residuals,
+    the activation. Compiled, the residuals go into the norms and the two embeddings are one."""
     is_eager: Column = 0
     """1: each operation outside of products is a kernel of its own, as PyTorch has them; 0: fused, or compiled."""
     eager_scale: Column = 1.5
@@ -131,8 +134,13 @@ class Profile:
     fixed: Column = 0.02
     """Of a step, whatever its size."""
     time_spread: Column = 0.4
-    """Logarithm of the factor around the step, and around the memory, that holds 80% of measured runs."""
+    """Logarithm of the factor around the step that holds 80% of measured runs."""
+    mixture_spread: Column = 0.3
+    """The same, in addition, for mixtures of experts: their speed also depends on the release and on the routing."""
+    unmeasured_spread: Column = 0.0
+    """The same, in addition, for devices and sizes outside the sweep that the profile was fitted to."""
     memory_spread: Column = 0.25
+    """Logarithm of the factor around the peak memory that holds 80% of measured runs."""
     jitter: Column = 0.01
     """Share that each doubling of devices adds: the slowest of more ranks."""
 
@@ -140,18 +148,18 @@ class Profile:
 # fmt: off
 NANOTRON = Profile(
     "nanotron", gradient_bytes=5.0, sent_gradient_bytes=2.0, uneven=1, activation_scale=1.31, logit_bytes=16.4,
-    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.785, rest_scale=1.60, core_share=0.386,
-    host_layer=0.876e-3, host_tensor=2.54e-3, tensor_latency=14.5e-6, tensor_exposed=0.876, network_share=0.547,
-    network_wait=35e-6, pipeline_hop=84.0e-6, host_pipeline=5.98e-3, host_pipeline_tensor=0.607e-3, stall=1.3,
-    stall_of_link=1.44e-3, stall_of_whole_gradients=0.0514, bucket_bytes=302e6, data_share=0.738,
-    gather_exposed=1.84, optimizer_scale=5.61, fixed=16.7e-3, jitter=0.0104, time_spread=0.15, memory_spread=0.22,
+    overhead_bytes=0.5e9, buffer_fraction=0.05, gemm_share=0.882, rest_scale=1.75, host_layer=0.876e-3,
+    host_tensor=2.44e-3, tensor_latency=12.2e-6, tensor_exposed=0.871, network_share=0.558, network_wait=35e-6,
+    pipeline_hop=83.3e-6, host_pipeline=5.88e-3, host_pipeline_tensor=0.596e-3, stall=1.28, stall_of_link=1.44e-3,
+    stall_of_whole_gradients=0.0555, bucket_bytes=159e6, gather_exposed=1.45, optimizer_scale=4.27, fixed=18.2e-3,
+    jitter=0.0165, time_spread=0.15, unmeasured_spread=0.3, memory_spread=0.22,
 )
 """Fitted to 1,060 rows of the Ultra-Scale Playbook's sweep (1B to 8B, 8 to 128 H100 with EFA), those that stalled
 included where a stall was to be expected."""
 PUBLISHED = Profile(
-    rest_scale=1.21, eager_scale=1.61, cast_passes=1.85, unfused_scale=1.42, core_share=0.398, host_unfused=2.79e-3,
-    imbalance=1.29, tensor_exposed=0.780, gather_overlap=0.800, expert_exposed=0.848, optimizer_scale=1.47,
-    fixed=16.9e-3, jitter=0.0084, time_spread=0.27, memory_spread=0.23,
+    rest_scale=1.05, eager_scale=1.82, cast_passes=1.74, unfused_scale=1.21, host_unfused=2.67e-3, imbalance=1.10,
+    tensor_exposed=0.712, gather_overlap=0.800, expert_exposed=0.836, optimizer_scale=1.39, fixed=16.3e-3,
+    jitter=0.0079, time_spread=0.20, memory_spread=0.23,
 )
 """Fitted to published speeds of DGXC, Megatron-Bridge, NeMo, llm-foundry, torchtitan and vTrain (1,993 rows)."""
 PROFILES: dict[str, Profile] = {
@@ -162,7 +170,8 @@ PROFILES: dict[str, Profile] = {
         bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, is_fsdp2=1,
+        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, rest_kernels=4, tensor_exposed=1.0,
+        is_fsdp2=1, time_spread=0.28,
         layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
     "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1, is_fsdp2=1, layer_by_layer=1),

@@ -14,6 +14,9 @@ nodes show two effects, whose cause is not documented. Profiles of other trainer
        ZeRO-0          most runs that reduce whole gradients, after 16 micro-batches or more
        full memory     most runs whose memory is full
 
+Both apply only to what the sweep ran on (`was_measured`): H100, up to 512 devices in nodes of 8. Elsewhere nothing
+stalls, and the interval is wider.
+
 A chance is not a prediction: below one half the step is that of a run that does not stall. The choice between
 configurations weighs the chance instead (`expected`).
 
@@ -37,6 +40,8 @@ TENSOR_POWER = 1.5
 """Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms a layer."""
 MANY_MICRO_BATCHES = 16
 """With so many micro-batches or more, 61 of 74 ZeRO-0 runs stalled; with fewer 2 of 18."""
+SWEEP_PEAK, SWEEP_NODE, SWEEP_DEVICES = 989e12, 8, 512
+"""The sweep's devices: H100 by their bf16 peak, in nodes of 8."""
 LIKELY = 0.5
 """Above this chance the predicted step holds the stall."""
 
@@ -46,13 +51,20 @@ def crosses_nodes(c: Cases) -> Column:
     return np.asarray((c.pp > 1) & (c.devices > c.machine.node))
 
 
+def was_measured(c: Cases) -> Column:
+    """Return whether the sweep behind the profile's stalls covers the device and the number of devices."""
+    p = c.profile
+    same_device = np.isclose(c.machine.core_peak, SWEEP_PEAK) & (np.asarray(c.machine.node) == SWEEP_NODE)
+    return np.asarray((np.asarray(p.stall) > 0) & same_device & (c.devices <= SWEEP_DEVICES))
+
+
 def held_up(c: Cases, layer: Column) -> Column:
     """Return the seconds that a layer of `layer` seconds is held up by its launches, forward and backward together."""
     p = c.profile
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
     # Full recomputation launches forward, a third of all, once more.
     launches = launches * (1 + c.recomputed_share / 3)
-    launches = np.where(crosses_nodes(c), launches, 0.0)
+    launches = np.where(crosses_nodes(c) & was_measured(c), launches, 0.0)
     # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
     return np.asarray((layer**4 + launches**4) ** 0.25 - layer)
 
@@ -65,12 +77,11 @@ def seconds(c: Cases) -> Column:
 def chance(c: Cases, stages: Stages) -> Column:
     """Return how likely a step stalls, by its links or its full memory; 0 where no stall was measured."""
     p = c.profile
-    was_measured = np.asarray(p.stall) > 0
-    if not np.any(was_measured):
+    if not np.any(was_measured(c)):
         return np.zeros(np.shape(c.pp))
     of_one_link = np.where(reduces_whole_gradients(c), p.stall_of_whole_gradients, p.stall_of_link)
     of_any_link = np.where(crosses_nodes(c), 1 - (1 - of_one_link) ** links(c), 0.0)
-    return np.where(was_measured, np.maximum(of_any_link, chance_of_full_memory(c, stages)), 0.0)
+    return np.where(was_measured(c), np.maximum(of_any_link, chance_of_full_memory(c, stages)), 0.0)
 
 
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
