@@ -14,9 +14,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]  # `dashboard` is the package below it, not the script beside this file
 
-from dashboard.timeline import overlays, store  # noqa: E402 - after the path is set
-from dashboard.timeline.rows import Slices, rank_slices  # noqa: E402
 from usp_prof import open_run  # noqa: E402
+from usp_prof.timeline import overlays, store  # noqa: E402 - after the path is set
+from usp_prof.timeline.rows import Slices, rank_slices  # noqa: E402
 
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512

@@ -11,9 +11,9 @@ import large_trace
 import numpy as np
 from dashboard_runs import RECORDED
 
-from dashboard.timeline import overlays, store
-from dashboard.timeline.tiles import encode
 from usp_prof import open_run
+from usp_prof.timeline import overlays, store
+from usp_prof.timeline.tiles import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -38,6 +38,8 @@ from .engine import (
     discover,
     measured,
     open_run,
+    open_timeline,
+    overlays,
     plan_answer,
     predict_on,
     replayed_ranks,
@@ -46,14 +48,12 @@ from .engine import (
     stamp_of,
     stored_document,
 )
-from .timeline import overlays, store
 from .work import T, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from .engine import Document, Edit, Location, Measured, Selection
-    from .timeline.store import TimelineStore
+    from .engine import Document, Edit, Location, Measured, Selection, TimelineStore
     from .work import Result
 
 PATHS_VARIABLE = "USP_PROF_DASHBOARD_PATHS"
@@ -296,11 +296,9 @@ def _timeline(index: int) -> TimelineStore:
     run = open_numbered(index)
 
     def show_progress(done: int, of: int) -> None:
-        worker.tell("preparing the timeline (once for each run): ranks", done, of)
+        worker.tell("preparing the timeline (once per run): ranks", done, of)
 
-    folder = run.derived(store.FORM, lambda target: store.prepare(run.tables, target, show_progress))
-    above = run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target, show_progress))
-    return store.load(folder, run.tables.ranks, above)
+    return open_timeline(run.tables, show_progress)
 
 
 def ask_calls(index: int) -> Result[TimelineStore]:

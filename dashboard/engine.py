@@ -111,6 +111,8 @@ from usp_prof.report.document import (
 from usp_prof.report.figures import Figures, Key, Number
 from usp_prof.report.figures import parts as step_parts
 from usp_prof.report.format import column_scale, head_text, quantity, share
+from usp_prof.report.verdict import certain_gain, first_notable, measured_span, saving
+from usp_prof.report.verdict import verdict as run_verdict
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import left_out, ranks_of_mean
 from usp_prof.report.writers.markdown import sections_text as write_markdown
@@ -122,6 +124,31 @@ from usp_prof.tables.catalogue import SCHEMAS as TABLE_SCHEMAS
 from usp_prof.tables.clock import of as clock_of
 from usp_prof.tables.sql_cells import Cells
 from usp_prof.tables.table_set import TableSet
+from usp_prof.timeline import overlays, store
+from usp_prof.timeline.area import by_kind, contents
+from usp_prof.timeline.assets import CANVAS as TIMELINE_CANVAS
+from usp_prof.timeline.assets import category_colors, category_inks
+from usp_prof.timeline.assets import script as timeline_script
+from usp_prof.timeline.assets import style as timeline_style
+from usp_prof.timeline.opened import open_timeline
+from usp_prof.timeline.page import assets as timeline_assets
+from usp_prof.timeline.page import embedded as embedded_timeline
+from usp_prof.timeline.queries import (
+    MOST_PATTERN,
+    Call,
+    Place,
+    call_of,
+    launch_of,
+    launched_by,
+    literal,
+    matching,
+    op_of,
+    place,
+    search,
+)
+from usp_prof.timeline.rows import CATEGORIES, HOST_CATEGORIES, category_number
+from usp_prof.timeline.store import JobStep, TimelineStore
+from usp_prof.timeline.tiles import encode, longest_of_groups, pack
 from usp_prof.whatif.edits import EDITS
 from usp_prof.whatif.predict import Prediction, predict_on
 from usp_prof.whatif.replayed_ranks import replayed_ranks

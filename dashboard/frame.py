@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from .state import Page
 
 HERE = Path(__file__).resolve().parent
+NO_MARGINS = (
+    "[data-testid='stMainBlockContainer']{padding:0.5rem 0.5rem 0!important}"
+    "[data-testid='stMainBlockContainer'] [class*='st-key-at-']{padding-left:2.5rem}"
+)
+"""Style of the timeline page; the navigation leaves room for the button that opens the sidebar."""
 
 
 def _style(room: Room) -> None:
@@ -33,10 +38,12 @@ def _style(room: Room) -> None:
     st.html(
         "<style>[data-testid='stMainBlockContainer']{padding:0.5rem 2rem 2rem;max-width:none}"
         "header[data-testid='stHeader']{background:transparent;pointer-events:none;height:2.6rem}"
-        "header[data-testid='stHeader'] :is(button,a){pointer-events:auto}"
+        "header[data-testid='stHeader'] *{pointer-events:none}"
+        "header[data-testid='stHeader'] :is(button,a,button *,a *){pointer-events:auto}"
         "section[data-testid='stSidebar']:is([aria-expanded='true'],[data-collapsed='false'])"
         "{width:232px!important;min-width:232px!important}"
         "[data-testid='stMetric']{margin-bottom:-0.8rem}"
+        f"{NO_MARGINS if room is Room.TIMELINE else ''}"
         f"[data-testid='stCaptionContainer']{{opacity:1;color:{colors.muted}}}"  # Streamlit's own is too pale to read
         # A figure is never cut: it is written smaller on a narrow screen, and on two lines before that.
         "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
@@ -164,8 +171,8 @@ def _report() -> None:
 
 def main() -> None:
     """Draw the chosen page."""
-    st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
     if not data.run_count():
+        st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide")
         _without_run()
         return
     made = {
@@ -175,6 +182,9 @@ def main() -> None:
     st.session_state["pages"] = made
     running = st.navigation(list(made.values()), position="hidden")
     chosen = next(page for page in PAGES if page.title == running.title)
+    # The timeline needs the width: the sidebar is closed there until it is opened.
+    sidebar = "collapsed" if chosen.room is Room.TIMELINE else "auto"
+    st.set_page_config("usp-prof", page_icon=str(HERE / "icon.png"), layout="wide", initial_sidebar_state=sidebar)
     _style(chosen.room)
     try:
         index = state.run_index()

@@ -25,9 +25,11 @@ from .engine import (
     __version__,
     analyse,
     build_report,
+    embedded_timeline,
     plan_answer,
     plan_map_answer,
     run_facts,
+    timeline_assets,
     write_webpage,
 )
 
@@ -50,8 +52,9 @@ def ask(index: int, selection: Selection, answers: tuple[Answer, ...] = ()) -> R
         data.worker.tell("writing the report")
         run = data.open_numbered(index)
         results = analyse(run.tables, selection)
-        document = build_report(run.tables, results, name=run.name, selection=selection)
-        return write_webpage([replace(document, sections=(*document.sections, *chosen(index, answers)))])
+        document = build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
+        document = replace(document, sections=(*document.sections, *chosen(index, answers)))
+        return write_webpage([document], [embedded_timeline(run.tables, selection)], timeline_assets())
 
     names = tuple(sorted((answer.page, answer.choice) for answer in answers))
     return data.worker.ask(("report", index, selection, names), compose, lane=index)

@@ -14,7 +14,6 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
@@ -22,11 +21,22 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from . import data
-from .engine import Selection, UspProfError, export_trace, parse_edit, trace_beginning
-from .timeline.area import by_kind, contents
+from .engine import (
+    CATEGORIES,
+    MOST_PATTERN,
+    Selection,
+    UspProfError,
+    by_kind,
+    contents,
+    encode,
+    export_trace,
+    matching,
+    parse_edit,
+    search,
+    trace_beginning,
+)
+from .timeline.details import details
 from .timeline.morph import encode_morph
-from .timeline.rows import CATEGORIES
-from .timeline.tiles import encode
 from .timeline.wall import encode_wall
 
 if TYPE_CHECKING:
@@ -36,8 +46,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import Scope
 
-    from .engine import DataTable, TableSet
-    from .timeline.store import TimelineStore
+    from .engine import DataTable, TableSet, TimelineStore
 
 
 # Perfetto: a range written as one trace of the ranks shown, and opened in Perfetto's own pages.
@@ -91,16 +100,6 @@ def packed_trace(tables: TableSet, store: TimelineStore, ranks: Sequence[int], s
         target = Path(folder) / TRACE_NAME
         export_trace(tables, target, Selection(tuple(ranks)), window_ns=window)
         return target.read_bytes()
-
-
-def trace_address(run: int, ranks: Sequence[int], start_ns: int, end_ns: int) -> str:
-    """Name the address at which this server writes a range."""
-    return f"/usp/trace?{data.source(run)}&t0={start_ns}&t1={end_ns}&ranks={'-'.join(str(rank) for rank in ranks)}"
-
-
-def perfetto_link(origin: str, written_at: str) -> str:
-    """Name the page that opens a trace of this server in Perfetto."""
-    return f"{origin}/perfetto/index.html#!/?url={quote(origin + written_at, safe='')}"
 
 
 MOST_ROWS = 2000
@@ -200,8 +199,7 @@ def area(request: Request) -> Response:
     names = [(_shortened(str(row[0])), *row[1:]) for row in found.rows[:MOST_LISTED]]
     more = max(len(found.rows) - MOST_LISTED, 0)
     count = sum(len(numbers) for numbers in rows.values())
-    answer = {"rows": count, "kinds": by_kind(found).rows, "names": names, "more": more}
-    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+    return _json({"rows": count, "kinds": by_kind(found).rows, "names": names, "more": more})
 
 
 def _area_rows(request: Request, store: TimelineStore) -> dict[int, list[int]]:
@@ -230,6 +228,35 @@ def _csv(block: DataTable) -> Response:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
+
+
+MOST_HITS = 2000
+
+
+def hits(request: Request) -> Response:
+    """Return the slices whose names match a pattern, on rows of some kinds of some ranks."""
+    store = _store(request)
+    wanted = matching(store, request.query_params.get("q", "")[:MOST_PATTERN])
+    if wanted is None:
+        return _json({"fault": "not a regular expression"})
+    kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
+    found = search(store, wanted, _ranks(request, store.ranks), kinds)
+    return _json({"names": sorted(wanted), "count": len(found), "hits": found.first(MOST_HITS)})
+
+
+def slice_details(request: Request) -> Response:
+    """Return the details of a slice."""
+    index = _run(request)
+    tables, store = data.open_numbered(index).tables, data.timeline_store(index)
+    rank, event = _number(request, "rank", 0, 10**6), _number(request, "event", 0, 10**9)
+    found = details(tables, store, rank, event)
+    if found is None:
+        return _json({"fault": "there is no such slice"})
+    return _json(found)
+
+
+def _json(answer: object) -> Response:
+    return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
 
 
 def fix(request: Request) -> Response:
@@ -273,6 +300,7 @@ def _head(store: TimelineStore) -> bytes:
         "names": names,
         "categories": CATEGORIES,
         "span_ns": store.span_ns,
+        "origin_ns": str(store.origin_ns),
         "steps": steps,
         "labels": store.labels,
     }
@@ -295,6 +323,8 @@ ROUTES = (
     Route("/usp/tile", _guarded(tile)),
     Route("/usp/timeline", _guarded(head)),
     Route("/usp/area", _guarded(area)),
+    Route("/usp/search", _guarded(hits)),
+    Route("/usp/slice", _guarded(slice_details)),
     Route("/usp/wall", _guarded(wall)),
     Route("/usp/fix", _guarded(fix)),
     Route("/usp/trace", _guarded(trace)),

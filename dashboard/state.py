@@ -182,6 +182,8 @@ def link(page: str, words: Mapping[str, str] = MappingProxyType({})) -> dict[str
 
 def remember(page: str) -> None:
     """Remember a page's own choices in this run, for when the reader returns by its tab."""
+    if page == "timeline":  # its client remembers its own view
+        return
     with suppress(NotServedError):
         run = data.key(run_index()) if data.run_count() else ""
         own = {name: value for name, value in st.query_params.to_dict().items() if name not in SHARED}

@@ -52,7 +52,7 @@ LONGEST = """(() => { const t = line.tile; let best = -1;
     if (line.names[t.name[i]] === 'NAME' && (best < 0 || t.dur[i] > t.dur[best])) best = i;
   let place = 0; while (t.first[place + 1] <= best) place++;
   const row = line.rows.find((r) => t.places.get(r.label) === place), scale = (t.end_ns - t.start_ns) / t.width;
-  const left = Math.max(line.toX(t.start_ns + t.start[best] * scale), 182);
+  const left = Math.max(line.toX(t.start_ns + t.start[best] * scale), line.gutter() + 2);
   const right = Math.min(line.toX(t.start_ns + (t.start[best] + t.dur[best]) * scale), line.width - 2);
   return [(left + right) / 2, line.rowY(row) + row.height / 2]; })()"""
 """The middle of the longest slice of a name."""
@@ -96,7 +96,7 @@ class Visit:
     def go(self, path: str) -> None:
         """Open an address and wait until its page is drawn."""
         self.page.goto(f"{self.address}/{path}")
-        self.page.wait_for_selector("section[data-testid='stSidebar'] >> text=usp-prof")
+        self.page.wait_for_selector("section[data-testid='stSidebar'] >> text=usp-prof", state="attached")
         self.settle()
 
     def settle(self) -> None:

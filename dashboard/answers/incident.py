@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import (
+    CATEGORIES,
     EVERYTHING,
+    HOST_CATEGORIES,
     Cause,
     Chart,
     DataTable,
@@ -30,17 +32,15 @@ from ..engine import (
     as_svg,
     quantity,
     run_facts,
+    run_verdict,
     write_markdown,
     write_webpage,
 )
-from ..timeline.rows import CATEGORIES, HOST_CATEGORIES
-from .verdicts import overview
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..engine import Finding, TableSet
-    from ..timeline.store import TimelineStore
+    from ..engine import Finding, TableSet, TimelineStore
 
 MOST_VICTIMS = 4
 DEEPEST_HOST_ROW = 4
@@ -90,7 +90,9 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
         for name, data in crops.items()
         if data is not None
     )
-    verdict = Section("verdict", "What is wrong", (Text(overview(document)), Findings((shown_cause.cause,), title="")))
+    verdict = Section(
+        "verdict", "What is wrong", (Text(run_verdict(document)), Findings((shown_cause.cause,), title=""))
+    )
     return (verdict, *pictures, Section("change", "What to change", tuple(_change(finding, shown_cause))))
 
 

@@ -19,6 +19,7 @@ from ..engine import (
     RooflinePoints,
     Unit,
     causes_of,
+    certain_gain,
     clock_of,
     kernels_of,
     quantity,
@@ -133,7 +134,7 @@ def idle_for_host(document: Document) -> Chart | None:
 def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
     """Set out what each change that a finding names would save of a step; and the change of each bar's label."""
     shown = [cause.finding for cause in causes_of(document.findings).shown]
-    edits = {finding.title: finding for finding in shown if finding.edit and verdicts.certain_gain(finding) > 0}
+    edits = {finding.title: finding for finding in shown if finding.edit and certain_gain(finding) > 0}
     if not edits:
         return None
     values = tuple(finding.saved_ns for finding in edits.values())

@@ -6,12 +6,24 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..engine import Basis, DataTable, Figures, Unit, causes_of, quantity, sentences, step_parts
+from ..engine import (
+    DataTable,
+    Figures,
+    Unit,
+    causes_of,
+    certain_gain,
+    measured_span,
+    quantity,
+    run_verdict,
+    saving,
+    sentences,
+    step_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..engine import Calibration, Cause, Cell, Document, Finding, Key, Number
+    from ..engine import Calibration, Cell, Document, Finding, Key, Number
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""
@@ -22,43 +34,6 @@ FEWEST_RANKS = 4
 """With fewer ranks, an outlier can hardly differ from the mean."""
 IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronization"}
 """Words for each cause of idle time."""
-
-
-def certain_gain(finding: Finding) -> float:
-    """Return the certain gain of a finding: gain minus error, or 0 for an upper limit."""
-    return 0.0 if finding.basis is Basis.BOUND else max(finding.certain_gain_fraction, 0.0)
-
-
-def saving(finding: Finding) -> str:
-    """Return the saving of a finding: at least the certain gain, or at most the upper limit."""
-    if finding.basis is Basis.BOUND:
-        return f"at most {quantity(finding.gain_fraction, Unit.FRACTION)}"
-    return f"at least {quantity(certain_gain(finding), Unit.FRACTION)}"
-
-
-def overview(document: Document) -> str:
-    """Describe how long a step takes, and the finding with the largest certain gain."""
-    figures = Figures(document.values)
-    span, length = _span(figures)
-    if length is None:
-        return ""
-    took = f"The {span} takes {quantity(length, Unit.NS)}"
-    first = first_notable(document)
-    if first is None:
-        return f"{took}. No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of it."
-    return f"{took}. {first.finding.title}. Fixing this saves {saving(first.finding)} of the {span}."
-
-
-def first_notable(document: Document) -> Cause | None:
-    """Return the most important cause whose fix saves a notable share of the step."""
-    for cause in causes_of(document.findings).causes:
-        if max(certain_gain(cause.finding), _bound(cause.finding)) > NOTABLE:
-            return cause
-    return None
-
-
-def _bound(finding: Finding) -> float:
-    return finding.gain_fraction if finding.basis is Basis.BOUND else 0.0
 
 
 def ranks(document: Document) -> str:
@@ -121,7 +96,7 @@ def communication(document: Document) -> str:
     whole = sum(value for _, _, value in step_parts(figures))
     if not exposed or not whole:
         return ""
-    span, _ = _span(figures)
+    span, _ = measured_span(figures)
     share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
     axis = max(exposed, key=lambda each: exposed[each])
     text = f"Exposed communication takes {share} of the {span}"
@@ -191,7 +166,7 @@ def host(document: Document) -> str:
     if not idle or not whole:
         return ""
     cause = max(idle, key=lambda each: idle[each])
-    span, _ = _span(figures)
+    span, _ = measured_span(figures)
     share = sum(idle.values()) / whole
     if share < NOTABLE:
         clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the {span}"]
@@ -261,7 +236,7 @@ def suggestions(document: Document) -> str:
 
 def whatif(document: Document) -> str:
     """Describe the recorded step and the first change to try."""
-    span, length = _span(Figures(document.values))
+    span, length = measured_span(Figures(document.values))
     if length is None:
         return ""
     recorded = f"The recorded {span} takes {quantity(length, Unit.NS)}"
@@ -277,30 +252,11 @@ def _first_change(document: Document) -> Finding | None:
     return next((finding for finding in found if finding.edit and certain_gain(finding) > 0), None)
 
 
-def timeline(document: Document) -> str:
-    """Describe where to look first: the straggler, or the first finding."""
-    figures = Figures(document.values)
-    if late_rank(document) is not None:
-        return f"Look here first: {sentences.stragglers(figures)}"
-    first = first_notable(document)
-    if first is not None:
-        return f"Look for this first: {first.finding.title}."
-    if _span(figures)[1] is None:
-        return ""
-    return f"No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of the step."
-
-
 def late_rank(document: Document) -> Key | None:
     """Return the rank that costs the others most, if the report lists it as a straggler."""
     cost = Figures(document.values).along("straggler_cost", "rank")
     rank = sentences.largest(cost)[0] if cost else None
     return rank if rank in {row["rank"] for row in _culprits(document)} else None
-
-
-def _span(figures: Figures) -> tuple[str, float | None]:
-    """Return the measured span, a step or the recorded window, and its length."""
-    step = figures.whole("job_step_time")
-    return ("step", step) if step is not None else ("window", figures.whole("window_time"))
 
 
 def _sentence(clauses: list[str]) -> str:
@@ -309,7 +265,7 @@ def _sentence(clauses: list[str]) -> str:
 
 
 OF_PAGE: dict[str, Callable[[Document], str]] = {
-    "overview": overview,
+    "overview": run_verdict,
     "ranks": ranks,
     "communication": communication,
     "pipeline": pipeline,
@@ -317,7 +273,7 @@ OF_PAGE: dict[str, Callable[[Document], str]] = {
     "host": host,
     "memory": memory,
     "suggestions": suggestions,
-    "timeline": timeline,
+    "timeline": run_verdict,
     "whatif": whatif,
 }
 """The sentence of each page, by its path."""

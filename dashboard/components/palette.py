@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from .. import data, state
-from ..engine import causes_of
-from ..timeline.queries import MOST_PATTERN, literal
+from ..engine import MOST_PATTERN, causes_of, literal
 from .findings import beside, shown_at
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 import streamlit as st
 
 from .. import data, state
-from ..engine import DataTable, RankBars, RooflinePoints, TableColumn, Unit, clock_of, op_work_of, quantity
-from ..timeline.queries import literal
+from ..engine import DataTable, RankBars, RooflinePoints, TableColumn, Unit, clock_of, literal, op_work_of, quantity
 from ..work import wait
 from .blocks import show
 

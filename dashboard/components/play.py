@@ -17,9 +17,8 @@ from .timeline import timeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..engine import Document, Prediction
+    from ..engine import Document, JobStep, Prediction
     from ..state import View
-    from ..timeline.store import JobStep
 
 MOST_RANKS = 16
 ROW_PX, AROUND_PX = 24, 70

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from .. import data, state
-from ..engine import Figures
-from ..timeline.rows import CATEGORIES
-from .timeline import category_colors, chips, legend
+from ..engine import CATEGORIES, Figures, category_colors, timeline_script, timeline_style
+from .timeline import chips, legend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..engine import Document, Topology
-    from ..timeline.store import TimelineStore
+    from ..engine import Document, TimelineStore, Topology
 
 MESH, LATE = "by place on the axes", "the latest first"
-HTML = '<div class="usp-wall"></div>'
-CSS = """
-.usp-wall { position: relative; width: 100%; }
-.usp-wall canvas { display: block; cursor: row-resize; }
-.usp-tip { position: absolute; display: none; pointer-events: none; padding: 3px 7px; white-space: nowrap;
-  font: 12px var(--st-font), sans-serif; border-radius: 4px; z-index: 5; color: var(--st-text-color);
-  background: var(--st-secondary-background-color); border: 1px solid var(--st-border-color); }
-"""
 _NOWHERE = 1 << 30
-SCRIPTS = ("rank_wall.js", "timeline_tiles.js")
 
 
 @cache
 def _renderer() -> Callable[..., Any]:
-    folder = Path(__file__).parent
-    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return st.components.v2.component("usp_rank_wall", html=HTML, css=CSS, js=script)
+    script = timeline_script("wall", "tiles", "wall_component")
+    return st.components.v2.component(
+        "usp_rank_wall", html='<div class="usp-wall"></div>', css=timeline_style(), js=script
+    )
 
 
 def mesh_order(ranks: Sequence[int], layout: Topology) -> list[int]:
@@ -91,26 +80,17 @@ def rank_wall(
     key: str,
     height: int,
     heads: Sequence[tuple[int, str]],
-    chosen: Sequence[int] = (),
-    on_chosen: Callable[[], None] = lambda: None,
 ) -> list[int]:
-    """Show every rank of a run in an order, `heads` beside its rows; gives the ranks that were last dragged over."""
+    """Show every rank of a run in an order, `heads` next to its rows; return the ranks that were last dragged over."""
     store = data.timeline_store(index)
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(
         data={
             "source": data.source(index), "order": list(order), "range": [0, store.span_ns], "height": height,
-            "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": list(chosen),
+            "heads": heads, "places": [places.get(rank, "") for rank in order], "chosen": [],
             "parts": list(CATEGORIES), "colors": category_colors(dark=state.is_dark()),
             "steps": [{"number": step.number, "start_ns": step.start_ns} for step in store.steps],
         },
-        key=key, default={"chosen": []}, on_chosen_change=on_chosen,
+        key=key, default={"chosen": []}, on_chosen_change=lambda: None,
     )  # fmt: skip
     return [int(rank) for rank in answer.chosen or []]
-
-
-def choose_ranks(key: str) -> None:
-    """Write the ranks that were dragged over into the address, so that the timeline shows them alone."""
-    wall = st.session_state.get(key)
-    if wall and wall.get("chosen"):
-        state.keep("only", state.format_ranks(tuple(sorted(int(rank) for rank in wall["chosen"]))))

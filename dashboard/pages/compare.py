@@ -20,8 +20,7 @@ from ..work import wait
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..engine import Document, Pair, Section
-    from ..timeline.store import TimelineStore
+    from ..engine import Document, Pair, Section, TimelineStore
 
 MOST_RANKS = 8
 """Ranks whose timelines are shown, each folded to what it computes and what is exposed."""

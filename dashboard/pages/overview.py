@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from .. import data, state
-from ..answers import incident, verdicts
-from ..answers.verdicts import first_notable
+from ..answers import incident
 from ..components import findings
 from ..components.blocks import folded, section, show, verdict
 from ..components.findings import listed, shown_at
@@ -30,7 +29,9 @@ from ..engine import (
     Part,
     Stack,
     Unit,
+    first_notable,
     quantity,
+    run_verdict,
 )
 from ..state import Page, Room, View
 from ..work import wait
@@ -57,7 +58,7 @@ def draw() -> None:
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     dark = state.is_dark()
-    verdict(verdicts.overview(document))
+    verdict(run_verdict(document))
     _head(document)
     blocks = document.summary.blocks
     for block in _of(blocks, KeyFigures):

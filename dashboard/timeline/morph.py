@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import events_of
-from .rows import CATEGORIES, category_number
-from .tiles import longest_of_groups, pack
+from ..engine import CATEGORIES, category_number, events_of, longest_of_groups, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ..engine import Prediction
-    from .store import TimelineStore
+    from ..engine import Prediction, TimelineStore
 
     Ints = NDArray[np.int64]
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .rows import CATEGORIES, category_number
-from .tiles import pack
+from ..engine import CATEGORIES, category_number, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from .store import TimelineStore
+    from ..engine import TimelineStore
 
     Floats = NDArray[np.float64]
 

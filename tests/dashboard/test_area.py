@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.timeline import area, store, tiles
-from dashboard.timeline.rows import CATEGORIES, Row, Slices
-from dashboard.timeline.store import RankTimeline, TimelineStore
+from usp_prof.timeline import area, store, tiles
+from usp_prof.timeline.rows import CATEGORIES, Row, Slices
+from usp_prof.timeline.store import RankTimeline, TimelineStore
 
 if TYPE_CHECKING:
     from pathlib import Path

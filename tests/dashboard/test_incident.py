@@ -12,12 +12,12 @@ from drawn import naming
 
 from dashboard import data
 from dashboard.answers import incident
-from dashboard.answers.verdicts import first_notable
 from dashboard.components.findings import shown_at
 from dashboard.pages.overview import commands
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import Chart
+from usp_prof.report.verdict import first_notable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,7 +41,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     mouse, page = window.page.mouse, window.page
     mouse.click(*window.point("[30, line.rowY(line.rows.find((row) => row.rank === 1)) + 6]"))
     window.until_timeline("line.folded.has(1)")
-    row = "line.rows.find((row) => row.rank === 3 && row.track === 'compute')"
+    row = "line.rows.find((row) => row.rank === 3 && row.base === 'compute')"
     mouse.click(*window.point(f"[90, line.rowY({row}) + 6]"))
     window.until_timeline("line.rows[0].pinned && host.dataset.sharp === 'true'")
     mouse.click(*window.point(LONGEST.replace("NAME", "gloo:all_reduce")))
@@ -49,8 +49,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     window.on_timeline("(line.canvas.focus(), 1)")
     page.keyboard.press("w")
     page.wait_for_url(re.compile(r"(?=.*folds=1)(?=.*pins=3\.)(?=.*picked=\d)(?=.*range=)"))
-    page.fill("input[aria-label='Search']", "all_reduce")  # Streamlit then writes its own part of the address anew
-    page.keyboard.press("Enter")
+    page.fill("input[aria-label='Search']", "all_reduce")
     page.wait_for_url(re.compile(r"(?=.*find=all_reduce)(?=.*folds=1)(?=.*picked=\d)(?=.*range=)"))
     window.settle()
     seen = window.on_timeline(VIEW)
@@ -78,7 +77,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
 
 def test_the_way_back_from_show_me_leads_to_what_was_left(window: Visit) -> None:
     window.go(f"?run={MADE_UP}")
-    page = window.page
+    page, entries = window.page, window.page.evaluate("() => window.history.length")
     page.locator("a:has-text('Show me')").first.click()
     page.wait_for_selector(".st-key-at-timeline", state="attached")
     page.wait_for_url(lambda url: "range=" in url)  # written once the canvas has stood still for a quarter of a second
@@ -90,6 +89,7 @@ def test_the_way_back_from_show_me_leads_to_what_was_left(window: Visit) -> None
     page.wait_for_selector("text=8 of 8 ranks")
     window.settle()
     assert page.url == f"{window.address}/?run={MADE_UP}"
+    assert page.evaluate("() => window.history.length") == entries + 1, "one entry for one click"
     page.go_forward()
     page.wait_for_selector(".st-key-at-timeline", state="attached")
     page.wait_for_url(shown)

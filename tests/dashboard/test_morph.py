@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dashboard.timeline.morph import COMPUTE, morph_of_rank
-from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
 from usp_prof.model.edit import parse_edit
+from usp_prof.timeline.store import TimelineStore, load, prepare
 from usp_prof.whatif.predict import Prediction, predict
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiny import Trace, table_set
 
-from dashboard.timeline import overlays, queries
-from dashboard.timeline.queries import matching, search
-from dashboard.timeline.store import RankTimeline, TimelineStore, load, prepare
 from usp_prof import open_run
+from usp_prof.timeline import overlays, queries
+from usp_prof.timeline.queries import matching, search
+from usp_prof.timeline.store import RankTimeline, TimelineStore, load, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,8 +73,8 @@ def test_a_search_finds_what_a_query_finds(prepared: tuple[TableSet, TimelineSto
         names = np.array(store.ranks[rank].names, object)[level.rest["name"]]
         assert (matches.rank == rank).sum() == sum(name.startswith("aten::") for name in names)
     assert len(search(store, wanted, tables.ranks, ("device",))) < len(matches)
-    first = matches.at(0)
-    assert first.start_ns == matches.start_ns[0]
+    rank, row, start, dur, event = matches.first(1)[0]
+    assert queries.place(store, rank, event) == queries.Place(rank, row, start, dur, event)
 
 
 def test_no_rank_has_no_match(prepared: tuple[TableSet, TimelineStore]) -> None:

@@ -64,6 +64,7 @@ def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(windo
 
 def test_the_wall_beside_the_timeline_chooses_its_ranks(window: Visit) -> None:
     window.go(f"timeline?run={MADE_UP}")
+    window.page.click(".usp-bar button:text-is('Ranks')")
     drag_rows(window, 2, 4)
     window.page.wait_for_url(re.compile("only="))
     window.until_timeline("new Set(line.rows.map((row) => row.rank)).size === 3")
@@ -78,8 +79,8 @@ def test_arrows_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None
     window.go(f"timeline?run={MADE_UP}&ranks=0&show=host")
     kernel = window.on_timeline("line.names[line.tile.name[line.tile.first[line.tile.places.get('0.0')]]]")
     window.page.mouse.click(*window.point(LONGEST.replace("NAME", kernel)))
-    window.until_timeline("line.picked && line.data.flows && line.data.flows.length === 1")
-    launch, started = window.on_timeline("line.data.flows[0]")
+    window.until_timeline("line.picked && line.flows.length === 1")
+    launch, started = window.on_timeline("line.flows[0]")
     assert launch["start_ns"] < started["start_ns"]
     assert window.on_timeline("[line.picked.rank, line.picked.index]") == [started["rank"], started["row"]]
     window.check()
@@ -88,14 +89,14 @@ def test_arrows_lead_from_a_launch_to_its_kernel_and_back(window: Visit) -> None
 def test_ranks_are_grouped_along_an_axis(window: Visit) -> None:
     window.go(f"timeline?run={MADE_UP}&by=tp")
     heads = window.on_timeline("[...new Set(line.rows.map((row) => row.rank_label))]")
-    assert heads == [f"tp {tp}: {rank}" for tp in (0, 1) for rank in range(tp, 8, 2)]
+    assert heads == [f"tp {tp} · rank {rank}" for tp in (0, 1) for rank in range(tp, 8, 2)]
     window.check()
 
 
 def test_the_strip_above_shows_the_whole_run_and_moves_the_view(window: Visit) -> None:
     window.go("timeline")
     window.on_timeline("(line.zoom(0.05, 400), 1)")
-    window.page.mouse.click(*window.point("[182 + line.plot() * 0.75, 4]"))
+    window.page.mouse.click(*window.point("[line.gutter() + line.plot() * 0.75, 4]"))
     window.until_timeline("Math.abs((line.start + line.end) / 2 / line.head.span_ns - 0.75) < 0.02")
     window.check()
 
@@ -106,12 +107,9 @@ def test_the_list_of_peers_leads_to_each(window: Visit) -> None:
     window.page.wait_for_selector("text=The same call on 4 ranks")
     window.until_timeline("line.members.length === 4")
     window.settle()
-    grid = window.page.locator("[data-testid='stDataFrame']").last
-    grid.locator("canvas").first.wait_for()
-    # The box before the second row. What scrolls the grid lies over its canvas: the click goes to the grid.
-    grid.click(position={"x": 16, "y": 35 * 2 + 17})
-    window.until_timeline("line.framed")
-    peers = window.on_timeline("[...line.members].sort((a, b) => a.start_ns - b.start_ns)")
+    peers = window.on_timeline("line.members")
+    window.page.locator(f".usp-relatives button:has-text('rank {peers[1]['rank']}:')").click()
+    window.until_timeline(f"line.framed && line.picked.rank === {peers[1]['rank']}")
     assert window.on_timeline("line.framed") == f"{peers[1]['rank']}.{peers[1]['row']}"
     window.until_timeline(f"line.start < {peers[1]['start_ns']} && line.end > {peers[1]['start_ns']}")
     window.check()

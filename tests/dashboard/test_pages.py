@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from dataclasses import replace
 from threading import Event
@@ -19,9 +18,9 @@ import dashboard.pages
 from dashboard import data, report, state
 from dashboard.components.download import scaled
 from dashboard.components.findings import figures_of, shown_at, sure
-from dashboard.components.slice import named
 from dashboard.pages import PAGES, overview, query, sections, timeline
 from dashboard.state import Page
+from dashboard.timeline.details import named
 from usp_prof.charts.inputs import BreakdownRows, Part
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Basis, Finding
@@ -42,13 +41,6 @@ rows += [HealthRow("clock", Severity.ERROR, 3, detail="another"), HealthRow("odd
 show(Health(tuple(rows), 2), "health", False)
 """
 """A page that shows what is wrong with a run."""
-ABOUT = """import json
-import streamlit as st
-from dashboard import data, state
-from dashboard.pages import timeline
-st.code(json.dumps(timeline.about(data.timeline_store(0), state.current())))
-"""
-"""A page that says which range the timeline would open."""
 
 
 @pytest.fixture(scope="module")
@@ -282,15 +274,6 @@ def test_what_the_host_does_is_shown_on_its_threads(code: str, rows: str) -> Non
     assert shown_at(Finding(code, "what", {}, {}), range(8))["show"] == rows
 
 
-def test_a_link_to_a_moment_shows_something_about_it() -> None:
-    store = data.timeline_store(0)
-    moment = store.origin_ns + store.span_ns // 2
-    app = AppTest.from_string(ABOUT, default_timeout=120)
-    app.query_params["at"] = f"{moment}-{moment}"
-    start, end = json.loads(app.run().code[0].value)
-    assert end - start >= min(2 * timeline.MOMENT_ROOM_NS, store.span_ns // 25) - 2
-
-
 def test_evidence_of_one_unit_is_on_one_scale() -> None:
     evidence = {"compute_ns": 1_740_000_000, "peers_ns": 976_000_000, "peers": 3, "bound": "compute", "at_rank": 2}
     assert figures_of(Finding("code", "what", {}, evidence)) == [
@@ -319,32 +302,6 @@ def test_what_is_wrong_with_many_ranks_is_said_once() -> None:
     assert [caption.value.replace("\\", "") for caption in app.caption] == [
         "▲ ranks 0-2, 7: no clock", "▲ rank 3: another", "○ of no rank", "2 more under Health",
     ]  # fmt: skip
-
-
-def test_the_timeline_is_opened_where_a_link_says() -> None:
-    store = data.timeline_store(0)
-    (step,) = store.steps
-    room = (step.end_ns - step.start_ns) // 20
-    whole = [step.start_ns - room, step.end_ns + room]
-    middle = store.origin_ns + store.span_ns // 2
-    expected = {
-        "middle": whole,
-        str(step.number): whole,
-        "99": None,
-        "nowhere": None,
-        f"{middle}-{middle + 10_000}": [middle - store.origin_ns - 5_000, middle - store.origin_ns + 15_000],
-        f"{middle + 1}-{middle}": None,
-        "1-2": None,
-    }
-    for at, found in expected.items():
-        app = AppTest.from_string(ABOUT, default_timeout=120)
-        app.query_params["at"] = at
-        app.run()
-        assert json.loads(app.code[0].value) == found, at
-    app = AppTest.from_string(ABOUT, default_timeout=120)
-    app.query_params["steps"] = str(step.number)
-    app.run()
-    assert json.loads(app.code[0].value) == whole
 
 
 def test_the_report_is_one_page() -> None:
@@ -402,8 +359,11 @@ def test_the_sentence_of_an_answer_names_the_first_row() -> None:
     assert query.sentence_of_answer("The longest kernels", frame[:0]) == "The longest kernels: no row answers it."
 
 
-def test_a_link_to_a_slice_opens_at_its_row_and_a_later_pick_moves_nothing() -> None:
-    linked = {"rank": 13, "event": 6, "index": 4, "start_ns": 10, "dur_ns": 5}
-    assert timeline.opened_at(linked, None) == {"rank": 13, "row": 4}
-    assert timeline.opened_at(linked, {"picked": {"rank": 13}}) is None
-    assert timeline.opened_at(None, None) is None
+def test_the_timeline_opens_on_the_selected_steps() -> None:
+    store = data.timeline_store(0)
+    (step,) = store.steps
+    room = (step.end_ns - step.start_ns) // 20
+    chosen = timeline.selected_range(store, state.View(0, None, step.number, step.number))
+    assert chosen == [step.start_ns - room, step.end_ns + room]
+    assert timeline.selected_range(store, state.View(0, None, 99, 99)) is None
+    assert timeline.selected_range(store, state.View(0, None, None, None)) is None

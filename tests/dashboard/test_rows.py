@@ -11,16 +11,16 @@ import pytest
 
 from dashboard import routes
 from dashboard.components import findings
-from dashboard.timeline import overlays
-from dashboard.timeline.area import by_kind, contents
-from dashboard.timeline.rows import CATEGORIES, direction_of
-from dashboard.timeline.store import TimelineStore, load, prepare
 from usp_prof import open_run
 from usp_prof.analyses import critical_path
 from usp_prof.analyses.measures import partition
 from usp_prof.columns.intervals import union_of
 from usp_prof.report.build import analyse, build
 from usp_prof.tables import calls
+from usp_prof.timeline import overlays
+from usp_prof.timeline.area import by_kind, contents
+from usp_prof.timeline.rows import CATEGORIES, direction_of
+from usp_prof.timeline.store import TimelineStore, load, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,12 +131,6 @@ def test_a_range_is_written_for_perfetto(tables: TableSet, store: TimelineStore)
     packed = routes.packed_trace(tables, store, (0, 1), 0, store.span_ns // 4)
     trace = json.loads(gzip.decompress(packed))
     assert {event["pid"] // 1000 for event in trace["traceEvents"] if event["ph"] == "X"} == {1, 2}
-
-
-def test_perfettos_page_is_linked_on_this_machine() -> None:
-    made = routes.perfetto_link("http://127.0.0.1:1", routes.trace_address(0, (0, 3), 5, 9))
-    assert made.startswith("http://127.0.0.1:1/perfetto/index.html#!/?url=http%3A%2F%2F127.0.0.1%3A1%2Fusp%2Ftrace")
-    assert "ranks%3D0-3" in made
 
 
 def test_outliers_come_first(run_folder: Path, tmp_path: Path) -> None:

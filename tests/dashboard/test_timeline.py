@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.timeline import rows, tiles
-from dashboard.timeline.rows import Row, Slices
-from dashboard.timeline.store import RankTimeline, TimelineStore
+from usp_prof.timeline import rows, tiles
+from usp_prof.timeline.rows import Row, Slices
+from usp_prof.timeline.store import RankTimeline, TimelineStore
 
 ORIGIN = 1_790_857_026_000_000_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from urllib.parse import quote
 
 import pytest
 from dashboard_visit import LONGEST, Visit
@@ -19,12 +20,13 @@ def test_the_timeline_is_zoomed_panned_and_remembered(visit: Visit) -> None:
     page = visit.page
     assert visit.on_timeline("[line.start, line.end]") == [0, visit.on_timeline("line.head.span_ns")]
     page.mouse.move(*visit.point("[700, 60]"))
+    page.keyboard.down("Control")
     for _ in range(10):
         page.mouse.wheel(0, -120)
+    page.keyboard.up("Control")
     visit.until_timeline("line.end - line.start < 0.2 * line.head.span_ns && host.dataset.sharp === 'true'")
     before = visit.on_timeline("[line.start, line.end]")
-    visit.on_timeline("(line.canvas.focus(), 1)")
-    page.keyboard.press("d")
+    page.keyboard.press("d")  # without a click first
     visit.until_timeline(f"line.start > {before[0]}")
     page.keyboard.press("w")
     visit.until_timeline(f"line.end - line.start < {before[1] - before[0]} * 0.8")
@@ -51,16 +53,7 @@ def test_a_link_opens_on_its_rank_with_its_notes(visit: Visit) -> None:
     visit.go("timeline?show=host,exposed&focus=3&notes=1000000:look%20here")
     head = "line.rowY(line.rows.find((row) => row.rank === 3))"
     visit.until_timeline(f"line.scrollY > 0 && {head} > 0 && {head} < line.viewHeight - 20")
-    assert visit.on_timeline("line.data.notes.map((note) => note.text)") == ["look here"]
-    visit.check()
-
-
-def test_a_search_scrolls_to_the_row_of_its_match(visit: Visit) -> None:
-    visit.go("timeline?show=host,exposed&find=gloo:(send|recv)&ranks=1-3")
-    visit.page.click("button:has-text('Next')")
-    visit.page.wait_for_selector("text=number 1 in view")
-    framed = "line.rows.find((row) => row.label === line.framed)"
-    visit.until_timeline(f"line.framed && line.rowY({framed}) > 0 && line.rowY({framed}) < line.viewHeight")
+    assert visit.on_timeline("line.notes.map((note) => note.text)") == ["look here"]
     visit.check()
 
 
@@ -83,19 +76,15 @@ def test_ranks_fold_and_an_area_takes_some_rows(visit: Visit) -> None:
 def test_an_area_is_listed_without_the_page_and_lives_in_the_link(visit: Visit) -> None:
     visit.go("timeline")
     page = visit.page
-    sent: list[str | bytes] = []
-    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))  # noqa: PLW0108 - playwright marks it
-    page.reload()
-    visit.settle()
-    visit.until_timeline("host.dataset.sharp === 'true'")
+    sent = frames_of(visit)
     before = len(sent)
     visit.drag(
-        visit.point("[500, line.rowY(line.rows[0]) + 4]"), visit.point("[800, line.rowY(line.rows[1]) + 4]"), "Shift"
+        visit.point("[500, line.rowY(line.rows[1]) + 4]"), visit.point("[800, line.rowY(line.rows[2]) + 4]"), "Shift"
     )
     visit.until_timeline("host.dataset.listed")
     assert page.locator(".usp-area-names tbody tr").count() > 1
-    assert page.locator(".usp-area").bounding_box()["y"] < 800, "the list stands in the first screen"  # type: ignore[index]
-    field = page.locator(".usp-area input")
+    assert page.locator(".usp-dock").bounding_box()["y"] < 800, "the list stands in the first screen"  # type: ignore[index]
+    field = page.locator(".usp-dock input")
     field.fill("c/r: look | here")
     field.press("Enter")
     visit.until_timeline("line.notes.length === 1")
@@ -110,7 +99,7 @@ def test_an_area_is_listed_without_the_page_and_lives_in_the_link(visit: Visit) 
     linked.page.keyboard.press("Escape")
     linked.until_timeline("!line.selection")
     assert "area=" not in linked.page.url
-    assert linked.page.locator(".usp-area").count() == 0
+    assert linked.page.locator(".usp-dock:visible").count() == 0
     linked.check()
     visit.check()
 
@@ -137,7 +126,7 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
     visit.go("timeline?show=exposed,actions,path,host")
     page = visit.page
     visit.drag(visit.point("[500, 150]"), visit.point("[800, 170]"), "Shift")
-    page.wait_for_selector("text=What ran in the")
+    page.wait_for_selector("text=Selected")
     link = page.get_attribute("a:has-text('Download for Perfetto')", "href")
     answer = page.request.get(link or "")
     trace = json.loads(gzip.decompress(answer.body()))
@@ -156,7 +145,8 @@ def test_a_selection_lists_what_ran_and_opens_in_perfetto(visit: Visit) -> None:
 def test_perfettos_own_pages_show_a_range_and_nobody_else_answers(visit: Visit) -> None:
     answered: list[str] = []
     visit.page.on("response", lambda response: answered.append(response.url))
-    visit.page.goto(routes.perfetto_link(visit.address, routes.trace_address(0, (0, 3), 0, 10**9)))
+    trace = f"{visit.address}/usp/trace?run=recorded-1f1b&t0=0&t1={10**9}&ranks=0-3"
+    visit.page.goto(f"{visit.address}/perfetto/index.html#!/?url={quote(trace, safe='')}")
     visit.page.wait_for_function("() => document.body.innerText.includes('rank 3 (pp 3)')")
     assert [url for url in answered if not url.startswith((visit.address, "data:", "blob:"))] == []
 
@@ -166,7 +156,7 @@ def test_a_box_zooms_and_a_row_is_pinned(visit: Visit) -> None:
     wanted = visit.on_timeline("[line.toNs(400), line.toNs(600)]")
     visit.drag(visit.point("[400, 100]"), visit.point("[600, 200]"), "Alt")
     visit.until_timeline(f"Math.abs(line.start - {wanted[0]}) < 1e6 && Math.abs(line.end - {wanted[1]}) < 1e6")
-    row = "line.rows.find((row) => row.rank === 3 && row.track === 'compute')"
+    row = "line.rows.find((row) => row.rank === 3 && row.base === 'compute')"
     visit.page.mouse.click(*visit.point(f"[90, line.rowY({row}) + 6]"))
     visit.until_timeline("line.rows[0].pinned && line.rows[0].rank === 3")
     visit.page.mouse.click(*visit.point("[90, line.rowY(line.rows[0]) + 6]"))
@@ -174,18 +164,104 @@ def test_a_box_zooms_and_a_row_is_pinned(visit: Visit) -> None:
     visit.check()
 
 
-def test_a_search_steps_from_match_to_match(visit: Visit) -> None:
-    visit.go("timeline?find=all_reduce")
+def frames_of(visit: Visit) -> list[object]:
+    """Load the page again; return the list to which every message to the server is added."""
+    sent: list[object] = []
+    visit.page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))  # noqa: PLW0108 - playwright marks it
+    visit.page.reload()
+    visit.settle()
+    visit.until_timeline("host.dataset.sharp === 'true'")
+    return sent
+
+
+def test_a_search_steps_through_hits_and_keeps_the_zoom(visit: Visit) -> None:
+    visit.go("timeline?ranks=1-3&range=100000000-400000000")
     page = visit.page
-    page.wait_for_selector("text=slices of")
-    page.click("button:has-text('Next')")
-    page.wait_for_selector("text=number 1 in view")
-    visit.until_timeline("line.end - line.start < line.head.span_ns * 0.9999")
-    first = visit.on_timeline("line.start")
-    page.click("button:has-text('Next')")
-    page.wait_for_selector("text=number 2 in view")
-    visit.until_timeline(f"line.start !== {first}")
-    page.click("button:has-text('Previous')")
-    page.wait_for_selector("text=number 1 in view")
-    visit.until_timeline(f"line.start === {first}")
+    page.keyboard.press("/")
+    page.keyboard.type("all_reduce")
+    visit.until_timeline("line.hits && line.dimmed")
+    hits = visit.on_timeline("line.hits.count")
+    assert hits >= 3
+    page.keyboard.press("Enter")
+    visit.until_timeline("line.at_hit === 0 && line.picked && line.framed")
+    assert abs(visit.on_timeline("line.end - line.start") - 300_000_000) <= 1
+    first = visit.on_timeline("line.picked.rank")
+    page.keyboard.press("Enter")
+    visit.until_timeline(f"line.at_hit === 1 && line.picked.rank !== {first}")
+    page.keyboard.press("Shift+Enter")
+    visit.until_timeline(f"line.at_hit === 0 && line.picked.rank === {first}")
+    assert f"1 of {hits} hits" in page.inner_text(".usp-count")
+    page.fill(".usp-bar input[aria-label=Search]", "((")
+    page.wait_for_selector("text=not a regular expression")
+    visit.check()
+
+
+def test_nothing_on_the_timeline_reruns_the_page_and_no_toggle_is_lost(visit: Visit) -> None:
+    visit.go("timeline")
+    page, sent = visit.page, frames_of(visit)
+    before = len(sent)
+    for number, kind in enumerate(("Host threads", "Actions", "Critical path", "Host threads", "Actions", "Exposed")):
+        page.click(f".usp-kinds button:text-is('{kind}')")
+        assert visit.on_timeline("line.kinds.size") == (2, 3, 4, 3, 2, 1)[number]
+    page.wait_for_url(re.compile("show=path"))
+    visit.on_timeline("(line.kinds.clear(), line.relayout(), 1)")
+    visit.until_timeline("host.dataset.sharp === 'true'")
+    page.mouse.click(*visit.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    visit.until_timeline("host.dataset.detailed")
+    page.fill(".usp-bar input[aria-label='Filter rows']", "rank 2")
+    visit.until_timeline("line.rows.length && line.rows.every((row) => row.rank === 2)")
+    assert len(sent) == before, "the page was rerun"
+    visit.check()
+
+
+def test_the_plot_gets_the_width_and_the_details_stay_on_the_screen(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1440, "height": 800})
+    visit.go("timeline")
+    assert visit.on_timeline("line.plot()") >= 0.85 * 1440
+    visit.page.mouse.click(*visit.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    visit.page.wait_for_selector("text=The same call on 4 ranks")
+    dock = visit.page.locator(".usp-dock").bounding_box()
+    assert dock is not None
+    assert dock["y"] + dock["height"] <= 800
+    visit.page.keyboard.press("q")
+    visit.until_timeline("line.dock.style.display === 'none'")
+    visit.page.keyboard.press("q")
+    visit.until_timeline("line.dock.style.display === 'block'")
+    visit.check()
+
+
+def test_the_wheel_scrolls_and_a_setting_lets_it_zoom(visit: Visit) -> None:
+    visit.go("timeline?show=host,exposed")
+    page, whole = visit.page, visit.on_timeline("line.end - line.start")
+    page.mouse.move(*visit.point("[700, 200]"))
+    page.mouse.wheel(0, 120)
+    visit.until_timeline(f"line.scrollY > 0 && line.end - line.start === {whole}")
+    page.click(".usp-bar button:text-is('?')")
+    page.check("text=the wheel alone zooms")
+    page.mouse.move(*visit.point("[700, 200]"))
+    page.mouse.wheel(0, -120)
+    visit.until_timeline(f"line.end - line.start < {whole}")
+    visit.check()
+
+
+def test_marks_are_set_by_a_key_and_live_in_the_link(visit: Visit) -> None:
+    visit.go("timeline")
+    visit.page.mouse.click(*visit.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    visit.until_timeline("host.dataset.detailed")
+    visit.page.keyboard.press("m")
+    visit.until_timeline("line.notes.length === 1 && line.notes[0].at_ns === Math.round(line.picked.start_ns)")
+    visit.page.wait_for_url(re.compile("notes="))
+    visit.page.keyboard.press("m")
+    visit.until_timeline("line.notes.length === 0")
+
+
+def test_overlapping_work_is_collapsed_until_its_name_is_clicked(visit: Visit) -> None:
+    visit.go("timeline?run=recorded-interleaved")
+    rows = "line.rows.filter((row) => row.rank === 0 && row.kind === 'device')"
+    places = f"new Set({rows}.map((row) => row.y)).size"
+    collapsed, every = visit.on_timeline(places), visit.on_timeline(f"{rows}.length")
+    assert collapsed < every
+    track = f"{rows}.find((row) => row.isFirstOfTrack && line.isStacked(row))"
+    visit.page.mouse.click(*visit.point(f"[10, line.rowY({track}) + 6]"))
+    visit.until_timeline(f"{places} > {collapsed}")
     visit.check()

@@ -17,6 +17,7 @@ from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import DataTable, Section, TableColumn
+from usp_prof.report.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> Non
     run = data.open_numbered(0)
     assert verdicts.ranks(slow_rank).startswith(run.stragglers().sentence)
     assert run.memory().sentence in verdicts.memory(slow_rank)
-    assert verdicts.timeline(slow_rank) == f"Look here first: {run.stragglers().sentence}"
+    assert verdicts.OF_PAGE["timeline"](slow_rank) == verdicts.OF_PAGE["overview"](slow_rank) == verdict(slow_rank)
 
 
 def waiting(document: Document, *times_ms: float) -> Document:
@@ -108,7 +109,7 @@ def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
 
 def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
     nothing = replace(slow_rank, values=(), findings=(), sections=())
-    assert verdicts.overview(nothing) == verdicts.ranks(nothing) == verdicts.communication(nothing) == ""
+    assert verdict(nothing) == verdicts.ranks(nothing) == verdicts.communication(nothing) == ""
     assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
 
 
@@ -120,10 +121,10 @@ def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
 
 def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
-    said = verdicts.overview(replace(slow_rank, findings=(doubtful, certain)))
+    said = verdict(replace(slow_rank, findings=(doubtful, certain)))
     assert said.endswith("certain. Fixing this saves at least 19.0% of the step.")
     bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
-    said = verdicts.overview(replace(slow_rank, findings=(bound, certain)))
+    said = verdict(replace(slow_rank, findings=(bound, certain)))
     assert said.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
 
 
@@ -178,7 +179,7 @@ def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Docume
 
 
 def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
-    assert "No finding is certain" in verdicts.overview(replace(slow_rank, findings=()))
+    assert "No finding is certain" in verdict(replace(slow_rank, findings=()))
 
 
 def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> None:

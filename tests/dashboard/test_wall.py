@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dashboard.timeline.rows import Row, Slices, category_number
-from dashboard.timeline.store import TimelineStore, load, write
 from dashboard.timeline.wall import encode_wall, shades, time_in_pixels
+from usp_prof.timeline.rows import Row, Slices, category_number
+from usp_prof.timeline.store import TimelineStore, load, write
 
 if TYPE_CHECKING:
     from pathlib import Path

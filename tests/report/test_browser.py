@@ -59,6 +59,8 @@ def test_every_chart_draws_in_both_themes_and_nothing_is_asked_for(browser: Any,
     for theme, other in (("light", "dark"), ("dark", "light")):
         troubles: list[str] = []
         page = page_of(browser, path, theme, troubles)
+        assert page.evaluate(DRAWN) == 0, "sections are folded"
+        page.click("#fold")
         page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         page.wait_for_function(PAINTED)
@@ -80,6 +82,7 @@ def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Pa
     path.write_text(webpage.write([document(sections=(Section("t", "T", (Chart("T", data),)),))]), encoding="utf-8")
     troubles: list[str] = []
     page = page_of(browser, path, "light", troubles)
+    page.click("#fold")
     page.wait_for_function(f"{DRAWN} === 1")
     whole = page.evaluate(SHOWN)
     assert whole["count"] == starts[1]
@@ -176,7 +179,6 @@ def test_a_report_prints_with_its_charts_within_the_sheet(browser: Any, tmp_path
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(120_000)
     page.goto(path.as_uri())
-    page.wait_for_function(f"{DRAWN} === {len(SAMPLES)}")  # without anybody scrolling
     pdf = page.pdf(format=paper, prefer_css_page_size=False)
     assert points_of_css_pixel(pdf) == {0.75}
     printed = pictures(pdf)

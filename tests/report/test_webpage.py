@@ -78,12 +78,11 @@ def test_very_long_names_are_cut_to_two_lines_and_sentences_are_not() -> None:
     assert '<td class="whole">aten::mm</td>' in text
 
 
-def test_links_lead_to_sections(page: str) -> None:
-    tags = outline(page).tags
-    ids = {attributes.get("id") for _, attributes in tags}
-    links = [attributes["href"] for tag, attributes in tags if tag == "a"]
-    assert links
-    assert all(link is not None and link.removeprefix("#") in ids for link in links)
+def test_every_section_is_folded_under_its_own_name(page: str) -> None:
+    folded = [attributes for tag, attributes in outline(page).tags if tag == "details" and "id" in attributes]
+    assert folded
+    assert all(("open" in attributes) == (len(folded) <= webpage.MOST_OPEN) for attributes in folded)
+    assert len({attributes["id"] for attributes in folded}) == len(folded)
 
 
 def test_the_same_document_gives_the_same_bytes() -> None:

@@ -22,7 +22,7 @@ from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import finding_lines, ranks_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -39,6 +39,8 @@ class Report:
     """Every question's answer in one document, as `usp-prof analyze` writes it."""
 
     document: Document
+    make_timeline: Callable[[], str] | None = None
+    """Return the interactive timeline for the HTML report."""
 
     @property
     def summary(self) -> Answer:
@@ -54,7 +56,7 @@ class Report:
         )
 
     def text(self, form: str = "markdown") -> str:
-        """Give the report as `markdown`, `json` or `html` (one file that needs nothing else)."""
+        """Return the report as `markdown`, `json` or `html` (one file that needs nothing else)."""
         from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - one of them is needed
 
         if form == "markdown":
@@ -62,7 +64,11 @@ class Report:
         if form == "json":
             return json_text.write(self.document)
         if form == "html":
-            return webpage.write([self.document])
+            if self.make_timeline is None:
+                return webpage.write([self.document])
+            from usp_prof.timeline.page import assets  # noqa: PLC0415 - as above
+
+            return webpage.write([self.document], [self.make_timeline()], assets())
         raise unknown_name("form of a report", form, ("markdown", "json", "html"))
 
     def write(self, path: str | Path) -> Path:
@@ -95,7 +101,10 @@ class Report:
 
 def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
     """Ask every question."""
-    return Report(build(tables, analyse(tables, selection), name=name, selection=selection))
+    from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed by HTML only
+
+    document = build(tables, analyse(tables, selection), name=name, selection=selection)
+    return Report(document, lambda: embedded(tables, selection))
 
 
 def findings_of(tables: TableSet, selection: Selection) -> Answer:

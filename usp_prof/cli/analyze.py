@@ -151,7 +151,14 @@ def run(args: argparse.Namespace) -> int:
     if args.follow:
         _check_follow(args)
         return follow(args, lambda opened: _redraw(_document(opened, selection, only, assumptions, unseen), args))
-    _write([_kept_document(opened, selection, only, assumptions, unseen) for opened in _runs(args)], args)
+    documents, timelines = [], []
+    for number, opened in enumerate(_runs(args)):
+        documents.append(_kept_document(opened, selection, only, assumptions, unseen))
+        if args.format == "html" and not only:
+            from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed by HTML only
+
+            timelines.append(embedded(opened.tables, selection, number))
+    _write(documents, args, timelines)
     return 0
 
 
@@ -196,6 +203,8 @@ def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
         return every
     if form == "terminal":
         return every - set(wanted) if wanted and ALL not in wanted else frozenset({"timeline"})
+    if form == "html":  # which has an interactive timeline instead
+        return frozenset({"timeline"})
     return frozenset()
 
 
@@ -246,11 +255,11 @@ def _assumptions(args: argparse.Namespace) -> Assumptions:
     return Assumptions(model, args.device, args.convention, args.tokens_per_step, snapshots=snapshots)
 
 
-def _write(documents: Sequence[Document], args: argparse.Namespace) -> None:
+def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: Sequence[str] = ()) -> None:
     if args.format == "terminal":
         _print(documents, args)
         return
-    text = _text(documents, args.format)
+    text = _text(documents, args.format, timelines)
     if args.output is None:
         write_out(text)
         return
@@ -270,11 +279,13 @@ def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
         terminal.write(document, screen, args.section)
 
 
-def _text(documents: Sequence[Document], form: str) -> str:
+def _text(documents: Sequence[Document], form: str, timelines: Sequence[str]) -> str:
     from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only what is asked for
 
     if form == "html":
-        return webpage.write(documents)
+        from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed by HTML only
+
+        return webpage.write(documents, timelines, assets() if timelines else "")
     if form == "markdown":
         return "\n".join(markdown.write(document) for document in documents)
     return json_text.write(documents[0]) if len(documents) == 1 else json_text.write_all(documents)

@@ -14,7 +14,13 @@
     return item;
   }
 
+  // BokehJS is kept as text until the first chart is seen, which keeps the first paint fast.
+  function loadLibrary() {
+    if (!window.Bokeh) document.head.append(Object.assign(document.createElement("script"), { textContent: document.getElementById("bokeh").textContent }));
+  }
+
   async function draw(target) {
+    loadLibrary();
     const id = target.dataset.chart;
     const item = read("chart-" + id);
     const { doc } = root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item;
@@ -25,7 +31,7 @@
     views.set(target, drawn.roots[0]);
   }
 
-  // Charts far down the page are drawn when they come near, so that a long report opens at once.
+  // A chart is drawn when it comes near: a folded one when its section is opened.
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       const target = entry.target;
@@ -43,15 +49,18 @@
   }
 
   document.getElementById("theme").addEventListener("click", () => show(root.dataset.theme === "dark" ? "light" : "dark"));
-  // All charts are drawn while the reader reads the first ones: printing and scrolling find them there.
-  const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
-  async function drawRest() {
-    const target = [...document.querySelectorAll(".chart")].find((each) => !each.dataset.drawn);
-    if (!target) return;
-    await draw(target);
-    idle(drawRest);
+  const sections = [...document.querySelectorAll("details")];
+  function openLinked() { // a link to a section opens it
+    const section = document.getElementById(location.hash.slice(1));
+    if (section?.matches("details")) section.open = true;
   }
-  window.addEventListener("load", () => idle(drawRest));
+  window.addEventListener("hashchange", openLinked); openLinked();
+  const fold = document.getElementById("fold");
+  fold.addEventListener("click", () => {
+    const open = sections.some((section) => !section.open);
+    for (const section of sections) section.open = open;
+    fold.textContent = open ? "close all sections" : "open all sections";
+  });
 
   // On paper each chart is replaced by an image as wide as the page: charts keep their width on screen, and Chromium
   // shrinks the whole document until the widest one fits. Bokeh's own export draws the image.
@@ -64,13 +73,19 @@
     chart.append(copy);
   }
 
-  // The browser waits for promises that are kept in this turn, and for nothing else: a chart that is not drawn is drawn now.
+  // On paper every section is open. The browser waits for promises of this turn and for nothing after it.
+  let folded = [];
   window.addEventListener("beforeprint", async () => {
+    folded = sections.filter((section) => !section.open);
+    for (const section of folded) section.open = true;
     for (const chart of document.querySelectorAll(".chart")) {
       if (!views.has(chart)) await draw(chart);
       copyForPaper(chart);
     }
   });
-  window.addEventListener("afterprint", () => { for (const copy of document.querySelectorAll(".paper")) copy.remove(); });
+  window.addEventListener("afterprint", () => {
+    for (const copy of document.querySelectorAll(".paper")) copy.remove();
+    for (const section of folded) section.open = false;
+  });
   show(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 })();

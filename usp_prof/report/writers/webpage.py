@@ -1,7 +1,8 @@
-"""HTML writer: the document as one file, with charts that zoom.
+"""HTML writer: the document as one file, with charts and a timeline that zoom.
 
-BokehJS is included, and the page's own policy forbids requests. Light and dark mode follow the system or a button. A
-chart is stored once: `patch` holds the differences of the dark theme.
+The first screen has the verdict, the findings and the timeline; the sections below are folded. The page's own policy
+forbids requests. BokehJS is included, and runs once the first chart is unfolded. Light and dark mode
+follow the system or a button. A chart is stored once: `patch` holds the differences of the dark theme.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import UNKNOWN, column_texts, head_text, is_number, quantity, share
+from usp_prof.report.verdict import verdict
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ _POLICY = (
 )
 _ADDRESS = re.compile(r"https?://[!-~]+")
 """A text that is only an address becomes a link."""
+MOST_OPEN = 6
+"""Sections of a short document (an answer, an incident) are not folded."""
 _SHORT = 24
 _LONG = 110
 """Longer names are C++ templates: they get two lines, and a tooltip with the full name."""
@@ -44,21 +48,31 @@ def escape(text: str) -> str:
     return html_escape(printable(text))
 
 
-def write(documents: Sequence[Document]) -> str:
-    """Format the documents of one or several runs as one page."""
-    from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
+def write(documents: Sequence[Document], timelines: Sequence[str] = (), timeline_assets: str = "") -> str:
+    """Format the documents of one or several runs as one page.
 
-    library = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
+    `timelines` has an interactive timeline for each document, as a fragment of HTML; `timeline_assets` are the script
+    and style that all of them need.
+    """
     title = escape(", ".join(document.run.name for document in documents))
-    body = "\n".join(_article(document, place) for place, document in enumerate(documents))
+    fragments = [*timelines, *("" for _ in documents)]
+    body = "\n".join(_article(document, place, fragments[place]) for place, document in enumerate(documents))
     return (
         '<!DOCTYPE html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>usp-prof: {title}</title>\n<style>\n{_asset('page.css')}</style>\n"
-        f"<script>\n{library}\n</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        f"</head>\n<body>\n<main>\n{body}\n</main>\n{_library() if 'data-chart' in body else ''}"
+        f"<script>\n{_asset('page.js')}</script>\n{timeline_assets}\n</body>\n</html>\n"
     )
+
+
+def _library() -> str:
+    """Return BokehJS as text; the page runs it for its first chart, so that it does not delay the first paint."""
+    from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
+
+    code = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
+    return f'<script type="text/plain" id="bokeh">{code}</script>\n'
 
 
 def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401 - JSON
@@ -74,22 +88,34 @@ def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Pat
         yield here, dark
 
 
-def _article(document: Document, place: int) -> str:
+def _article(document: Document, place: int, timeline: str) -> str:
     title, *lines = run_lines(document.run)
     numbered = _Numbered(f"{place}-")
-    sections = [_section(section, numbered, f"{place}-{section.id}") for section in document.sections]
-    links = "".join(f'<a href="#{place}-{section.id}">{escape(section.title)}</a>' for section in document.sections)
+    shown = [section for section in document.sections if not (timeline and section.id == "timeline")]
+    is_open = len(shown) <= MOST_OPEN
+    sections = [_section(section, numbered, f"{place}-{section.id}", is_open=is_open) for section in shown]
     button = '<button id="theme" type="button" aria-label="change theme">dark</button>' if place == 0 else ""
+    fold = '<button id="fold" type="button">open all sections</button>' if place == 0 else ""
     facts = "<br>".join(escape(line) for line in lines)
     return (
-        f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>{button}</header>\n'
-        f"<nav>{links}</nav>\n{_blocks(document.summary, numbered)}\n{''.join(sections)}\n"
+        f'<article>\n<header><div><h1>{escape(title)}</h1><p class="facts">{facts}</p></div>'
+        f'<div class="buttons">{fold}{button}</div></header>\n'
+        f"{_verdict(document)}{_blocks(document.summary, numbered)}\n{timeline}\n{''.join(sections)}\n"
         f'<p class="quiet">usp-prof {escape(document.version)}</p></article>'
     )
 
 
-def _section(section: Section, numbered: _Numbered, anchor: str) -> str:
-    return f'<section id="{anchor}">\n<h2>{escape(section.title)}</h2>\n{_blocks(section, numbered)}\n</section>\n'
+def _verdict(document: Document) -> str:
+    text = verdict(document)
+    return f'<p class="verdict">{escape(text)}</p>\n' if text else ""
+
+
+def _section(section: Section, numbered: _Numbered, anchor: str, *, is_open: bool) -> str:
+    mark = " open" if is_open else ""
+    return (
+        f'<details class="section" id="{anchor}"{mark}>\n<summary><h2>{escape(section.title)}</h2></summary>\n'
+        f"{_blocks(section, numbered)}\n</details>\n"
+    )
 
 
 def _blocks(section: Section, numbered: _Numbered) -> str:

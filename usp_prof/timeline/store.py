@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import clock_of
-from .area import SUMS, block_sums
-from .rows import Row, rank_slices
-from .tiles import REST, Level, build
+from usp_prof.tables.clock import of as clock_of
+from usp_prof.timeline.area import SUMS, block_sums
+from usp_prof.timeline.rows import Row, rank_slices
+from usp_prof.timeline.tiles import REST, Level, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine import TableSet
-    from .rows import Slices
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.timeline.rows import Slices
 
 FORM = "timeline-5"
 """What is kept, and the version of its form."""

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import DataTable, TableColumn, Unit
-from .rows import CATEGORIES
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import DataTable, TableColumn
+from usp_prof.timeline.rows import CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from .store import RankTimeline, TimelineStore
-    from .tiles import Level
+    from usp_prof.timeline.store import RankTimeline, TimelineStore
+    from usp_prof.timeline.tiles import Level
 
 
 BLOCK = 4096
@@ -132,14 +133,11 @@ def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], st
         ranks += count > 0
         inside += np.bincount(key, np.concatenate([piece.inside_ns for piece in pieces]), keys)
         np.maximum.at(longest, key, np.concatenate([piece.longest_ns for piece in pieces]))
-    rows = [
-        (
-            store.names[key // len(CATEGORIES)],
-            _kind(store.names[key // len(CATEGORIES)], CATEGORIES[key % len(CATEGORIES)]),
-            *(int(column[key]) for column in (calls, ranks, inside, longest)),
-        )
-        for key in np.flatnonzero(calls).tolist()
-    ]
+    rows: list[tuple[str, str, int, int, int, int]] = []
+    for pair in np.flatnonzero(calls).tolist():
+        name, category = store.names[pair // len(CATEGORIES)], CATEGORIES[pair % len(CATEGORIES)]
+        sums = int(calls[pair]), int(ranks[pair]), int(inside[pair]), int(longest[pair])
+        rows.append((name, _kind(name, category), *sums))
     rows.sort(key=lambda row: (-row[4], row[0]))
     return DataTable("", COLUMNS, tuple(rows))
 

@@ -1,4 +1,4 @@
-// Tiles as they come from the server, and how times and names are written: nothing here knows the canvas.
+// Tiles from the server, and the format of times and names.
 
 function decode(buffer, rows) {
   const length = new DataView(buffer).getUint32(0, true);
@@ -55,7 +55,7 @@ function tick(t, step) {
   return `${(t / unit).toFixed(Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)))} ${name}`;
 }
 
-// The value at which a counter stands: its share of the row's top, such as "512 MiB" or "26.1 GB/s or more".
+// The value of a counter: its share of the top of its row, such as "512 MiB" or "26.1 GB/s or more".
 function heightOf(hit) {
   const [top, unit] = hit.lane.split(" ");
   const share = hit.coverage / 255, value = share * Number(top.replaceAll(",", ""));
@@ -63,11 +63,16 @@ function heightOf(hit) {
   return `${hit.name}: ${text}\ntop of the row: ${hit.lane} · ${hit.rank_label} · ${duration(hit.dur_ns)} at ${duration(hit.start_ns)}`;
 }
 
-// A kernel's arguments, its library's prefix, and NCCL's algorithm and protocol tell nothing that one looks for; that a
-// call waits is told by its grey.
+// The short name of a kernel or op: without arguments, template parameters and the prefix of its library.
 function plainName(text) {
-  const name = text.replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::|waiting for )/, "");
+  const name = text.replaceAll("(anonymous namespace)::", "").replace(/^void /, "").replace(/[(<].*$/s, "").replace(/^(ncclDevKernel_|ncclKernel_|nccl:|gloo:|aten::|waiting for )/, "");
   return name.replace(/^(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)_.*$/, "$1") || text;
+}
+
+// The name of a row: its track, and its stream if the trace names one.
+function rowName(row) {
+  const stream = row.lane.match(/stream.*$/)?.[0];
+  return row.kind === "device" && stream ? `${row.base} · ${stream}` : baseOf(row);
 }
 
 function arrow(c, from, to) {

@@ -15,7 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..engine import Columns, TableSet
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
 
 CATEGORIES = (
     "compute", "memcpy", "memset", "op", "annotation", "runtime",

@@ -1,16 +1,8 @@
-// The rank wall: one row of pixels a rank, coloured by what fills each moment most. Dragging over rows chooses ranks.
+// Rank wall: one row of pixels per rank, colored by what fills most of each moment. Dragging over rows chooses ranks.
 //
-// The server answers all ranks as one raster (see timeline/wall.py); their order comes with the page, so that another
-// order asks for nothing. A box shows what the timeline beside it has in view. timeline_tiles.js decodes the raster.
+// The server sends all ranks as one raster; their order comes with the page. A box shows what the timeline has in view.
 
 const EDGE = 62, HEAD = 12, TALLEST_ROW = 14;
-
-export default function (component) {
-  const root = component.parentElement.querySelector(".usp-wall");
-  if (!root.wall) root.wall = new Wall(root);
-  root.wall.update(component.data, component.setStateValue);
-  return () => { if (!root.isConnected && root.wall) { root.wall.destroy(); root.wall = null; } };
-}
 
 class Wall {
   constructor(root) {
@@ -61,7 +53,7 @@ class Wall {
     }
   }
 
-  // The raster's rows in the order shown: rows of the server come by rank.
+  // The raster's rows in the order shown; the server sorts them by rank.
   ordered() {
     const { tile } = this, place = new Map(tile.ranks.map((rank, i) => [rank, i])), { order } = this.data;
     const raster = { category: new Uint8Array(order.length * tile.width), coverage: new Uint8Array(order.length * tile.width) };
@@ -90,14 +82,14 @@ class Wall {
     c.imageSmoothingEnabled = false;
     c.drawImage(this.strip, EDGE, HEAD, this.plot, order.length * h);
     this.paintHeads(c, ink, heads, h);
-    if (chosen.length && chosen.length < order.length) { // ranks that the timeline does not show step back
+    if (chosen.length && chosen.length < order.length) { // ranks that the timeline does not show are faded
       const shown = new Set(chosen);
       c.fillStyle = getComputedStyle(this.root).getPropertyValue("--st-background-color") || "#fff"; c.globalAlpha = 0.55;
       order.forEach((rank, i) => { if (!shown.has(rank)) c.fillRect(EDGE, HEAD + i * h, this.plot, h); });
       c.globalAlpha = 1;
     }
     c.strokeStyle = ink; c.lineWidth = 1.5;
-    if (this.view) { // the part that the timeline beside it shows
+    if (this.view) { // the part that the timeline shows
       const left = Math.max(this.toX(this.view.start), EDGE), right = Math.min(this.toX(this.view.end), width);
       c.strokeRect(left, HEAD - 1, Math.max(right - left, 3), order.length * h + 2);
     }

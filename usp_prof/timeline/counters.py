@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import Unit, bus_bandwidth, calls_of, clock_of, launched_at, memory_line_of, quantity
+from usp_prof.analyses.collectives import bus_bandwidth
+from usp_prof.analyses.measures.ranges import launched_at
+from usp_prof.analyses.memory import line_of as memory_line_of
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.clock import of as clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from ..engine import TableSet
+    from usp_prof.tables.table_set import TableSet
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .rows import category_number
+from usp_prof.timeline.rows import category_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from .rows import Slices
-    from .store import View
+    from usp_prof.timeline.rows import Slices
+    from usp_prof.timeline.store import View
 
 
 FIRST_BUCKET_NS = 1024

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engine import Unit, calls_of, clock_of, critical_path_of, quantity, spans, time_sets_of
-from .counters import counters_of
-from .rows import Row, Slices, category_number, depths
-from .store import load, write
+from usp_prof.analyses.critical_path import compute as critical_path_of
+from usp_prof.analyses.measures.partition import sets_of as time_sets_of
+from usp_prof.model.health import spans
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+from usp_prof.tables.calls import of as calls_of
+from usp_prof.tables.clock import of as clock_of
+from usp_prof.timeline.counters import counters_of
+from usp_prof.timeline.rows import Row, Slices, category_number, depths
+from usp_prof.timeline.store import load, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +30,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine import Columns, Piece, TableSet
-    from .store import TimelineStore
+    from usp_prof.analyses.critical_path import Piece
+    from usp_prof.columns.table import Columns
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.timeline.store import TimelineStore
 
     Ints = NDArray[np.int64]
 

@@ -1,16 +1,11 @@
-// What the mouse and the keys do on the timeline: methods of Timeline, which timeline.js holds.
+// What the mouse and the keys do on the timeline. Methods of Timeline.
+
+const TYPING = "input, textarea, select, [contenteditable='true']";
 
 const HAND = {
   listen() {
     const canvas = this.canvas;
-    canvas.addEventListener("wheel", (event) => {
-      if (!this.head) return;
-      event.preventDefault();
-      const inGutter = event.offsetX < this.gutter();
-      if (inGutter || event.shiftKey) this.scroll(event.deltaY || event.deltaX);
-      else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(((this.end - this.start) * event.deltaX) / this.plot());
-      else this.zoom(Math.exp(Math.sign(event.deltaY) * Math.min(Math.abs(event.deltaY), 120) * 0.002), event.offsetX);
-    }, { passive: false });
+    canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     canvas.addEventListener("mousedown", (event) => {
       if (!this.head) return;
       canvas.focus({ preventScroll: true });
@@ -19,7 +14,7 @@ const HAND = {
         box: event.shiftKey || event.altKey || event.offsetY < AXIS, zoom: event.altKey };
     });
     canvas.addEventListener("mousemove", (event) => this.onMove(event));
-    canvas.addEventListener("mouseleave", () => { this.tip.style.display = "none"; });
+    canvas.addEventListener("mouseleave", () => { this.tip.style.display = "none"; this.cursor = undefined; });
     this.onUp = (event) => this.release(event);
     window.addEventListener("mouseup", this.onUp);
     canvas.addEventListener("dblclick", (event) => {
@@ -28,11 +23,37 @@ const HAND = {
       const pad = Math.max(hit.dur_ns * 0.1, 20);
       this.start = hit.start_ns - pad; this.end = hit.start_ns + hit.dur_ns + pad; this.moved();
     });
-    canvas.addEventListener("keydown", (event) => this.onKey(event));
+    // The page's main timeline gets the keys wherever the focus is, before Streamlit and the palette.
+    this.onKeyDown = (event) => this.onKey(event);
+    this.onHistory = () => { if (this.head && window.location.pathname === this.page) { this.readAddress(); this.fillBar(); this.layout(); this.resize(); this.afterOpening(); } };
+    if (this.owns()) { window.addEventListener("keydown", this.onKeyDown, true); window.addEventListener("popstate", this.onHistory); }
+    else canvas.addEventListener("keydown", this.onKeyDown);
+  },
+
+  ignore() {
+    window.removeEventListener("mouseup", this.onUp);
+    window.removeEventListener("keydown", this.onKeyDown, true);
+    window.removeEventListener("popstate", this.onHistory);
+    this.wall?.destroy();
+  },
+
+  // Ctrl + wheel zooms and the wheel scrolls, as in Perfetto; a setting makes the wheel alone zoom.
+  onWheel(event) {
+    if (!this.head) return;
+    const { deltaX, deltaY } = event, zooms = (event.ctrlKey || event.metaKey || wheelZooms()) && event.offsetX >= this.gutter();
+    if (zooms) this.zoom(Math.exp(Math.sign(deltaY) * Math.min(Math.abs(deltaY), 120) * 0.002), event.offsetX);
+    else if (event.shiftKey || Math.abs(deltaX) > Math.abs(deltaY)) this.pan(((this.end - this.start) * (deltaX || deltaY)) / this.plot());
+    else {
+      const canScroll = deltaY > 0 ? this.scrollY < this.mostScroll() : this.scrollY > 0;
+      if (!canScroll) return; // the page scrolls
+      this.scroll(deltaY);
+    }
+    event.preventDefault();
   },
 
   onMove(event) {
     if (!this.head) return;
+    this.cursor = event.offsetX;
     if (!this.down) { this.showTip(event); return; }
     if (this.down.map) { this.center(event.offsetX); return; }
     const dx = event.offsetX - this.down.x, dy = event.offsetY - this.down.y;
@@ -56,25 +77,23 @@ const HAND = {
       const range = this.box.map((x) => Math.round(this.toNs(Math.max(x, this.gutter()))));
       this.box = null;
       if (down.zoom) { this.show(range); return; }
+      if (!this.owns() || range[1] <= range[0]) { this.draw(); return; }
       const area = this.band_y;
-      const inArea = (row) => this.rowY(row) < area[1] && this.rowY(row) + row.height > area[0];
-      const rows = area ? this.visible().filter(inArea) : [];
-      if (range[1] > range[0]) this.selectArea(range, rows.map((row) => row.label));
+      const inArea = (row) => row.kind !== "rank" && this.rowY(row) < area[1] && this.rowY(row) + row.height > area[0];
+      this.selectArea(range, area ? this.visible().filter(inArea).map((row) => row.label) : []);
     } else if (!down.far && event.composedPath()[0] === this.canvas) this.click(down.x, down.y);
   },
 
   click(x, y) {
     if (x < this.gutter()) { this.pin(y, x); return; }
+    if (!this.owns()) return;
     const hit = this.at(x, y);
-    this.picked = null;
+    this.framed = null;
     if (this.selection) this.dropArea();
-    if (hit && hit.event >= 0) {
-      const { rank, event, start_ns, dur_ns, index } = hit;
-      this.picked = { rank, event, start_ns, dur_ns, index };
-    }
-    this.members = []; this.remember(0);
-    this.report("picked", this.picked ? { rank: hit.rank, event: hit.event } : null);
-    this.draw();
+    if (!hit || hit.event < 0) { this.pick(null); return; }
+    const { rank, event, start_ns, dur_ns, index } = hit;
+    this.showsDock = true;
+    this.pick({ rank, event, start_ns, dur_ns, index });
   },
 
   center(x) { // on the map of the whole run
@@ -85,15 +104,19 @@ const HAND = {
   pin(y, x) {
     const row = this.rowAt(y);
     if (!row) return;
-    if (x < 70 && this.rankHead(row)) { this.fold(row.rank); return; }
-    if (this.pinned.has(row.label)) this.pinned.delete(row.label); else this.pinned.add(row.label);
-    this.layout(); this.scroll(0); this.remember();
+    if (this.data.fixed) return;
+    if (this.isRankName(row, x)) { this.fold(row.rank); return; }
+    const track = trackOf(row);
+    if (row.isFirstOfTrack && (this.isStacked(row) || this.opened.has(track)) && x < INDENT + 14) {
+      if (this.opened.has(track)) this.opened.delete(track); else this.opened.add(track);
+    } else if (this.pinned.has(row.label)) this.pinned.delete(row.label); else this.pinned.add(row.label);
+    this.relayout();
   },
 
-  rankHead(row) { return this.rows.find((each) => each.rank === row.rank && each.pinned === row.pinned) === row; },
+  isRankName(row, x) { return row.kind === "rank" || (row.isFirst && row.inHead && !row.pinned && x < 70); },
 
   onKey(event) {
-    if (!this.head) return;
+    if (!this.head || event.composedPath()[0].matches?.(TYPING) || document.querySelector("dialog[open]")) return;
     const middle = this.gutter() + this.plot() / 2, span = this.end - this.start;
     const acts = {
       w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle),
@@ -103,24 +126,25 @@ const HAND = {
       PageUp: () => this.scroll(-(this.viewHeight - AXIS) * 0.8), PageDown: () => this.scroll((this.viewHeight - AXIS) * 0.8),
       Home: () => this.scroll(-this.height), End: () => this.scroll(this.height),
       c: () => this.foldAll(),
+      "/": () => this.searchField?.focus(), m: () => this.owns() && this.mark(), q: () => this.owns() && this.toggleDock(),
+      "]": () => this.neighbor(1), "[": () => this.neighbor(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
       f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
       z: () => { if (this.selection) this.show(this.selection); },
       Escape: () => this.forget(),
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (act && !event.ctrlKey && !event.metaKey) { event.preventDefault(); event.stopPropagation(); act(); }
+    const isOnControl = event.key === "Enter" && event.composedPath()[0].matches?.("button, a, summary");
+    if (act && !isOnControl && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopImmediatePropagation(); act(); }
   },
 
-  foldAll() { // or unfold, where all are folded
+  foldAll() {
     if (this.folded.has("all")) this.folded.clear(); else this.folded.add("all");
-    this.layout(); this.resize(); this.remember();
+    this.relayout();
   },
 
-  forget() { // what was selected and picked
-    this.box = this.picked = this.framed = null;
-    this.dropArea();
-    this.report("picked", null);
-    this.draw();
+  forget() { // the selection and the picked slice
+    this.box = this.framed = null;
+    if (this.owns()) { this.dropArea(); this.pick(null); }
   },
 
   rowAt(y) {
@@ -129,9 +153,16 @@ const HAND = {
     return (this.rows || []).find((row) => row.pinned === inBand && y >= this.rowY(row) && y < this.rowY(row) + row.height) || null;
   },
 
-  at(x, y) {
-    const row = this.rowAt(y), tile = this.tile;
-    if (!row || !tile || x < this.gutter()) return null;
+  at(x, y) { // rows of a collapsed track are at one place: the shortest slice is on top
+    const first = this.rowAt(y);
+    if (!first) return null;
+    const hits = this.rows.filter((row) => row.y === first.y && row.pinned === first.pinned).map((row) => this.hitOn(row, x)).filter(Boolean);
+    return hits.sort((a, b) => a.dur_ns - b.dur_ns)[0] || null;
+  },
+
+  hitOn(row, x) {
+    const tile = this.tile;
+    if (row.kind === "rank" || !tile || x < this.gutter()) return null;
     const place = tile.places.get(row.label);
     if (place === undefined || tile.raster) return null;
     const scale = (tile.end_ns - tile.start_ns) / tile.width, px = (this.toNs(x) - tile.start_ns) / scale;
@@ -155,7 +186,7 @@ const HAND = {
     if (!hit) {
       const raster = this.tile && this.tile.raster && this.rowAt(event.offsetY) && event.offsetX > this.gutter();
       this.tip.style.display = raster ? "block" : "none";
-      if (raster) { this.tip.textContent = "zoom in for names"; this.placeTip(event); }
+      if (raster) { this.tip.textContent = "Zoom in for names"; this.placeTip(event); }
       return;
     }
     this.tip.textContent = hit.kind === "counters" ? heightOf(hit) : this.factsOf(hit);
@@ -170,19 +201,24 @@ const HAND = {
     return `${hit.name}\n${when} · ${where}${hit.coverage < 255 ? `\nlongest of several, ${share}% busy` : ""}`;
   },
 
-  showRowTip(event) { // a row's whole name, which may be cut, and what a click does
+  showRowTip(event) { // the full name of a row, and what a click does
     const row = this.rowAt(event.offsetY);
-    this.tip.style.display = row ? "block" : "none";
+    this.tip.style.display = row && !this.data.fixed ? "block" : "none";
     if (!row) return;
-    const head = event.offsetX < 70 && this.rankHead(row);
-    const lane = row.lane && row.lane !== row.base ? ` (${row.lane})` : "";
-    this.tip.textContent = `${row.rank_label} · ${row.base}${lane}\nclick: ${head ? "fold or unfold the rank" : "pin the row"}`;
+    const axes = this.data.coordinates?.[row.rank], place = axes ? ` (${Object.entries(axes).map(([axis, at]) => `${axis} ${at}`).join(", ")})` : "";
+    if (this.isRankName(row, event.offsetX)) this.tip.textContent = `${row.rank_label}${place}\nclick: fold or unfold the rank`;
+    else {
+      const lane = row.lane && row.lane !== row.base ? ` (${row.lane})` : "", rows = this.counts.get(trackOf(row));
+      const arrow = this.isStacked(row) ? `\n${rows} rows of overlapping work in one; click ▸ to open` : "";
+      this.tip.textContent = `${row.rank_label}${place} · ${row.base}${lane}${arrow}\nclick: ${row.pinned ? "unpin" : "pin"} the row`;
+    }
     this.placeTip(event);
   },
 
   placeTip(event) {
-    this.tip.style.left = `${Math.min(event.offsetX + 14, this.width - 330)}px`;
-    this.tip.style.top = `${Math.min(event.offsetY + 14, this.viewHeight - 60)}px`;
+    const top = this.canvas.offsetTop;
+    this.tip.style.left = `${Math.max(Math.min(event.offsetX + 14, this.width - 330), 0)}px`;
+    this.tip.style.top = `${top + Math.min(event.offsetY + 14, this.viewHeight - 60)}px`;
   },
 };
 Object.assign(Timeline.prototype, HAND);

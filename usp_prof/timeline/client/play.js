@@ -1,7 +1,7 @@
 // Play the fix: the timeline morphs from recorded to predicted, on the same canvas. Methods of Timeline.
 //
-// The server answers one step in both states (see timeline/morph.py). Each frame writes the slices' places between the two
-// into the tile that is painted anyway. Whoever asked for less motion gets the two pictures, without what lies between.
+// The server sends one step in both states. Each frame writes the positions between the two into the tile that is painted.
+// With "reduced motion" in the system's settings, only the two end states are shown.
 
 const PLAY_S = 2.4;
 const lessMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -16,7 +16,7 @@ const PLAY = {
       if (!answer.ok) throw new Error(await answer.text());
       tile = decodeMorph(await answer.arrayBuffer());
     } catch (error) {
-      this.message = `this cannot be played: ${error.message}`; this.draw();
+      this.message = `This cannot be played: ${error.message}`; this.draw();
       return;
     }
     if (!this.alive) return;

@@ -1,4 +1,4 @@
-// How the timeline is painted: methods of Timeline, which timeline.js holds.
+// Painting of the timeline. Methods of Timeline.
 
 const PAINTING = {
   draw() {
@@ -32,10 +32,10 @@ const PAINTING = {
       c.restore();
     }
     this.paintArrows(c, ink);
-    this.paintAxis(c, ink, paper); this.paintEnds(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
+    this.paintAxis(c, ink, paper); this.paintEnds?.(c, ink); this.paintMap(c, ink); this.paintBox(c, ink);
     if (this.away) {
       c.fillStyle = paper; c.fillRect(0, MAP, this.gutter() - 6, 18);
-      c.fillStyle = ink; c.fillText("server away, asking again …", 6, MAP + 8);
+      c.fillStyle = ink; c.fillText("server gone, retrying …", 6, MAP + 8);
     }
     this.root.dataset.painted = String(performance.now()); this.root.dataset.sharp = String(this.isSharp());
   },
@@ -52,7 +52,7 @@ const PAINTING = {
   paintSlices(c, rows) {
     const tile = this.tile, colors = this.data.colors, span = (tile.end_ns - tile.start_ns) / tile.width;
     const scale = (span * this.plot()) / (this.end - this.start), left = this.toX(tile.start_ns);
-    const dim = this.pattern, gutter = this.gutter();
+    const dim = this.dimmed, gutter = this.gutter();
     for (const row of rows) {
       const place = tile.places.get(row.label);
       if (place === undefined) continue;
@@ -150,7 +150,7 @@ const PAINTING = {
     if (framed) { c.globalAlpha = 0.5; c.strokeRect(this.gutter() + 1, this.rowY(framed) - 1, this.plot() - 2, framed.height + 1); c.globalAlpha = 1; }
   },
 
-  // From the slice that was picked to its peers, and from a launch to what it started.
+  // From the picked slice to its peers, and from a launch to the work that it started.
   paintArrows(c, ink) {
     if (!this.picked) return;
     const place = (rank, index, ns) => {
@@ -164,28 +164,30 @@ const PAINTING = {
       if (m.rank === picked.rank && m.row === picked.index) continue;
       arrow(c, place(picked.rank, picked.index, middle), place(m.rank, m.row, m.start_ns + m.dur_ns / 2));
     }
-    for (const [from, to] of this.data.flows || []) arrow(c, place(from.rank, from.row, from.start_ns), place(to.rank, to.row, to.start_ns));
+    for (const [from, to] of this.flows) arrow(c, place(from.rank, from.row, from.start_ns), place(to.rank, to.row, to.start_ns));
     c.restore();
   },
 
   paintGutter(c, rows, ink) {
     c.save(); c.beginPath(); c.rect(0, AXIS, this.gutter() - 6, this.viewHeight); c.clip();
     c.fillStyle = ink;
-    let last = null;
+    // One column: the rank, and its rows below it, indented. A folded, pinned or lone row has its rank in its own line.
     for (const row of rows) {
-      const first = last === null || last.rank !== row.rank || last.track !== row.track;
-      if (first) {
-        const y = this.rowY(row) + row.height / 2, newRank = last === null || last.rank !== row.rank;
-        c.globalAlpha = 1;
-        if (newRank) {
-          c.font = "bold 11px 'DejaVu Sans', sans-serif";
-          const sign = row.pinned ? "● " : this.data.fixed ? "" : this.folded.has("all") || this.folded.has(row.rank) ? "▸ " : "▾ ";
-          c.fillText(clipped(c, `${sign}${row.rank_label}`, row.track && !this.isNarrow() ? 70 : this.gutter() - 14), 6, y);
-          c.font = "11px 'DejaVu Sans', sans-serif";
-        }
-        if (!this.isNarrow()) { c.globalAlpha = 0.7; c.fillText(clipped(c, row.track, this.gutter() - 90), 82, y); }
+      const y = this.rowY(row) + row.height / 2, isRank = row.kind === "rank" || (row.inHead && row.isFirst);
+      c.globalAlpha = 1;
+      let x = 6;
+      if (isRank) {
+        c.font = "bold 11px 'DejaVu Sans', sans-serif";
+        const sign = row.pinned ? "● " : this.data.fixed ? "" : this.isFoldedRank(row.rank) ? "▸ " : "▾ ";
+        const text = clipped(c, `${sign}${row.rank_label}`, this.gutter() - 14);
+        c.fillText(text, x, y); x += c.measureText(text).width + 8;
+        c.font = "11px 'DejaVu Sans', sans-serif";
       }
-      last = row;
+      if (row.kind === "rank" || !row.isFirstOfTrack || !row.base || this.isNarrow()) continue;
+      const isOpen = this.opened.has(trackOf(row)), sign = this.isStacked(row) ? "▸ " : isOpen ? "▾ " : "";
+      const room = this.gutter() - Math.max(x, INDENT) - 8;
+      c.globalAlpha = 0.75;
+      if (room > 30) c.fillText(clipped(c, `${sign}${rowName(row)}`, room), Math.max(x, sign ? INDENT - 10 : INDENT), y);
     }
     c.restore(); c.globalAlpha = 1;
   },

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine import calls_of, lookup
+from usp_prof.columns.rows import lookup
+from usp_prof.tables.calls import of as calls_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
 
-    from ..engine import TableSet
-    from .store import TimelineStore
+    from usp_prof.tables.table_set import TableSet
+    from usp_prof.timeline.store import TimelineStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,7 @@ class Place:
     row: int
     start_ns: int
     dur_ns: float
-
-    def plain(self) -> dict[str, float]:
-        """Return the place as the canvas takes it."""
-        return asdict(self)
+    event: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
         return None
     at = int(found[0])
     row = int(np.searchsorted(level.offsets, at, side="right")) - 1
-    return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]))
+    return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]), event)
 
 
 def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
@@ -111,34 +109,6 @@ def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
     return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""
 
 
-MOST_FLOWS = 64
-"""Device events of one launch (a graph has many) to which arrows go."""
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What belongs to a picked slice: the same call on other ranks, and arrows from launches to what they started."""
-
-    members: tuple[Place, ...] = ()
-    flows: tuple[tuple[Place, Place], ...] = ()
-
-
-def neighbours(store: TimelineStore, tables: TableSet, picked: Mapping[str, int] | None) -> Neighbours:
-    """Find what belongs to the slice that was picked, by its rank and event."""
-    if not picked or int(picked["rank"]) not in tables.ranks:
-        return Neighbours()
-    rank, event = int(picked["rank"]), int(picked["event"])
-    call, launch = call_of(tables, rank, event), launch_of(tables, rank, event)
-    members = [place(store, *part) for part in call.parts] if call else []
-    started = [(event, kernel) for kernel in launched_by(tables, rank, event)[:MOST_FLOWS]]
-    pairs = [(launch, event)] if launch is not None else started
-    flows = [(place(store, rank, one), place(store, rank, other)) for one, other in pairs]
-    return Neighbours(
-        tuple(found for found in members if found),
-        tuple((one, other) for one, other in flows if one and other),
-    )
-
-
 # Search: every slice of the ranks shown whose name matches, by start.
 
 
@@ -148,23 +118,22 @@ MOST_PATTERN = 120
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """All matching slices: rank, row, start and duration, by start."""
+    """All matching slices, sorted by start."""
 
     rank: NDArray[np.int64]
     row: NDArray[np.int64]
     start_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.float64]
-    names: int
+    dur_ns: NDArray[np.int64]
+    event: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Count the slices."""
+        """Return the number of slices."""
         return len(self.start_ns)
 
-    def at(self, number: int) -> Place:
-        """Return one of them."""
-        return Place(
-            int(self.rank[number]), int(self.row[number]), int(self.start_ns[number]), float(self.dur_ns[number])
-        )
+    def first(self, most: int) -> list[list[int]]:
+        """Return the first slices as lists of rank, row, start, duration and event."""
+        columns = (self.rank, self.row, self.start_ns, self.dur_ns, self.event)
+        return [list(row) for row in zip(*(column[:most].tolist() for column in columns), strict=True)]
 
 
 def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
@@ -189,17 +158,17 @@ def search(
     store: TimelineStore, wanted: Collection[int], ranks: Iterable[int], kinds: Collection[str] = ("device", "host")
 ) -> Matches:
     """Find every slice of some ranks, on rows of some kinds, that has a wanted name."""
-    found: list[tuple[NDArray[np.int64], ...]] = []
+    columns: list[list[NDArray[np.int64]]] = [[np.zeros(0, np.int64)] for _ in range(5)]
     for rank in ranks:
         line, hits = store.ranks[rank], store.named(rank, set(wanted))
         level = line.levels[0]
         row = np.searchsorted(level.offsets, hits, side="right") - 1
         shown = lookup([each.kind in kinds for each in line.rows], row, missing=False)
         hits, row = hits[shown], row[shown]
-        found.append(
-            (np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, level.rest["dur"][hits].astype(np.int64))
-        )
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)] if found else [np.zeros(0, np.int64)] * 4
-    order = np.argsort(columns[2], kind="stable")
-    rank_, row_, start, dur = (column[order] for column in columns)
-    return Matches(rank_, row_, start, dur.astype(np.float64), len(wanted))
+        rest = level.rest[hits]
+        parts = np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, rest["dur"], rest["event"]
+        for column, part in zip(columns, parts, strict=True):
+            column.append(part.astype(np.int64))
+    joined = [np.concatenate(column) for column in columns]
+    order = np.argsort(joined[2], kind="stable")
+    return Matches(*(column[order] for column in joined))

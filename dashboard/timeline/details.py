@@ -1,0 +1,131 @@
+"""Details of one slice: its facts, the work it belongs to and started, and the same call on other ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..engine import Place, Unit, call_of, clock_of, launch_of, launched_by, op_of, place, quantity, spans
+
+if TYPE_CHECKING:
+    from ..engine import Call, Columns, TableSet, TimelineStore
+
+_ARGUMENTS = {
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "grid": "grid",
+    "block": "block",
+    "est. achieved occupancy %": "occupancy %",
+    "Process Group Description": "group",
+    "Process Group Ranks": "members",
+    "In msg nelems": "elements in",
+    "dtype": "type",
+}
+"""Arguments of a trace that get a line of their own."""
+MOST_STARTED = 64
+"""Device events of one launch (a graph has many) that are listed."""
+MOST_LETTERS = 300
+
+
+def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> dict[str, Any] | None:
+    """Return the details of an event as the client shows them; None if there is no such slice."""
+    here = place(store, rank, event)
+    if here is None:
+        return None
+    events = tables.columns("events", rank)
+    row = events.arrow.slice(event, 1).to_pylist()[0]
+    arguments, call = _arguments(row["args"]), call_of(tables, rank, event)
+    facts = _facts(tables, store, rank, row) | (_call_facts(call) if call is not None else {})
+    op = op_of(tables, rank, event)
+    if op is not None:
+        facts |= {"op": op[0]} | ({"shapes": op[1]} if op[1] else {})
+    facts |= {name: _text(arguments[key]) for key, name in _ARGUMENTS.items() if arguments.get(key) not in (None, "")}
+    launch, started = launch_of(tables, rank, event), launched_by(tables, rank, event)[:MOST_STARTED]
+    links = []
+    if launch is not None:
+        links.append(_linked(events, place(store, rank, launch), "launched by"))
+    host = (place(store, rank, launch) or here) if launch is not None else here
+    links += [_linked(events, parent, "inside") for parent in parents(store, host)]
+    links += [_linked(events, place(store, rank, kernel), "started") for kernel in started]
+    flows = [(launch, event)] if launch is not None else [(event, kernel) for kernel in started]
+    placed = [(place(store, rank, one), place(store, rank, other)) for one, other in flows]
+    members = [place(store, *part) for part in call.parts] if call is not None else []
+    return {
+        "name": row["name"],
+        "place": asdict(here),
+        "facts": [(name, _short(value)) for name, value in facts.items() if value],
+        "arguments": arguments,
+        "links": [each for each in links if each is not None],
+        "flows": [(asdict(one), asdict(other)) for one, other in placed if one is not None and other is not None],
+        "members": [asdict(member) for member in sorted(filter(None, members), key=lambda each: each.start_ns)],
+    }
+
+
+def parents(store: TimelineStore, here: Place) -> list[Place]:
+    """Return the host slices that enclose a host slice, the nearest first: its op, its module, its annotation."""
+    line, _, index = store.line_of(here.rank, here.row)
+    row, level = line.rows[index], line.levels[0]
+    enclosing = []
+    for number, above in enumerate(line.rows):
+        if row.kind != "host" or (above.track, above.kind) != (row.track, row.kind) or above.depth >= row.depth:
+            continue
+        start = here.start_ns - line.shift_ns
+        first, last = level.touching(number, start, start + 1)
+        if last > first:
+            rest = level.rest[first]
+            begin = int(level.start[first]) + line.shift_ns
+            enclosing.append((above.depth, Place(here.rank, number, begin, float(rest["dur"]), int(rest["event"]))))
+    return [found for _, found in sorted(enclosing, key=lambda each: -each[0])]
+
+
+def _linked(events: Columns, found: Place | None, relation: str) -> dict[str, Any] | None:
+    if found is None or found.event < 0:
+        return None
+    name = str(events.arrow["name"][found.event].as_py())
+    shown = name if len(name) <= 48 else f"{name[:47]}…"
+    return asdict(found) | {"says": f"{relation} {shown}", "name": name}
+
+
+def _facts(tables: TableSet, store: TimelineStore, rank: int, row: dict[str, Any]) -> dict[str, str]:
+    start = int(clock_of(tables).align(rank, row["start_ns"])) - store.origin_ns
+    stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
+    return {
+        "rank": f"{rank}, event {row['event']}",
+        "kind": str(row["category"]),
+        "duration": quantity(row["dur_ns"], Unit.NS),
+        "start": f"{quantity(start, Unit.NS)} after the first event of the run",
+        "thread": f"{row['thread']}{stream}",
+    }
+
+
+def _call_facts(call: Call) -> dict[str, str]:
+    size = quantity(call.bytes, Unit.BYTES) if call.bytes >= 0 else "unknown"
+    facts = {"collective": f"{call.op} on {call.axis}, {size}", "group": f"{named(call.group)}, call {call.sequence}"}
+    return facts | ({"arrived last": f"rank {call.late_rank}"} if call.late_rank >= 0 else {})
+
+
+def named(group: str) -> str:
+    """Return the name of a group for readers: `tp@0,1,2` is "tp, ranks 0-2"."""
+    name, _, members = group.partition("@")
+    if not re.fullmatch(r"\d+(,\d+)*", members):
+        return group
+    ranks = f"ranks {spans([int(rank) for rank in members.split(',')]).replace(' ', '')}"
+    return f"{name}, {ranks}" if name else ranks
+
+
+def _arguments(text: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text or "{}")
+    except ValueError:
+        return {"as recorded": text}
+    return parsed if isinstance(parsed, dict) else {"as recorded": text}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"

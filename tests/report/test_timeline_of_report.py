@@ -1,0 +1,131 @@
+"""The interactive timeline inside the HTML report: its data, its size, and its client without a server."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from usp_prof import open_run
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
+from usp_prof.timeline import page as timeline_page
+from usp_prof.timeline.opened import open_timeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+    from usp_prof.run import Run
+
+MOST_BYTES = 2_000_000
+MOST_SCREENS = 3
+DECLARED = {
+    "mesh": {"dp": 4, "tp": 2}, "shape": {"layers": 4}, "work": {"steps": 3, "micro_batches": 2}, "seed": 5,
+    "faults": [{"kind": "slow_rank", "rank": 5, "factor": 1.5}],
+}  # fmt: skip
+LINE = "document.querySelector('.usp-timeline').timeline"
+MIDDLE = f"""() => {{
+  const line = {LINE}, tile = line.tile, row = line.rows.find((each) => each.base === 'compute');
+  const place = tile.places.get(row.label), scale = (tile.end_ns - tile.start_ns) / tile.width;
+  const inView = (i) => tile.start_ns + tile.start[i] * scale > line.start && tile.dur[i] > 3;
+  let i = tile.first[place];
+  while (!inView(i)) i++;
+  return [line.toX(tile.start_ns + (tile.start[i] + tile.dur[i] / 2) * scale), line.rowY(row) + 8];
+}}"""
+"""The middle of a slice in view."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("eight") / "run"
+    write(Declaration.from_dict(DECLARED), folder)
+    return open_run(folder, cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def report(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.report().write(tmp_path_factory.mktemp("report") / "report.html")
+
+
+def unpacked(block: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Read a block as the client does."""
+    length = int.from_bytes(block[:4], "little")
+    head = json.loads(block[4 : 4 + length])
+    n, at = sum(head["counts"]), 4 + length
+    wide = [np.frombuffer(block, np.uint8, 4 * n, at + 4 * n * i).reshape(4, n) for i in range(3)]
+    columns = [planes.T.copy().view("<u4").ravel() for planes in wide]
+    flat = [np.frombuffer(block, np.uint8, n, at + 12 * n + n * i) for i in range(2)]
+    return head, [*columns, *flat]
+
+
+def test_the_file_holds_every_slice_of_a_small_run(run: Run) -> None:
+    store = open_timeline(run.tables)
+    head, (gap, length, name, category, _) = unpacked(timeline_page.packed(store, list(store.ranks)))
+    assert head["buckets_ns"] == [0, 0]
+    at = place = 0
+    for rank, rows in head["rows"].items():
+        for index, row in enumerate(rows):
+            count = head["counts"][place]
+            line, _, number = store.line_of(int(rank), index)
+            level = line.levels[0]
+            span = slice(int(level.offsets[number]), int(level.offsets[number + 1]))
+            start = np.cumsum(gap[at : at + count] + np.concatenate([[0], length[at : at + count]])[:count])
+            assert start.tolist() == (level.start[span] + line.shift_ns).tolist(), row
+            assert (np.abs(length[at : at + count] - level.rest["dur"][span]) <= 1).all(), row
+            assert [head["names"][each] for each in name[at : at + count]] == [
+                line.names[each] for each in level.rest["name"][span]
+            ]
+            assert category[at : at + count].tolist() == level.rest["category"][span].tolist()
+            at, place = at + count, place + 1
+    assert at == len(gap)
+
+
+def test_a_large_run_is_merged_to_fit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_timeline(run.tables)
+    monkeypatch.setattr(timeline_page, "DEVICE_ENTRIES", 600)
+    monkeypatch.setattr(timeline_page, "HOST_ENTRIES", 400)
+    head, (gap, length, *_) = unpacked(timeline_page.packed(store, list(store.ranks)))
+    assert len(gap) <= 1000 * len(store.ranks)
+    assert min(head["buckets_ns"]) > 0
+    assert (gap < 2**31).all(), "entries of a row overlap"
+    assert (length < 2**31).all()
+
+
+@pytest.mark.browser
+def test_the_report_opens_fast_and_needs_no_network(report: Path, browser: Browser) -> None:
+    assert report.stat().st_size <= MOST_BYTES
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith("file:") else None)
+    page.goto(report.as_uri())
+    page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
+    assert "Rank 5 computes" in page.inner_text(".verdict")
+    assert page.evaluate("document.documentElement.scrollHeight") <= MOST_SCREENS * 900
+    assert page.evaluate(f"{LINE}.tile.counts || {LINE}.tile.first.length") > 8
+    page.locator(".usp-timeline canvas").scroll_into_view_if_needed()
+    box = page.locator(".usp-timeline canvas").bounding_box()
+    assert box is not None
+    page.evaluate(f"{LINE}.zoom(0.02, 700)")
+    page.wait_for_function(f"() => {LINE}.isSharp()")
+    x, y = page.evaluate(MIDDLE)
+    page.mouse.click(box["x"] + x, box["y"] + y)
+    page.wait_for_selector(".usp-dock dd")
+    page.keyboard.press("/")
+    page.keyboard.type("AllReduce")
+    page.wait_for_function(f"() => {LINE}.hits && {LINE}.hits.count > 0")
+    span = page.evaluate(f"{LINE}.end - {LINE}.start")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"() => {LINE}.at_hit >= 0 && {LINE}.picked")
+    assert page.evaluate(f"{LINE}.end - {LINE}.start") == pytest.approx(span, rel=1e-6)
+    page.keyboard.press("Escape")
+    page.evaluate(f"{LINE}.selectArea([0, 10_000_000], [])")
+    page.wait_for_selector(".usp-area-names tbody tr")
+    page.click("#theme")
+    assert faults == []
+    page.close()
