@@ -9,8 +9,11 @@ import numpy as np
 
 from ..engine import (
     Chart,
+    DataTable,
     Figures,
     Ground,
+    KeyFigure,
+    KeyFigures,
     LaunchLine,
     LaunchLines,
     MemoryLines,
@@ -30,7 +33,7 @@ from . import verdicts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..engine import Block, Calibration, Document, Selection, TableSet
+    from ..engine import Block, Calibration, Cell, Document, Selection, TableSet
 
 ChartKind = TypeVar("ChartKind")
 A_ROW = 16
@@ -143,9 +146,10 @@ def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:
-    """Set out over time how far the hosts run ahead, for the ranks whose queue is empty most often."""
+    """Return how far hosts run ahead over time, for the straggler and the ranks whose queue is empty most often."""
     empty = Figures(document.values).along("empty_queue_fraction", "rank")
-    worst = sorted((int(rank) for rank in empty), key=lambda rank: (-empty[rank], rank))[:MOST_LINES]
+    late = verdicts.late_rank(document)  # the straggler is always drawn
+    worst = sorted((int(rank) for rank in empty), key=lambda rank: (rank != late, -empty[rank], rank))[:MOST_LINES]
     lines = [line for rank in sorted(worst) if (line := _launch_line(tables, rank)) is not None]
     if not lines:
         return None
@@ -197,6 +201,31 @@ def _capacity(document: Document, learnt: Calibration | None) -> float | None:
     if learnt is not None and np.isfinite(learnt.cluster.memory_bytes):
         return float(learnt.cluster.memory_bytes)
     return None
+
+
+def bandwidth_of_axes(document: Document) -> KeyFigures | None:
+    """Return the achieved bus bandwidth of each axis next to its link's, for the kind of call that moves most bytes."""
+    table = next((block for block in blocks_of(document, "collectives") if isinstance(block, DataTable)), None)
+    heads = [column.head for column in table.columns] if table is not None else []
+    if table is None or not {"axis", "collective", "busbw", "of link", "volume"} <= set(heads):
+        return None
+    calls = [dict(zip(heads, row, strict=True)) for row in table.rows]
+    figures = []
+    for axis in dict.fromkeys(str(call["axis"]) for call in calls):
+        of_axis = [call for call in calls if str(call["axis"]) == axis and isinstance(call["busbw"], int | float)]
+        largest = max(of_axis, key=lambda call: _number(call["volume"]), default=None)
+        if largest is None:
+            continue
+        share = largest["of link"]
+        link = f"{quantity(share, Unit.FRACTION)} of the link" if isinstance(share, int | float) else "link unknown"
+        unit = table.columns[heads.index("busbw")].unit or Unit.BYTES_PER_SECOND
+        value = _number(largest["busbw"])
+        figures.append(KeyFigure(f"{axis} bus bandwidth", value, unit, f"{link}, {largest['collective']}"))
+    return KeyFigures(tuple(figures)) if figures else None
+
+
+def _number(cell: Cell) -> float:
+    return float(cell) if isinstance(cell, int | float) else 0.0
 
 
 def blocks_of(document: Document, name: str) -> tuple[Block, ...]:

@@ -20,11 +20,21 @@ function nameRun(source) {
   window.history.replaceState(window.history.state, "", url);
 }
 
+// Streamlit asks "Are you connected to the internet?" when its server is gone; this server runs on the reader's machine.
+const SERVER_GONE = "The usp-prof server does not answer. Start it again with the same command: this page then goes on where it was.";
+const dialogs = new MutationObserver(() => {
+  for (const dialog of document.querySelectorAll("[data-testid='stDialog'] [role='dialog']")) {
+    const text = [...dialog.querySelectorAll("div")].find((each) => !each.childElementCount && /Streamlit server|connected to the internet/.test(each.textContent));
+    if (text) { dialog.querySelector("h2").textContent = "Server not running"; text.textContent = SERVER_GONE; }
+  }
+});
+
 class Palette {
   constructor(root) {
     this.root = root; this.names = []; this.shown = []; this.at = 0;
     this.dialog = root.querySelector("dialog"); this.input = root.querySelector("input"); this.list = root.querySelector("ul");
     this.onKey = (event) => this.opening(event);
+    dialogs.observe(document.body, { childList: true, subtree: true });
     window.addEventListener("keydown", this.onKey);
     root.querySelector("button").addEventListener("click", () => this.open());
     this.input.addEventListener("input", () => { this.at = 0; this.draw(); });

@@ -108,6 +108,9 @@ def _folds(document: Document, sections: Sequence[str], shown: Chart | None = No
 def draw_communication() -> None:
     """Draw the calls of each group over time, and what the axes cost."""
     view, document = _opened(COMMUNICATION)
+    bandwidth = pictures.bandwidth_of_axes(document)
+    if bandwidth is not None:
+        show(bandwidth, "bandwidth", state.is_dark())
     _calls(view, document)
     axes = pictures.chart_of(document, AxisCommunication)
     if axes is not None:
@@ -123,10 +126,7 @@ def _calls(view: View, document: Document) -> None:
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
-    how_to_read = (
-        "Grey until the last member has arrived: point at it to see for whom the group waits. Then the transfer."
-    )
-    st.caption(f"{how_to_read} Shift+wheel scrolls to the other groups." if count > 1 else how_to_read)
+    st.caption("Gray: waiting for the last participant, which the tooltip names. Color: the transfer.")
     timeline(
         f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
         ranks=most_exposed_first(store.labels, document),
@@ -234,9 +234,7 @@ def draw_memory() -> None:
         folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, learnt))
     else:
         st.caption(
-            state.plain(
-                f"What it should need is not predicted: {reason}. Plan predicts it for a model that you choose."
-            )
+            state.plain(f"The memory need is not predicted: {reason}. Plan predicts it for a model that you choose.")
         )
     figures = Figures(document.values)
     is_measured = figures.whole("taken_memory") is not None or figures.along("peak_memory", "rank")

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
     from ..engine import Document, Finding, Prediction
 
-ORDER = (
-    "What is wrong comes before what could be chosen otherwise, each by what is certain of its gain (the gain less its "
-    "error); what would mend others as well comes by what it adds to them."
-)
+ORDER = "Sorted by certain gain (gain minus error). Select changes to replay them together: gains never add up."
 
 
 def draw() -> None:
@@ -46,10 +43,9 @@ def draw() -> None:
     findings = document.findings
     verdict(verdicts.suggestions(document))
     if not findings:
-        st.success("No rule found anything to complain of.")
+        st.success("No findings.")
         return
     st.caption(ORDER)
-    st.caption("Select changes: the run is replayed with all of them together, because gains overlap and never add up.")
     place = st.container(key="now")
     below = st.container()
     asked = st.query_params.get("ticked", "").split(",")
@@ -63,18 +59,18 @@ def draw() -> None:
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place, st.container():
         steps = _replayed(view.run, ticked)
-        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} ticked")
+        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} selected")
     with below:
         _together(view.run, ticked, steps)
         if steps:
             offer_play(view, document, steps[-1])
     folded(
-        "table", "All of them, as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
+        "table", "All findings as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
     )
 
 
 def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequence[str], view: View) -> list[Finding]:
-    """Show findings, each with a box; give those that are ticked."""
+    """Show findings, each with a checkbox; return the selected ones."""
     ticked = []
     for number in numbers:
         finding = findings[number]
@@ -82,7 +78,11 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
             left, right = st.columns([1, 22])
             before = bool(finding.edit) and (str(number) in asked or asked == ["all"])
             if left.checkbox(
-                "count it in", before, label_visibility="collapsed", disabled=not finding.edit, key=f"tick-{number}"
+                "Select this change",
+                before,
+                label_visibility="collapsed",
+                disabled=not finding.edit,
+                key=f"tick-{number}",
             ):
                 ticked.append(finding)
             with right:
@@ -93,7 +93,7 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
 
 
 def _replayed(index: int, ticked: Sequence[Finding]) -> list[Prediction]:
-    """Replay the run with the first change that is ticked, the first two, and so on."""
+    """Replay the run with the first selected change, then with the first two, and so on."""
     edits = tuple(parse_edit(finding.edit) for finding in ticked)
     try:
         return [wait(data.ask_prediction(index, edits[: count + 1], edits)) for count in range(len(edits))]
@@ -103,7 +103,7 @@ def _replayed(index: int, ticked: Sequence[Finding]) -> list[Prediction]:
 
 
 def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]) -> None:
-    """Show what everything that is ticked gives, one after the other."""
+    """Show the prediction for all selected changes."""
     if not steps:
         return
     edits = steps[-1].edits
@@ -159,7 +159,7 @@ def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
 
 
 def _none(document: Document) -> str:
-    return "" if document.findings else "No rule found anything to complain of."
+    return "" if document.findings else "No findings."
 
 
 SUGGESTIONS = Page("Suggestions", "suggestions", draw, Room.PREDICT, _none)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,17 @@ import pytest
 from drawn import drawn, naming
 
 from dashboard import data, report
+from dashboard.answers import pictures
 from dashboard.components.download import plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
+from usp_prof import open_run
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.answers import comparison, plan, plan_map
 from usp_prof.report.document import DataTable, TableColumn
+from usp_prof.synth.declaration import Declaration
+from usp_prof.synth.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,19 +60,23 @@ def test_a_page_is_one_file_of_html_and_a_part_of_the_report(page: str) -> None:
     assert wanted in file
     assert ("data-chart=" in file) == (page != "query")
     sections = list(report.chosen(0, (answer,)))
+    if page == "compare":  # the report is about one run
+        assert not {section.id for section in answer.sections()} & {section.id for section in sections}
+        return
     assert {section.id for section in answer.sections()} <= {section.id for section in sections}
     assert len({section.id for section in sections}) == len(sections)
 
 
 def test_every_page_with_choices_is_in_the_order_of_the_report() -> None:
-    assert set(CHOICES) <= set(report.ORDER)
+    assert set(CHOICES) - {"compare"} <= set(report.ORDER)
 
 
 def test_the_report_holds_what_needs_no_choice() -> None:
     page = report.ask(0, EVERYTHING).result()
-    for said in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "Why the step is longer"):
-        assert said in page
+    for text in ("Memory, predicted", "Plan: 4 x", "Sweep: tokens/s over tp and pp", "class='usp-timeline'"):
+        assert text in page
     assert "What if:" not in page
+    assert "Why the step is longer" not in page
 
 
 def test_what_cannot_be_said_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +177,14 @@ def test_any_answer_can_be_written(cell: object) -> None:
     table = section.blocks[1]
     assert isinstance(table, DataTable)
     assert isinstance(table.rows[0][0], int | float | str | None)
+
+
+def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(Declaration.from_dict({"mesh": {"dp": 2, "tp": 2}, "work": {"steps": 2}}), folder)
+    document = open_run(folder, cache_dir=tmp_path / "cache").report().document
+    shown = pictures.bandwidth_of_axes(document)
+    assert shown is not None
+    assert [figure.label for figure in shown.figures] == ["dp bus bandwidth", "tp bus bandwidth"]
+    assert all("of the link" in figure.second for figure in shown.figures)
+    assert pictures.bandwidth_of_axes(replace(document, sections=())) is None

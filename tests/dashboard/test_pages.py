@@ -218,11 +218,6 @@ def test_an_answer_is_drawn(kind: str) -> None:
     assert len(app.get("vega_lite_chart")) == 1
 
 
-def test_a_search_counts_what_matches() -> None:
-    app = drawn("timeline", find="all_reduce")
-    assert any("slices of" in caption.value for caption in app.caption)
-
-
 @pytest.mark.parametrize("order", ["rank", "slowest", "waiting"])
 def test_ranks_are_shown_in_the_order_asked_for(order: str) -> None:
     rows = BreakdownRows(

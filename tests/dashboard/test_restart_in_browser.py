@@ -30,6 +30,7 @@ def test_an_open_page_goes_on_when_the_server_is_back(
     visit.on_timeline("(line.canvas.focus(), 1)")
     visit.page.keyboard.press("w")
     visit.until_timeline("line.away > 1 && !line.message")
+    visit.page.wait_for_selector("text=The usp-prof server does not answer")
     assert visit.page.evaluate(COLORS) > 5  # the picture of the last tile, stretched
     with serving(run_folder, port=int(address.rpartition(":")[2])):
         visit.until_timeline("line.away === 0 && host.dataset.sharp === 'true'")

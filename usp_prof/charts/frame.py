@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, TapTool
+from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, HoverTool, TapTool, Title
 from bokeh.plotting import figure as bokeh_figure
 
 if TYPE_CHECKING:
@@ -141,13 +142,18 @@ def size_ticker() -> AdaptiveTicker:
 
 
 def size_axis(plot: Figure, most: float, room: float, ink: str) -> None:
-    """Build an axis of bytes from 0 to `most`, with a line at `room` if it is near enough."""
+    """Build an axis of bytes from 0 to `most`, with a line at the device's `room`, or its size if it is far beyond."""
     near = room <= _NEAR * most
     plot.x_range.start, plot.x_range.end = 0, 1.05 * max(room if near else 0.0, most)
     plot.xaxis.formatter = size_ticks()
     plot.xaxis.ticker = size_ticker()
     if near:
         plot.vspan(x=[room], line_color=ink, line_dash="4 3", line_width=1.5)
+    elif isfinite(room):
+        unit, name = size_unit(room)
+        title = Title(text=f"usable memory per device: {room / unit:.3g} {name}, beyond this scale", align="right")
+        title.update(text_font_size="11px", text_font_style="normal", text_color=ink)
+        plot.add_layout(title, "above")
 
 
 def size_unit(most: float) -> tuple[int, str]:
