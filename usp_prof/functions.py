@@ -145,7 +145,7 @@ class Planned:
                     "bubble_fraction": plan.bubble_fraction,
                     "exposed_ns": sum(plan.exposed_ns.values()),
                 }
-                for plan in self.plans.best
+                for plan in sorted(self.plans.best, key=lambda plan: plan.expected_step_ns)
             ]
         )
 

@@ -217,13 +217,13 @@ def memory(document: Document, learnt: Calibration | None = None) -> str:
 
 def _predicted_peak(learnt: Calibration) -> str:
     """Describe the predicted peak, and whether it fits."""
-    need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.memory_bytes
+    need, device = learnt.prediction.footprint.total_bytes, learnt.cluster.room_bytes
     filled = quantity(need, Unit.BYTES)
     if not isfinite(device):
         return f"Predicted, not measured: the fullest rank needs {filled}; the size of its device is unknown."
     answer = "it fits" if need <= device else "it does not fit"
     room = quantity(device, Unit.BYTES)
-    return f"Predicted, not measured: {answer}. The fullest rank needs {filled} of the device's {room}."
+    return f"Predicted, not measured: {answer}. The fullest rank needs {filled}, and tensors can fill {room}."
 
 
 def suggestions(document: Document) -> str:

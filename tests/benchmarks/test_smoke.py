@@ -15,6 +15,7 @@ SMALL = {
     "findings": "--ranks 8 --rounds 1",
     "gate": "--checks 20",
     "planner": "",
+    "planner_sources": "",
     "read": "--megabytes 4 --rounds 1",
     "record_overhead": "--pairs 4 --width 16",
     "repairs": "--cases 1 --seed 3",

@@ -138,7 +138,7 @@ def test_memory_that_was_not_recorded_is_told_as_predicted(slow_rank: Document) 
     roomy = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=80 * 2.0**30))
     said = verdicts.memory(unknown, roomy)
     assert said.startswith("Predicted, not measured: it fits. ")
-    assert said.endswith("of the device's 80.0 GiB.")
+    assert said.endswith("and tensors can fill 73.6 GiB.")
     tiny = replace(learnt, cluster=replace(learnt.cluster, memory_bytes=1024.0))
     assert "it does not fit" in verdicts.memory(unknown, tiny)
 

@@ -154,3 +154,13 @@ def test_every_column_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/planner.md").read_text()
     for column in (*COLUMNS, *GIVEN):
         assert f"`{column}`" in page, column
+
+
+def test_assumed_efficiency_applies_to_rows_that_name_none() -> None:
+    slow, own = predict_table([ROW, {**ROW, "efficiency": "0.6"}], defaults={"efficiency": "0.3"})
+    fast = predict_table([{**ROW, "efficiency": "0.6"}])[0]
+    assert not isinstance(slow, str)
+    assert not isinstance(own, str)
+    assert not isinstance(fast, str)
+    assert slow.step_ns > 1.3 * own.step_ns
+    assert own.step_ns == fast.step_ns

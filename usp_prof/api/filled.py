@@ -16,6 +16,7 @@ from usp_prof.model.shape import missing_sizes
 from usp_prof.planner.calibration import NEUTRAL, recorded_configuration
 from usp_prof.planner.cluster import of_device
 from usp_prof.planner.memory import of_ranks
+from usp_prof.planner.models import usual_sequence
 from usp_prof.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
 from usp_prof.report.format import quantity
 
@@ -41,11 +42,11 @@ class Filled:
     measured_bytes: Mapping[int, int]
     """The highest measured peak by pipeline rank; empty without a run, or where its traces have none."""
     room_bytes: float
-    """What the device holds; infinite where none was named."""
+    """Memory of the device that tensors can fill; infinite if no device was named."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest rank stays below the device's memory; true where no device was named."""
+        """Whether the fullest rank more likely fits the device than not; true if no device was named."""
         return max(rank.total_bytes for rank in self.footprints) <= self.room_bytes
 
     @property
@@ -92,7 +93,7 @@ class Filled:
             text += f" Measured: {quantity(self.measured_bytes[rank], Unit.BYTES)}."
         if self.room_bytes != inf:
             verdict = "fits" if self.fits else "does not fit"
-            text += f" It {verdict} the device's {quantity(self.room_bytes, Unit.BYTES)}."
+            text += f" It {verdict} the {quantity(self.room_bytes, Unit.BYTES)} that tensors can fill on the device."
         return text
 
     def __repr__(self) -> str:
@@ -127,6 +128,7 @@ def fill_of_model(
             raise unknown_name("knob", name, known)
     if habits not in PROFILES:
         raise unknown_name("trainer", habits, PROFILES)
+    model = replace(model, sequence=model.sequence or usual_sequence(model))
     if not model.sequence:
         raise UsageError(
             "the model's description gives no sequence length", hint="such as sequence=4096, or --sequence 4096"
@@ -149,7 +151,7 @@ def _filled(
     rule = broken_rule(model, configuration)
     if rule:
         raise UsageError(rule, hint="change one of these degrees")
-    room = of_device(device, configuration.dtype).memory_bytes if device else inf
+    room = of_device(device, configuration.dtype).room_bytes if device else inf
     return Filled(configuration, of_ranks(model, configuration, profile), measured, room)
 
 

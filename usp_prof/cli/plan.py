@@ -42,6 +42,8 @@ EXAMPLES = """\
 """
 CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
 """The values of knobs that are neither numbers nor names."""
+ASSUMED = ("node", "network", "efficiency", "memory_share")
+"""Options that also apply to rows of a table that leave these cells empty."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +155,9 @@ def _table(args: argparse.Namespace) -> int:
     else:
         text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
         columns, rows = read_rows(StringIO(text, newline=""))
-    predictions = predict_table(rows, check_convention(args.convention))
+    _check(args)
+    assumed = {name: f"{getattr(args, name):g}" for name in ASSUMED if getattr(args, name)}
+    predictions = predict_table(rows, check_convention(args.convention), assumed)
     write_out(as_csv(columns, rows, predictions))
     ignored = [one_line(column) for column in columns if column not in KNOWN and column not in GIVEN]
     if ignored:

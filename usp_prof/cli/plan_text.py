@@ -13,7 +13,9 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, csv_cell
 from usp_prof.planner.choice import runners_up
 from usp_prof.planner.launch import command_or_reason, refusal
+from usp_prof.planner.memory import SAFE_PROBABILITY
 from usp_prof.planner.models import not_modelled
+from usp_prof.planner.shortfall import shortfall_of
 from usp_prof.planner.stalls import LIKELY
 from usp_prof.report.format import quantity
 
@@ -33,6 +35,8 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"{question.devices} x {machine.device}, {question.batch} sequences per step",
         f"sequence: {question.model.sequence} tokens",
         f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
+        f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
+        f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device",
         f"trainer: {question.profile.name}",
         f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
     ]
@@ -43,7 +47,10 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         lines.append(f"the prediction of the recorded step is off by {calibration.error_fraction:+z.1%}")
     if not plans.best:
         need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
-        lines.append(f"nothing fits: every configuration needs at least {need}, and the limit is {room}")
+        lines.append(f"nothing fits: every configuration needs at least {need}, and {room} can be filled")
+        shortfall = shortfall_of(question, plans.leanest_bytes)
+        changes = shortfall.sentence()
+        lines.append(f"{quantity(shortfall.missing_bytes, Unit.BYTES)} too much" + (f": {changes}" if changes else ""))
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
         text = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
@@ -52,6 +59,8 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
     text = wrapped("\n".join(lines), width, hanging=2)
     head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
     key = f"  {_FORM_OF_BATCH}"
+    if any(plan.fit_probability < SAFE_PROBABILITY for plan in plans.best[:top]):
+        key += f"\n  tight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
     rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
     reasons = wrapped("\n".join(why(plans)), width, hanging=2)
     return "\n".join([text, head, *rows, key, "", reasons, _start(plans, trainer, width)]) + "\n"
@@ -122,13 +131,13 @@ def _one(plan: Prediction, question: Question) -> list[str]:
     parts |= {"pipeline bubble": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
     lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
     lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
-    room = quantity(device.memory_bytes, Unit.BYTES)
+    room = quantity(device.room_bytes, Unit.BYTES)
     lines.append(
         f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80%: {lean} to {full})"
         f" of {room}; fits with probability {plan.fit_probability:.0%}"
     )
     sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
-    lines += [bar(name, size, device.memory_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    lines += [bar(name, size, device.room_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
     if plan.host_bytes:
         lines.append(f"host memory {on_host(plan, question)}")
     return lines
@@ -172,7 +181,8 @@ def _row(plan: Prediction, width: int) -> str:
     exposed = sum(plan.exposed_ns.values()) / plan.step_ns
     step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
     under = f"\n{'':{ROW}}"
-    named = textwrap.wrap(str(plan.configuration), max(width - ROW, 20), break_long_words=False)
+    name = str(plan.configuration) + (" (tight)" if plan.fit_probability < SAFE_PROBABILITY else "")
+    named = textwrap.wrap(name, max(width - ROW, 20), break_long_words=False)
     return (
         f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
         f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {under.join(named)}"
@@ -253,7 +263,7 @@ FIGURES: dict[str, Callable[[Prediction], float]] = {
     "memory_bytes": lambda p: p.footprint.total_bytes,
     "memory_low_bytes": lambda p: p.memory_low_bytes,
     "memory_high_bytes": lambda p: p.memory_high_bytes,
-    "fits": lambda p: p.fit_probability >= 0.5,
+    "fits": lambda p: p.fits,
     "fit_probability": lambda p: p.fit_probability,
     "compute_ns": lambda p: p.compute_ns,
     "exposed_tp_ns": lambda p: p.exposed_ns.get("tp", 0.0),

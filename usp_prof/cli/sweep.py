@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import Counter
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from usp_prof.planner.calibration import calibrate
 from usp_prof.planner.sweep import published, rows, runner
 from usp_prof.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
 from usp_prof.planner.sweep.runner import recorded
-from usp_prof.planner.sweep.score import predicted, score, to_learn_from
+from usp_prof.planner.sweep.score import predicted, reasons_against, score, to_learn_from
 from usp_prof.report.answers import sweep as answer
 from usp_prof.report.answers.sweep_maps import AXES
 from usp_prof.run import open_run
@@ -180,7 +181,12 @@ def _judge(
         note(args, f"the planner is not judged: {error.message}")
         return table, None
     joined = predicted(table, outcomes, learnt, chosen.cell)
-    return joined, score(joined, learnt.error_fraction, without=chosen.cell)
+    reasons = Counter(
+        reason
+        for row, reason in zip(table, reasons_against(table, outcomes, learnt, chosen.cell), strict=True)
+        if reason and row.is_ok
+    )
+    return joined, score(joined, learnt.error_fraction, chosen.cell, tuple(reasons.most_common()))
 
 
 def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:

@@ -141,6 +141,10 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     if device is None:
         known = ", ".join(sorted(entry.name for entry in DEVICES))
         raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
+    if device.link == "ICI":
+        raise UsageError(
+            f"{device.name} cannot be planned for: no trainer here runs on TPUs", hint="choose a GPU (--devices-known)"
+        )
     peak = _peak(device, dtype)
     best, measured = (_reached(table, device, dtype) for table in (REACHED, SUSTAINED))
     is_blackwell = device.name in BLACKWELL

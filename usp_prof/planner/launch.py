@@ -49,7 +49,7 @@ OWN_DTYPES = ("fp32", "bf16", "fp8")
 def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
     """Return the command, option by option."""
     words = [
-        f"torchrun --nproc-per-node {c.devices} trainer/run.py --profile",
+        f"{torchrun(c) if c.devices > NODE else f'torchrun --nproc-per-node {c.devices}'} trainer/run.py --profile",
         f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
         f"--dp {c.dp} --tp {c.tp} --cp {c.cp} --pp {c.pp} --zero {c.zero}",
         f"--micro-batches {c.micro_batches} --micro-batch {c.micro_batch} --batch {c.batch} --dtype {c.dtype}",
@@ -113,7 +113,7 @@ def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
         f"--parallelism.data_parallel_shard_degree {c.dp // replicate}",
         f"--parallelism.tensor_parallel_degree {c.tp} --parallelism.context_parallel_degree {c.cp}",
         f"--parallelism.pipeline_parallel_degree {c.pp} --training.seq_len {model.sequence}",
-        f"--training.local_batch_size {local_batch} --training.global_batch_size {c.batch}",
+        f"--training.local_batch_size {local_batch} --training.global_batch_size {c.batch} --compile.enable",
     ]
     if c.zero:
         words.append(f"--parallelism.fsdp_reshard_after_forward {'always' if c.zero == 3 else 'never'}")
@@ -206,6 +206,11 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
     if model.experts:
         words.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
     words += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
+    is_narrow = c.dtype in ("fp8", "fp4")
+    if (c.gradient_bytes or (2 if is_narrow else 4)) == 2 and c.dtype != "fp32":
+        words.append("--grad-reduce-in-bf16")
+    if c.dtype == "fp8" and c.zero == 1:
+        words.append("--fp8-param-gather")
     words += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", MEGATRON_TRIAL]
     return [word for word in words if word]
 
@@ -237,6 +242,8 @@ def _megatron_model(model: ModelEntry) -> list[str]:
     ]
     if model.kv_heads and model.kv_heads != model.heads:
         words.append(f"--group-query-attention --num-query-groups {model.kv_heads}")
+    if model.name.startswith("Qwen3"):
+        words.append("--qk-layernorm")
     if model.gated_ffn:
         words.append("--swiglu")
     if not model.tied_embeddings:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
 
 FILE = Path(__file__).with_name("models.json")
+SEQUENCES = {
+    "Llama-2": 4096, "Llama-3": 8192, "Llama-4": 8192, "GPT-3": 2048, "Nemotron": 4096, "Mixtral": 8192, "Grok": 8192,
+    "Qwen": 4096, "GPT-OSS": 4096, "DeepSeek": 4096, "Kimi": 4096,
+}  # fmt: skip
+"""Tokens per sequence in pretraining, by the start of a known model's name; for questions that name none."""
 
 
 def model_named(name: str, sequence: int = 0) -> ModelEntry:
@@ -29,6 +34,11 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
         raise unknown_name("model", name, list(known()))
     model = describe(json.loads(FILE.read_text())[known_name])
     return replace(model, name=known_name, sequence=sequence, flop_per_token={})
+
+
+def usual_sequence(model: ModelEntry) -> int:
+    """Return the tokens per sequence that a known model was pretrained with; 0 for other models."""
+    return next((length for start, length in SEQUENCES.items() if model.name.startswith(start)), 0)
 
 
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:

@@ -109,7 +109,8 @@ def time_spread_of(c: Cases) -> Column:
     p = c.profile
     outside = np.logical_and(np.asarray(p.stall) > 0, np.logical_not(stalls.was_measured(c)))
     mixture = np.where(np.asarray(c.shape.mixed) > 0, p.mixture_spread, 0.0)
-    return np.sqrt(np.asarray(p.time_spread) ** 2 + mixture**2 + np.where(outside, p.unmeasured_spread, 0.0) ** 2)
+    unmeasured = np.where(outside, p.unmeasured_spread, 0.0)
+    return np.asarray(np.sqrt(np.asarray(p.time_spread) ** 2 + mixture**2 + unmeasured**2))
 
 
 def records(

@@ -170,7 +170,8 @@ PROFILES: dict[str, Profile] = {
         bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
-        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0, rest_kernels=4, tensor_exposed=1.0,
+        PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0,
+        rest_kernels=4, tensor_exposed=1.0,
         is_fsdp2=1, time_spread=0.28,
         layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),

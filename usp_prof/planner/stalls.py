@@ -32,6 +32,8 @@ import numpy as np
 from usp_prof.planner import memory
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from usp_prof.model.shape import Column
     from usp_prof.planner.cases import Cases
     from usp_prof.planner.stages import Stages
@@ -51,11 +53,11 @@ def crosses_nodes(c: Cases) -> Column:
     return np.asarray((c.pp > 1) & (c.devices > c.machine.node))
 
 
-def was_measured(c: Cases) -> Column:
+def was_measured(c: Cases) -> NDArray[np.bool_]:
     """Return whether the sweep behind the profile's stalls covers the device and the number of devices."""
     p = c.profile
     same_device = np.isclose(c.machine.core_peak, SWEEP_PEAK) & (np.asarray(c.machine.node) == SWEEP_NODE)
-    return np.asarray((np.asarray(p.stall) > 0) & same_device & (c.devices <= SWEEP_DEVICES))
+    return np.asarray((np.asarray(p.stall) > 0) & same_device & (c.devices <= SWEEP_DEVICES), bool)
 
 
 def held_up(c: Cases, layer: Column) -> Column:
@@ -64,7 +66,7 @@ def held_up(c: Cases, layer: Column) -> Column:
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
     # Full recomputation launches forward, a third of all, once more.
     launches = launches * (1 + c.recomputed_share / 3)
-    launches = np.where(crosses_nodes(c) & was_measured(c), launches, 0.0)
+    launches = np.where(np.logical_and(crosses_nodes(c), was_measured(c)), launches, 0.0)
     # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
     return np.asarray((layer**4 + launches**4) ** 0.25 - layer)
 

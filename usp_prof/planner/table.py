@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from usp_prof import limits
@@ -44,6 +45,8 @@ COLUMNS = {
     "devices": "how many; where `dp` is missing it follows from them",
     "node": "devices that share a node's links",
     "network": "GB/s of one device's share of the network, one direction",
+    "efficiency": "fraction of the peak that large matrix products reach, 0..1; measured on the device if left out",
+    "memory_share": "fraction of the device's memory that tensors can fill, 0..1",
     "trainer": "whose habits: megatron (default), nanotron, torchtitan, usp-prof",
     "dp": "data-parallel degree", "tp": "tensor", "cp": "context", "pp": "pipeline",
     "ep": "experts, out of dp x cp (and tp)", "etp": "over how many ranks of tp each expert is divided",
@@ -91,9 +94,13 @@ class Case:
     trainer: str
 
 
-def predict_table(rows: Sequence[Mapping[str, str]], convention: str = "palm") -> list[Prediction | str]:
-    """Predict every row; a row that is refused gives the sentence that says why."""
-    cases_or_reasons = [_case_or_reason(row) for row in rows]
+def predict_table(
+    rows: Sequence[Mapping[str, str]], convention: str = "palm", defaults: Mapping[str, str] = MappingProxyType({})
+) -> list[Prediction | str]:
+    """Predict every row; a refused row gives the reason. `defaults` fill cells that a row leaves empty."""
+    cases_or_reasons = [
+        _case_or_reason({**defaults, **{name: text for name, text in row.items() if text}}) for row in rows
+    ]
     cases = [case_or_reason for case_or_reason in cases_or_reasons if isinstance(case_or_reason, Case)]
     if not cases:
         return [str(case_or_reason) for case_or_reason in cases_or_reasons]
@@ -127,7 +134,7 @@ Cells = dict[str, str]
 """The cells of a row that are filled, by the names of `COLUMNS`."""
 OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
 SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
-OF_CLUSTER = ("device", "node", "network")
+OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
 DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
 
 
@@ -222,7 +229,13 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
     cluster = of_device(cells["device"], dtype)
     node = _whole(cells, "node", cluster.devices_per_node, least=1)
     network_rate = _number(cells, "network") * 1e9
-    return replace(cluster, devices_per_node=node, network_rate=network_rate or cluster.network_rate)
+    return replace(
+        cluster,
+        devices_per_node=node,
+        network_rate=network_rate or cluster.network_rate,
+        efficiency=_number(cells, "efficiency", most=1) or cluster.efficiency,
+        memory_share=_number(cells, "memory_share", most=1) or cluster.memory_share,
+    )
 
 
 def _data_ranks(cells: Cells, ranks: int) -> int:

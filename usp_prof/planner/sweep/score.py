@@ -48,9 +48,16 @@ class Score:
     """The same for a configuration that was chosen blindly: the mean over a group."""
     groups: int
     calibration_error: float = float("nan")
+    not_predicted: tuple[tuple[str, int], ...] = ()
+    """Reasons why measured configurations could not be predicted, with counts."""
 
 
-def score(rows: Sequence[Row], calibration_error: float = float("nan"), without: str = "") -> Score:
+def score(
+    rows: Sequence[Row],
+    calibration_error: float = float("nan"),
+    without: str = "",
+    not_predicted: tuple[tuple[str, int], ...] = (),
+) -> Score:
     """Judge the rows that have a prediction; `without` names the cell that the planner learned from."""
     judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0 and (not without or row.cell != without)]
     key = lambda row: (row.model, row.size)  # noqa: E731 - for sorting and grouping alike
@@ -78,6 +85,7 @@ def score(rows: Sequence[Row], calibration_error: float = float("nan"), without:
         random_regret=mean(blind),
         groups=len(regrets),
         calibration_error=calibration_error,
+        not_predicted=not_predicted,
     )
 
 
@@ -89,20 +97,8 @@ def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
 
 
 def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str) -> tuple[Row, ...]:
-    """Predict every row that trains the model which was learnt from, on as many devices."""
-    of_cell = {outcome.name: outcome for outcome in outcomes}
-
-    def other(name: str) -> tuple[int, tuple[tuple[str, str], ...]]:
-        options = of_cell[name].options.items()
-        return of_cell[name].processes, tuple(sorted(pair for pair in options if pair[0] not in OF_THE_LAYOUT))
-
-    alike = [
-        row.configuration is not None
-        and other(row.cell) == other(cell)
-        and axes_of(row.configuration) <= axes_of(learnt.configuration)
-        and not broken_rule(learnt.model, row.configuration)
-        for row in rows
-    ]
+    """Predict every row that trains the model of the recorded cell on the same number of devices."""
+    alike = [not reason for reason in reasons_against(rows, outcomes, learnt, cell)]
     configurations = [row.configuration for row, same in zip(rows, alike, strict=True) if same and row.configuration]
     predictions = iter(
         predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
@@ -118,6 +114,28 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
             )
         joined.append(row)
     return tuple(joined)
+
+
+def reasons_against(
+    rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str
+) -> tuple[str, ...]:
+    """Return for each row why what was learned from a cell does not predict it; empty if it does."""
+    of_cell = {outcome.name: outcome for outcome in outcomes}
+
+    def other_options(name: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+        options = of_cell[name].options.items()
+        return of_cell[name].processes, tuple(sorted(pair for pair in options if pair[0] not in OF_THE_LAYOUT))
+
+    def reason(row: Row) -> str:
+        if row.configuration is None:
+            return "its configuration is unknown"
+        if other_options(row.cell) != other_options(cell):
+            return "it has another model, batch or number of processes than the recorded cell"
+        if new_axes := axes_of(row.configuration) - axes_of(learnt.configuration):
+            return f"the recorded cell has no {' and '.join(sorted(new_axes))}, whose messages were not measured"
+        return broken_rule(learnt.model, row.configuration)
+
+    return tuple(reason(row) for row in rows)
 
 
 def to_learn_from(rows: Sequence[Row]) -> Row | None:

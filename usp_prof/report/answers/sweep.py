@@ -9,6 +9,7 @@ import numpy as np
 
 from usp_prof._version import __version__
 from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
 from usp_prof.planner.sweep.score import DOUBTFUL
 from usp_prof.report.answers.sweep_maps import best_map, degree_maps, fastest, sized, varied
 from usp_prof.report.document import (
@@ -159,7 +160,9 @@ def _failures(rows: Sequence[Row]) -> list[Section]:
 def judged(score: Score) -> Section:
     """Return the planner's accuracy on these rows."""
     if not score.judged:
-        note = Text("No measured configuration could be predicted, so the planner is not judged.")
+        reasons = "".join(f" {counted(count, 'cell')}: {reason}." for reason, count in score.not_predicted)
+        reasons = reasons or " Only the recorded cell ran."
+        note = Text(f"No measured configuration could be predicted, so the planner is not judged.{reasons}")
         return Section("sweep-planner", "The planner on this sweep", (note,))
     figures = [
         KeyFigure("configurations judged", score.judged, Unit.COUNT),

@@ -1,0 +1,38 @@
+"""Does what is said to fit really fit, and is it the smallest change?"""
+
+from dataclasses import replace
+
+import pytest
+from planned import LLAMA_8B, MACHINE
+
+from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.planner.search import Question, search
+from usp_prof.planner.shortfall import shortfall_of
+
+SMALL = replace(MACHINE, memory_bytes=75e9)
+PINNED = {"tp": 1, "pp": 1, "cp": 1, "zero": 1, "micro_batch": 1, "recompute": Recompute.NONE, "offload": Offload.NONE}
+
+
+def question(**pinned: object) -> Question:
+    return Question(LLAMA_8B, SMALL, devices=8, batch=64, pinned={**PINNED, **pinned})
+
+
+def test_each_change_fits_alone() -> None:
+    asked = question()
+    shortfall = shortfall_of(asked, search(asked).leanest_bytes)
+    assert "--recompute full" in shortfall.changes
+    assert not search(asked).best
+    assert search(question(recompute=Recompute.FULL)).best
+
+
+def test_the_missing_bytes_are_those_above_what_can_be_filled() -> None:
+    asked = question()
+    leanest = search(asked).leanest_bytes
+    assert shortfall_of(asked, leanest).missing_bytes == pytest.approx(leanest - SMALL.room_bytes)
+
+
+def test_the_fewest_devices_fit_and_half_of_them_do_not() -> None:
+    huge = Question(replace(LLAMA_8B, layers=320), SMALL, devices=8, batch=512, pinned={"offload": Offload.NONE})
+    devices = shortfall_of(huge, search(huge).leanest_bytes).devices
+    assert search(replace(huge, devices=devices)).best
+    assert not search(replace(huge, devices=devices // 2)).best
