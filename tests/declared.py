@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.analyses import NAMES
-from usp_prof.model.finding import JOB_SLOWDOWN
+from usp_prof.model.finding import JOB_SLOWDOWN, REPAIR_GAIN
 from usp_prof.run import open_run
 from usp_prof.synth.write import TRUTH_NAME, write
 
@@ -30,4 +30,4 @@ def declared_metrics() -> dict[str, Metric]:
     """Give the metrics that the analyses declare, and what findings bring, by id."""
     modules = [import_module(f"usp_prof.analyses.{name}") for name in NAMES]
     declared = [metric for module in modules for metric in module.METRICS]
-    return {metric.id: metric for metric in (*declared, JOB_SLOWDOWN)}
+    return {metric.id: metric for metric in (*declared, JOB_SLOWDOWN, REPAIR_GAIN)}

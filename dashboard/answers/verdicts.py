@@ -54,9 +54,7 @@ def ranks(document: Document) -> str:
     culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
     if culprit is None:
         return clauses[0]
-    axis, gain = str(culprit["axis"]), culprit["gain, replayed"]
-    if isinstance(gain, int | float):
-        clauses.append(f"Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed).")
+    axis = str(culprit["axis"])
     late = figures.at("late_fraction", axis=axis, rank=rank)
     if late is not None:
         clauses.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")

@@ -14,6 +14,7 @@ from made import Row, part, step, work
 
 from usp_prof.analyses import pipeline
 from usp_prof.contract import Manifest
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.selection import Selection
 from usp_prof.model.topology import Axis, Topology
 from usp_prof.report.build import analyse, build
@@ -162,7 +163,7 @@ def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
 def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
     tables, truth = declared.read(Declaration(mesh=Mesh(dp=2), work=Plan(steps=2, micro_batches=4)), tmp_path)
     assert len(tables.columns("actions", 0))  # its passes are marked all the same
-    document = build(tables, analyse(tables), name="run", findings=())
+    document = build(tables, analyse(tables), name="run", found=NOTHING_FOUND)
     shown = {metric for metric in document.metrics if "bubble" in metric or "stage" in metric}
     assert shown == set()
     assert "pipeline" not in {section.id for section in document.sections}

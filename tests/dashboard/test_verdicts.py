@@ -159,7 +159,7 @@ def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) ->
 def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
     cause = finding("ranks share the cores of a host", 0.5, 0.05)
     part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
-    rows = (("rank", 2), ("axis", "dp"), ("gain, replayed", 0.2), ("cause", "unknown"))
+    rows = (("rank", 2), ("axis", "dp"), ("repair saves", 0.2), ("cause", "unknown"))
     culprits = DataTable("Stragglers", tuple(TableColumn(head) for head, _ in rows), (tuple(cell for _, cell in rows),))
     sections = (Section("stragglers", "Stragglers", (culprits,)),)
     doubtful = replace(slow_rank, sections=sections, findings=(cause, part))

@@ -18,7 +18,7 @@ from usp_prof.analyses import NAMES
 from usp_prof.analyses.measures.flop_check import Part
 from usp_prof.analyses.mfu import MfuResult
 from usp_prof.model.errors import UsageError
-from usp_prof.model.finding import JOB_SLOWDOWN
+from usp_prof.model.finding import JOB_SLOWDOWN, REPAIR_GAIN, Found
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values, sound
 from usp_prof.model.selection import Selection
@@ -161,7 +161,7 @@ def test_nothing_but_empty_tables_is_no_error() -> None:
 
 def test_metric_ids_are_declared_once() -> None:
     declared = [metric.id for name in NAMES for metric in import_module(f"usp_prof.analyses.{name}").METRICS]
-    declared.append(JOB_SLOWDOWN.id)
+    declared += [JOB_SLOWDOWN.id, REPAIR_GAIN.id]
     assert len(declared) == len(set(declared))
 
 
@@ -187,7 +187,7 @@ def value(metric: str, number: float, unit: Unit = Unit.NS, **dims: int | str) -
 
 
 def test_findings_given_are_shown_first(tables: TableSet) -> None:
-    document = build(tables, {}, name="x", findings=[FINDING])
+    document = build(tables, {}, name="x", found=Found((FINDING,), ()))
     assert document.findings == (FINDING,)
     assert any(isinstance(block, Findings) for block in document.summary.blocks)
     assert document.sections[0].id == "findings"

@@ -10,10 +10,12 @@ from made_faults import run_with
 from tiny import Trace, table_set
 
 from usp_prof.checking import measured
+from usp_prof.findings.repairs import ideal_of
+from usp_prof.replay.representatives import Representatives
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Document, KeyFigure, KeyFigures
 from usp_prof.run import open_run
-from usp_prof.whatif.attribution import slowdown
+from usp_prof.whatif.attribution import slowdown_on
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
@@ -38,7 +40,7 @@ def metric(document: Document, name: str) -> list[float]:
 @pytest.mark.parametrize("fault", ["clean", "slow_rank"])
 def test_head_json_gate_and_whatif_have_one_figure(fault: str) -> None:
     run = run_with(fault)
-    replayed = slowdown(run.tables).slowdown
+    replayed = slowdown_on(Representatives(run.tables), ideal_of(run.tables)).slowdown
     document = report_of(run.tables)
     figure = head(document)
     assert figure is not None
@@ -81,5 +83,5 @@ def test_the_sleeping_rank_costs_the_job_what_its_replay_says(tmp_path: Path) ->
     tables = open_run(SLEEPING, cache_dir=tmp_path).tables
     figure = head(report_of(tables))
     assert figure is not None
-    assert figure.value == slowdown(tables).slowdown
+    assert figure.value == slowdown_on(Representatives(tables), ideal_of(tables)).slowdown
     assert 1 - 1 / float(figure.value or 1) == pytest.approx(0.89, abs=0.02)

@@ -13,6 +13,7 @@ import pytest
 from tiny import Trace, table_set
 
 from usp_prof.analyses import NAMES
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.report.build import analyse, build
 from usp_prof.report.writers import json_text
 from usp_prof.run import open_run
@@ -93,7 +94,7 @@ def test_a_promised_metric_has_its_dimensions(name: str, metrics: list[dict[str,
 def test_peak_memory_is_there_where_it_was_recorded() -> None:
     trace = Trace().step(1, 0, 10_000).kernel("gemm", 100, 500, launch_at=10).memory(1_000, 300, 700)
     made = table_set(trace)
-    document = build(made, analyse(made), name="run", findings=())
+    document = build(made, analyse(made), name="run", found=NOTHING_FOUND)
     found = [(v.value, dict(v.dims)) for v in document.values if v.metric.id == "peak_memory"]
     assert found == [(700, {}), (700, {"rank": 0})]
 

@@ -12,6 +12,7 @@ from tiny import Trace, table_set
 
 from usp_prof.charts import inputs
 from usp_prof.inputs.discovery import discover
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Document, Stack, Text
@@ -160,7 +161,9 @@ def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() ->
         return run.launch(2, 10_000, 10).kernel("k", 10_100 + 50 * rank, 500, correlation=2)
 
     run = table_set({rank: made(rank) for rank in range(2)})
-    host = next(s for s in build(run, analyse(run, only=["host"]), name="x", findings=()).sections if s.id == "host")
+    host = next(
+        s for s in build(run, analyse(run, only=["host"]), name="x", found=NOTHING_FOUND).sections if s.id == "host"
+    )
     found = {block.title: block for block in host.blocks if isinstance(block, DataTable)}
     blocking = found["What blocks the host, all ranks together"].rows
     assert blocking == (("cudaStreamSynchronize", "aten::item", 2, 6_001, 3_001, 1),)

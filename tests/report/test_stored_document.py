@@ -13,6 +13,7 @@ from golden_reports import ROOT
 
 from usp_prof import UspProfError, open_run
 from usp_prof.charts.inputs import HeatMap
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.report import stored_document
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Chart, DataTable, Section, TableColumn
@@ -43,7 +44,9 @@ def test_a_report_comes_back_as_it_was(run_folder: Path, tmp_path: Path) -> None
 def test_every_kind_of_chart_is_kept(sample: Any, run_folder: Path, tmp_path: Path) -> None:
     run = open_run(run_folder, cache_dir=tmp_path / "cache")
     part = Section("chart", "Chart", (Chart("A chart", sample),))
-    stored_document.write(replace(build(run.tables, {}, name=run.name, findings=()), sections=(part,)), tmp_path)
+    stored_document.write(
+        replace(build(run.tables, {}, name=run.name, found=NOTHING_FOUND), sections=(part,)), tmp_path
+    )
     (again,) = stored_document.read(tmp_path).sections[0].blocks
     assert isinstance(again, Chart)
     assert repr(again.data) == repr(sample)
@@ -63,7 +66,7 @@ def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_pa
             DataTable("", (TableColumn("n"),), rows),
         ),
     )
-    document = build(run.tables, {}, name=run.name, findings=())
+    document = build(run.tables, {}, name=run.name, found=NOTHING_FOUND)
     stored_document.write(replace(document, sections=(part,)), tmp_path)
     chart, table = stored_document.read(tmp_path).sections[0].blocks
     assert isinstance(chart, Chart)

@@ -11,9 +11,9 @@ from made_gpu import FAULTS, RUNS, WORTH_NAMING, MadeRun, faulty_runs, ideal_gai
 
 from usp_prof.analyses import stragglers
 from usp_prof.findings import find
+from usp_prof.findings.engine import repairs_in
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.finding import Level
-from usp_prof.report.sections.steps import worth_by_rank
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict
 
@@ -132,7 +132,8 @@ def test_the_report_blames_the_culprit_for_what_its_finding_gains(kind: str) -> 
         if run.gain >= WORTH_NAMING and run.fault:
             culprits = stragglers.compute(run.tables).culprits
             assert [culprit.rank for culprit in culprits][:1] == [run.fault.rank], run.name
-            gains.append((worth_by_rank(find(run.tables)).get(run.fault.rank, 0.0), run))
+            gain_of_rank = {repair.rank: repair.gain_fraction for repair in repairs_in(run.tables)}
+            gains.append((gain_of_rank.get(run.fault.rank, 0.0), run))
     assert_close(gains)
 
 

@@ -27,6 +27,9 @@ def test_published_slowdowns_come_back(job: str) -> None:
     assert found.ideal_ns == pytest.approx(truth["tideal"] * 1e9, rel=1e-4)
     assert found.slowdown == pytest.approx(truth["tori"] / truth["tideal"], rel=1e-4)
     assert found.last_stage_share == pytest.approx(truth["Ms"], abs=1e-4)
+    worker = json.loads((PUBLISHED / f"mw-{job}.json").read_text())
+    assert found.worst_worker.step_ns == pytest.approx(worker["trem"] * 1e9, rel=1e-4)
+    assert found.worst_worker_share == pytest.approx(worker["Mw"], abs=1e-4)
 
 
 def rows(  # noqa: C901 - two stages written out

@@ -196,7 +196,9 @@ class Questions:
         return self
 
     def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
-        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - opening a run needs none of it
+        from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - opening a run needs none of it
+        from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - nor of this
+        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - nor of this
         from usp_prof.report.document import run_facts  # noqa: PLC0415
         from usp_prof.report.figures import Figures  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
@@ -206,7 +208,14 @@ class Questions:
         results = analyse(self.tables, selection, (question.analysis, *question.further))
         # Of the report's sections only the one of this analysis is built: it holds the picture.
         without = [section for section, _ in SECTIONS if section != question.analysis]
-        document = build(self.tables, results, name=self.name, selection=selection, findings=(), without=without)
+        document = build(
+            self.tables,
+            results,
+            name=self.name,
+            selection=selection,
+            found=Found((), (), repairs=repairs_in(self.tables)) if name == "stragglers" else NOTHING_FOUND,
+            without=without,
+        )
         section = next(iter(document.sections), None)
         result = results[question.analysis]
         figures = Figures(document.values)

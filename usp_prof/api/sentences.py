@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from usp_prof.report.figures import Figures, Key, Number
 
 _LEAST_CONTRADICTION = 0.05
-"""Lateness may exceed what equal ranks would save by this share of the step: transfers and clocks leave it open."""
+"""Lateness may exceed what a repair saves by this share of the step: transfers and clocks leave it open."""
 _LEAST = 0.005
 """Parts below 0.5% of the step are not mentioned."""
 _MOST_OPS = 3
@@ -96,29 +96,32 @@ def pipeline(figures: Figures) -> str:
 
 
 def stragglers(figures: Figures) -> str:
-    """Name the straggler and its lateness, and what that costs where the replay of equal ranks tells.
+    """Name the straggler, its lateness, and what its repair saves, where it was replayed.
 
     A sum of lateness is no cost: where the hosts limit the step, the ranks catch up before the next collective.
     """
     cost = figures.along("straggler_cost", "rank")
     step = figures.whole("step_time") or figures.whole("window_time")
-    slowdown = figures.whole("job_slowdown")
     if not cost:
         return "Stragglers are unknown: no call was recorded on more than one of its ranks."
     rank, time = largest(cost)
     if not step or time < _LEAST * step:
         return "No rank delays the others by more than 0.5% of the step."
-    lost = max(0.0, 1 - 1 / slowdown) if slowdown else 1.0
-    # The mean of n peers includes the slow rank itself: equal ranks save (n - 1) / n of what it takes too long.
-    of_one_rank = lost * len(cost) / max(len(cost) - 1, 1)
-    if time / step > of_one_rank + _LEAST_CONTRADICTION:
+    gain = figures.along("repair_gain", "rank").get(rank)
+    if gain is None:
         return (
-            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives, but if all "
-            f"ranks performed alike, the step would be only {quantity(lost, Unit.FRACTION)} shorter."
+            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)}, summed over "
+            "its collectives; what its repair saves is unknown."
         )
+    if time / step <= gain + _LEAST_CONTRADICTION:
+        return (
+            f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)} "
+            f"({share(time, step)}). Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed)."
+        )
+    saves = f"only {quantity(gain, Unit.FRACTION)} of the step" if gain >= _LEAST else "nothing"
     return (
-        f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)} "
-        f"({share(time, step)})."
+        f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives, but repairing "
+        f"it saves {saves} (replayed): the others are limited by something else."
     )
 
 

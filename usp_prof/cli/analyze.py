@@ -30,6 +30,7 @@ from usp_prof.cli.opening import (
 from usp_prof.findings.draft import others
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.health import spans
 from usp_prof.model.selection import Assumptions, Selection
@@ -242,7 +243,7 @@ def _document(
         name=opened.name,
         selection=selection,
         others=opened.others,
-        findings=() if only else None,
+        found=NOTHING_FOUND if only else None,
         without=unseen,
     )
 

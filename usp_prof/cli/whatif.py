@@ -136,8 +136,10 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         job = job_slowdown(read_op_table(Path(args.path)))
         write_out(answer.of_job(job, as_json=args.format == "json"))
         return 0
+    from usp_prof.findings.repairs import ideal_of  # noqa: PLC0415
     from usp_prof.whatif.attribution import slowdown_on  # noqa: PLC0415
 
-    slowdown = slowdown_on(representatives(open_from(args).tables))
+    replayed = representatives(open_from(args).tables)
+    slowdown = slowdown_on(replayed, ideal_of(replayed.tables))
     write_out(answer.of_run(slowdown, as_json=args.format == "json"))
     return 0

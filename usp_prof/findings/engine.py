@@ -27,7 +27,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from usp_prof.model.finding import Finding
+    from usp_prof.model.finding import Finding, Repair
     from usp_prof.tables.table_set import TableSet
 
 FILE = "findings.msgpack"
@@ -92,6 +92,14 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
         detail = f"rules look at all steps, not at {selection.steps_in_words} alone; gains are of the mean step"
         notes.append(HealthRow("findings_of_all_steps", Severity.INFO, detail=detail))
     return replace(outcome, skipped=tuple(sorted((*outcome.skipped, *notes)))) if notes else outcome
+
+
+def repairs_in(tables: TableSet) -> tuple[Repair, ...]:
+    """Return the repairs of late ranks without a search for findings; the same as in the findings."""
+    from usp_prof.findings.repairs import repairs_of  # noqa: PLC0415 - it loads the replay and all edits
+    from usp_prof.replay.representatives import representatives  # noqa: PLC0415 - so does this
+
+    return repairs_of(representatives(tables, ()).tables)
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.findings.causes import same_place, with_causes
 from usp_prof.findings.draft import all_rules, damage, skipped_rules
+from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level
 from usp_prof.model.health import HealthRow, Severity
@@ -19,7 +20,6 @@ from usp_prof.model.printable import first_few
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.rank_clocks import rank_clocks
 from usp_prof.replay.step_times import unedited
-from usp_prof.whatif.attribution import ideal_step
 from usp_prof.whatif.edits.kind import MODEL_DOUBT
 from usp_prof.whatif.predict import Gain, as_recorded, gain_of
 from usp_prof.whatif.recording_cost import recording_cost
@@ -103,12 +103,12 @@ def search(tables: TableSet, selection: Selection = EVERYTHING, doubt: float = 0
     findings = with_causes(
         [_finding(judgement, gain) for judgement, gain in zip(judged, cumulative.gains, strict=True)]
     )
-    notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables)
+    notes = skipped_rules(skipped) + _recording_notes(tables) + _clock_notes(tables) + unexplained_notes(tables)
     notes += [_apart(judged[place].rule.CODE, reason) for place, reason in cumulative.left_out.items()]
-    ideal = ideal_step(tables) if len(tables.ranks) > 1 else None
+    ideal = ideal_of(tables)
     if ideal is not None:
         ideal = replace(ideal, error_fraction=ideal.error_fraction + doubt)
-    return Found(tuple(findings), tuple(sorted(notes)), ideal)
+    return Found(tuple(findings), tuple(sorted(notes)), ideal, repairs_of(tables))
 
 
 def _recording_notes(tables: TableSet) -> list[HealthRow]:
@@ -165,8 +165,9 @@ def _judged(
     """Return drafts with the gain of each replayed alone; rules with an impossible edit are added to `skipped`."""
     judged: list[Judged] = []
     refused: set[str] = set()
+    doubtful = {f"rank_as_peers={repair.rank}" for repair in repairs_of(tables) if repair.disagrees}
     for rule, draft in drafts:
-        if rule.CODE in refused:
+        if rule.CODE in refused or str(draft.edit) in doubtful:
             continue
         try:
             gain = gain_of(tables, as_recorded(tables).then(tables, draft.edit), draft.least_gain)

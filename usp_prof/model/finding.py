@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -117,11 +117,44 @@ JOB_SLOWDOWN = Metric(
 )  # fmt: skip
 
 
+REPAIR_GAIN = Metric(
+    "repair_gain", Unit.FRACTION, Better.NEITHER, "Gain of a repair",
+    "Share of the step that is saved if a late rank performs like its peers, as `whatif --edit rank_as_peers=RANK` "
+    "gives it. Not given where measured lateness and replay disagree.",
+    ("rank",),
+    within=GAIN,
+    inputs="measured and replayed steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Measured lateness of a rank, and the replayed gain if it performed like its peers; shares of the step."""
+
+    rank: int
+    late_fraction: float
+    gain_fraction: float
+    """NaN where measured lateness and replay disagree."""
+    error_fraction: float
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether measured lateness and replay disagree, so that the gain is unknown."""
+        return math.isnan(self.gain_fraction)
+
+
 def slowdown_values(ideal: IdealStep | None) -> list[Value]:
     """Return the metric value of a run with a known ideal."""
     if ideal is None or ideal.slowdown is None:
         return []
     return [Value(JOB_SLOWDOWN, ideal.slowdown)]
+
+
+def repair_values(repairs: Iterable[Repair]) -> list[Value]:
+    """Return the metric values of late ranks' repairs with a known gain."""
+    return [
+        Value(REPAIR_GAIN, repair.gain_fraction, {"rank": repair.rank}) for repair in repairs if not repair.disagrees
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +165,9 @@ class Found:
     skipped: tuple[HealthRow, ...]
     ideal: IdealStep | None = None
     """`None` for a single rank, which has no peers."""
+    repairs: tuple[Repair, ...] = ()
+    """Repairs of the ranks that the others wait for most."""
+
+
+NOTHING_FOUND = Found((), ())
+"""No findings, for documents whose rules do not run."""

@@ -181,6 +181,8 @@ HEALTH_CODES: dict[str, str] = {
     "ranks_represented": "The run is too large to replay completely. Findings come from replicas that represent all.",
     "recording_cost": "A recorded step is longer than the steps before the recording. Gains are shares of the latter.",
     "recording_cost_unknown": "The cost of recording is unknown; the error of gains includes it. Record with wait=5.",
+    "unexplained_idle": "Devices are idle for reasons that the trace does not show. The error of gains includes it.",
+    "replay_disagrees": "Measured lateness and replay disagree. No gain is stated, and no finding names the rank.",
     "device_clock_offset": "Timestamps of host and device contradict each other. Predictions correct them.",
     "edits_apart": "A finding's change cannot be combined with those above it. The combined gain excludes it.",
     "predicted": "This is a predicted run, not a recorded one.",

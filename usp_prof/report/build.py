@@ -11,7 +11,7 @@ from usp_prof.analyses.result import impossible
 from usp_prof.findings.engine import find_all
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
-from usp_prof.model.finding import slowdown_values
+from usp_prof.model.finding import NOTHING_FOUND, repair_values, slowdown_values
 from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.report.document import Document, run_facts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from usp_prof.analyses.result import Result
-    from usp_prof.model.finding import Finding
+    from usp_prof.model.finding import Found
     from usp_prof.tables.table_set import TableSet
 
 
@@ -53,24 +53,21 @@ def build(
     name: str,
     selection: Selection = EVERYTHING,
     others: Sequence[str] = (),
-    findings: Sequence[Finding] | None = None,
+    found: Found | None = None,
     without: Collection[str] = (),
 ) -> Document:
-    """Build the document of one run; without `findings` the rules run if every analysis did.
+    """Build the document of one run; without `found` the rules run if every analysis did.
 
     `without` names sections that are not displayed.
     """
     values_of_analysis = {name: result.values() for name, result in results.items()}
     measured = list(values_of_analysis.values())
     notes = {row for result in results.values() for row in result.notes}
-    outcome = None
-    if findings is None:
-        findings = ()
-        if set(NAMES) <= set(results):
-            outcome = find_all(tables, selection)
-            findings = outcome.findings
-            notes.update(outcome.skipped)
-            measured.append(sound(slowdown_values(outcome.ideal)))
+    if found is None and set(NAMES) <= set(results):
+        found = find_all(tables, selection)
+    found = found or NOTHING_FOUND
+    notes.update(found.skipped)
+    measured.append(sound([*slowdown_values(found.ideal), *repair_values(found.repairs)]))
     notes.update(row for of_analysis in measured for row in impossible(of_analysis))
     values = tuple(value for of_analysis in measured for value in of_analysis)
     context = Context(
@@ -81,8 +78,8 @@ def build(
         values=values_of_analysis,
         metrics={value.metric.id: value.metric for value in values},
         figures=Figures(values),
-        findings=tuple(findings),
-        ideal=outcome.ideal if outcome else None,
+        findings=found.findings,
+        ideal=found.ideal,
         health=tuple(sorted(notes.union(tables.health))),
     )
     return Document(

@@ -129,14 +129,14 @@ def slowdown(tables: TableSet) -> Slowdown:
     return slowdown_on(Representatives(tables))
 
 
-def slowdown_on(replayed: Representatives) -> Slowdown:
-    """Return the job slowdown from a replay of the ideal run, and the share of each part.
+def slowdown_on(replayed: Representatives, ideal: IdealStep | None = None) -> Slowdown:
+    """Return the job slowdown from a replay of the ideal run, or from a given ideal step, and the share of each part.
 
     `parts` is empty if the ideal is unknown, if no part can be made ideal, or if the loss does not exceed the error of
     the prediction. In the last case, the shares would be noise.
     """
     tables = replayed.tables
-    step = ideal_step(tables)
+    step = ideal or ideal_step(tables)
     step = replace(step, error_fraction=step.error_fraction + replayed.doubt)
     if not step.is_loss:
         return Slowdown(step, (), replayed)

@@ -130,22 +130,34 @@ def _meetings(model: Model, table: OpTable) -> None:
             model.join(members, over_replicas=over_replicas)
 
 
-# Slowdown of a published job, with all operations made ideal, or only those of the last stage.
+# Slowdown of a published job, with all operations made ideal, or only those of the last stage or of one worker.
 #
 # S = T / T_ideal, with compute at the mean and transfers at the median of their kind over all ranks and steps. M_S is
-# the share of the loss that disappears when only the last stage is made ideal.
+# the share of the loss that disappears when only the last stage is made ideal; M_W the same for the worst worker. A
+# worker is one stage of one replica.
 
 _TALK = (GATHER, SCATTER, EMBEDDING, NORM, LAYER_NORM)
 _CLOCKS_OPEN_NS = 10_000_000  # members that end earlier before the last start than clock errors allow have no transfer
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """One stage of one replica, and the job's mean step with only this worker made ideal."""
+
+    stage: int
+    replica: int
+    step_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobSlowdown:
-    """A job's mean step as it ran, ideal, and with only the last stage made ideal, all replayed."""
+    """A job's mean step as it ran, ideal, and with only a part made ideal, all replayed."""
 
     step_ns: float
     ideal_ns: float
     last_stage_ideal_ns: float
+    worst_worker: Worker
+    """The worker that explains most of the loss."""
 
     @property
     def slowdown(self) -> float:
@@ -155,18 +167,43 @@ class JobSlowdown:
     @property
     def last_stage_share(self) -> float:
         """M_S: the share of the loss that the last stage explains."""
+        return self._share(self.last_stage_ideal_ns)
+
+    @property
+    def worst_worker_share(self) -> float:
+        """M_W: the share of the loss that the worst worker explains."""
+        return self._share(self.worst_worker.step_ns)
+
+    def _share(self, step_ns: float) -> float:
         lost = self.step_ns - self.ideal_ns
-        return (self.step_ns - self.last_stage_ideal_ns) / lost if lost else 0.0
+        return (self.step_ns - step_ns) / lost if lost else 0.0
 
 
 def job_slowdown(table: OpTable) -> JobSlowdown:
-    """Return a job's slowdown from three replays: as it ran, ideal, and with the last stage ideal."""
+    """Return a job's slowdown from replays: as it ran, ideal, and with the last stage or one worker ideal."""
     model = build_model(table)
     real = lengths(table, model)
     best = ideal(real)
     last = table.stages - 1
-    mixed = {op: best[op] if op.stage == last else real[op] for op in real}
-    slowdown = JobSlowdown(*(float(replay(model, chosen).mean()) for chosen in (real, best, mixed)))
+
+    def mean_step_ns(chosen: Lengths) -> float:
+        return float(replay(model, chosen).mean())
+
+    def with_worker_ideal(stage: int, replica: int) -> Lengths:
+        is_replica = np.arange(table.replicas)[:, np.newaxis] == replica
+        return {op: np.where(is_replica, best[op], real[op]) if op.stage == stage else real[op] for op in real}
+
+    workers = [
+        Worker(stage, replica, mean_step_ns(with_worker_ideal(stage, replica)))
+        for stage in range(table.stages)
+        for replica in range(table.replicas)
+    ]
+    slowdown = JobSlowdown(
+        mean_step_ns(real),
+        mean_step_ns(best),
+        mean_step_ns({op: best[op] if op.stage == last else real[op] for op in real}),
+        min(workers, key=lambda worker: worker.step_ns),
+    )
     if not slowdown.ideal_ns:
         raise InputError("at its ideal the job takes no time", hint="the table's operations need their durations")
     return slowdown

@@ -12,11 +12,13 @@ from usp_prof.model.finding import GAIN, Basis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.representatives import Representatives
 from usp_prof.replay.step_times import step_times, timeline_of, unedited
+from usp_prof.replay.unexplained import as_little_as_peers, unexplained_shares, without_unexplained
 from usp_prof.whatif.edits import Lean, Request, apply, kind_of, overrules, turn
 from usp_prof.whatif.edits.pipeline import is_of_pipeline, lowered, relaid
 from usp_prof.whatif.layout import Layout, layout_of
 from usp_prof.whatif.predicted_tables import retimed
 from usp_prof.whatif.recording_cost import RecordingCost, recording_cost, without_host
+from usp_prof.whatif.replayed_ranks import ranks_made_like_peers
 from usp_prof.whatif.rescheduled import Rescheduled, reschedule
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class Outcome:
     recording: RecordingCost
     device_ns: Callable[[], float]
     """Returns the step after the edits if the device never waited for the host, from a separate, memoized replay."""
+    unexplained_error: Callable[[], float]
+    """Returns the error of the gain from device idle time that the graph cannot explain, from separate replays."""
 
     @property
     def is_free_of_recording(self) -> bool:
@@ -161,7 +165,7 @@ class Outcome:
             error += self.rescheduled.error_ns / self.recorded_ns
         if self.basis is Basis.MODELLED:
             error = max(error, self.made.doubt * abs(1 - self.edited_ns / self.recorded_ns))
-        return max(self.least_error, error, self._recording_error())
+        return max(self.least_error, error, self._recording_error(), self.unexplained_error())
 
     def _unrecorded_after_ns(self) -> float:
         return self.recording.taken_from(self.edited_ns, self.device_ns())
@@ -209,7 +213,31 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
         other,
         recording_cost(tables),
         cache(lambda: without_host(tables, made.graph, made.layout) - saved_ns),
+        cache(lambda: _unexplained_error(tables, made, replayed_ns)),
     )
+
+
+def _unexplained_error(tables: TableSet, made: Edited, replayed_ns: float) -> float:
+    """Return how much the gain of the graph's edits changes if unexplained device idle time were not there.
+
+    0 if no rank has a notable share of it. Two cases are compared with the gain: all unexplained time is gone before
+    and after the edits; and ranks that become like their peers also lose what they have more of it than their peers.
+    """
+    if made.is_plain or not unexplained_shares(tables):
+        return 0.0
+
+    def step_ns(graph: Graph) -> float:
+        return step_times(tables, graph, timeline_of(tables, graph)).mean_replayed_ns
+
+    recorded_ns = unedited(tables).mean_measured_ns
+    gain = share_saved(recorded_ns, replayed_ns)
+    explained_ns = tables.memo(
+        "step without unexplained time", lambda: step_ns(without_unexplained(graph_of(tables), tables))
+    )
+    gains = [share_saved(explained_ns, step_ns(without_unexplained(made.graph, tables)))]
+    if like_peers := ranks_made_like_peers(made.edits, tables.ranks):
+        gains.append(share_saved(recorded_ns, step_ns(as_little_as_peers(made.graph, tables, like_peers))))
+    return max(abs(other - gain) for other in gains)
 
 
 def _floor(tables: TableSet) -> float:
@@ -230,6 +258,8 @@ class Gain:
     error_fraction: float
     step_ns: float
     """The step before the edits; the gain is a share of it."""
+    unexplained_fraction: float = 0.0
+    """The part of the error from device idle time that the graph cannot explain."""
 
 
 def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
@@ -246,7 +276,8 @@ def gain_of(tables: TableSet, made: Edited, least: float = -inf) -> Gain:
     if made.cautious is not None:
         cautious = made.cautious()
         cautious_ns = step_times(tables, cautious, timeline_of(tables, cautious)).mean_replayed_ns
-    return Gain(effect.gain_fraction, effect.basis, effect.error_fraction(cautious_ns), effect.before_ns)
+    error = effect.error_fraction(cautious_ns)
+    return Gain(effect.gain_fraction, effect.basis, error, effect.before_ns, effect.unexplained_error())
 
 
 # Predictions: replays before and after a change, and the error of their difference.

@@ -43,3 +43,11 @@ def _ranks_in(edit: Edit) -> list[str]:
     """Return the ranks named by an edit; words that are not numbers are rejected when the edit is applied."""
     words = [edit.place("rank"), edit.value if edit.name in OF_A_RANK else ""]
     return [word for word in words if _NUMBER.match(word)]
+
+
+def ranks_made_like_peers(edits: Sequence[Edit], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks that edits make perform like their peers, all of them for `ideal`."""
+    if any(edit.name == "ideal" and not edit.places for edit in edits):
+        return tuple(ranks)
+    named = {int(word) for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
+    return tuple(rank for rank in ranks if rank in named)

@@ -5,8 +5,9 @@ Each recorded step is compared with itself, so that a generally slower step does
 1. Simulate the recorded schedule with the step's own durations.
 2. If the result is shorter than the step's window, add the same time to every action until it is as long.
 3. Simulate the other schedule with these durations. The difference of the two windows is the time that the step saves.
-4. The error is the time missed in 1, the differences between steps in the saved share, and the unknown split of a full
-   backward into its halves.
+4. The error is the time missed in 1 and the differences between steps in the saved share. If only full backwards were
+   measured and the new order splits them, the error is at least the saved time: a split backward costs more than its
+   halves, and a recording without it does not show how much.
 
 Two steps that save 30 of 100 ms and 15 of 50 ms agree: the gain is 30%, and their difference adds no error.
 """
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 PROBE_NS = 100_000
 """Each action is lengthened by this; the longer window then shows the number of actions on the longest path."""
-SPLIT_DOUBT = 0.05
-"""If only full backwards were measured, each half may take this share more or less than half of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,8 @@ class Rescheduled:
     other_span_ns: float
     error_ns: float
     """Error of the saved time."""
+    guesses_halves: bool = False
+    """Whether the new order splits backward, and the run has no measured times of both halves."""
 
     @property
     def saved_ns(self) -> float:
@@ -76,15 +77,20 @@ def reschedule(tables: TableSet, edits: Sequence[Edit], layout: Layout | None = 
 def of_steps(median: Pipeline, steps: Sequence[Pipeline], edits: Sequence[Edit], layout: Layout) -> Rescheduled:
     """Return the comparison of each step with itself; the timeline of the new order is that of the median step."""
     compared = [_of_one_step(step, edits, layout) for step in steps]
-    return Rescheduled(
+    noise_ns = fmean(step.missed_ns for step in compared) + _noise(compared)
+    rescheduled = Rescheduled(
         measured_ns=fmean(step.measured_ns for step in compared),
         simulated_ns=fmean(step.simulated_ns for step in compared),
         other_ns=fmean(step.other_ns for step in compared),
         timeline=_of_one_step(median, edits, layout).timeline,
         span_ns=fmean(step.span_ns for step in compared),
         other_span_ns=fmean(step.other_span_ns for step in compared),
-        error_ns=fmean(step.missed_ns + step.split_ns for step in compared) + _noise(compared),
+        error_ns=noise_ns,
+        guesses_halves=any(step.guesses_halves for step in compared),
     )
+    if not rescheduled.guesses_halves:
+        return rescheduled
+    return replace(rescheduled, error_ns=max(noise_ns, abs(rescheduled.saved_ns)))
 
 
 def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _Compared:
@@ -147,8 +153,8 @@ class _Compared:
     timeline: Timeline
     missed_ns: float
     """Time that the simulation of the recorded order misses."""
-    split_ns: float
-    """Uncertainty from the unknown split of backward in the new order."""
+    guesses_halves: bool
+    """As in `Rescheduled`."""
     own_noise_ns: float
     """Part of the saved time that comes from single actions that took longer than usual."""
 
@@ -178,7 +184,7 @@ def _compared(pipeline: Pipeline, other: Pipeline, new_order: Order, stages: int
         other_span_ns=_span(pipeline, after),
         timeline=after,
         missed_ns=abs(float(without_overhead.window) - pipeline.window_ns),
-        split_ns=_split_doubt(other, new_order, stages, after) if _guesses_halves(pipeline, new_order) else 0.0,
+        guesses_halves=_guesses_halves(pipeline, new_order),
         own_noise_ns=abs(float(noise_before - noise_after)),
     )
 
@@ -228,16 +234,6 @@ def _settled(pipeline: Pipeline, simulated: float) -> Pipeline:
     window = _simulated(longer, longer.order, longer.stages).window
     on_path = max((window - simulated) / PROBE_NS, 1.0)  # actions on the longest path
     return replace(pipeline, overhead_ns=pipeline.overhead_ns + round(missing / on_path))
-
-
-def _split_doubt(pipeline: Pipeline, new_order: Order, stages: int, line: Timeline) -> float:
-    """Return how much the window of `line` depends on the split of a full backward."""
-
-    def uneven(action: Action) -> int:
-        sign = {Kind.INPUT_GRADIENT: 1, Kind.WEIGHT_GRADIENT: -1}.get(action.kind, 0)
-        return round(_duration(pipeline, action, stages) * (1 + sign * SPLIT_DOUBT))
-
-    return abs(simulate(new_order, uneven, transfer_ns=pipeline.transfer_ns).window - float(line.window))
 
 
 def _balanced(pipeline: Pipeline) -> Pipeline:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from usp_prof.analyses import pipeline as pipeline_analysis
+from usp_prof.analyses.measures import partition
+from usp_prof.analyses.measures.lateness import own_time, work_ratio
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.model.edit import Edit
@@ -108,7 +112,8 @@ class PipelineSchedule:
 
     What it finds
         A pipeline for which one of the schedules interleaved (two stages per rank), ZB-H1 or ZBV would shorten the step
-        by at least 3% with the measured times of its actions. This is an opportunity, not a fault.
+        by at least 3% with the measured times of its actions. This is an opportunity, not a fault. ZB-H1 and ZBV are
+        tried only if the recorded schedule splits backward too, because a split backward costs more than its halves.
 
     Why it costs time
         At the start and end of each step, stages have nothing to run. More and smaller actions, or a split backward,
@@ -125,8 +130,8 @@ class PipelineSchedule:
         - our trainer: `--schedule`.
 
     How the gain is predicted
-        Both the recorded order and the other one are simulated with the measured times (`schedule=`). The halves of a
-        backward that was not split are assumed to be equal. The error is the error of simulating the recorded order.
+        Both the recorded order and the other one are simulated with the measured times (`schedule=`). The error is the
+        error of simulating the recorded order.
 
     When it is wrong
         If memory does not allow it, or if transfers between more stages are exposed.
@@ -147,9 +152,11 @@ class PipelineSchedule:
         tried = []
         for edit in CANDIDATES:
             try:
-                tried.append((reschedule(tables, (edit,)), edit))
+                rescheduled = reschedule(tables, (edit,))
             except UsageError:  # this schedule does not fit the pipeline
                 continue
+            if not rescheduled.guesses_halves:
+                tried.append((rescheduled, edit))
         if not tried:
             return
         best, edit = max(tried, key=lambda pair: pair[0].saved_ns)
@@ -192,12 +199,13 @@ class StageImbalance:
         - our trainer: splits evenly; make `--layers` a multiple of the stages.
 
     How the gain is predicted
-        The recorded order of actions is simulated with the measured times of each step, and with every stage at the
-        mean of all (`balance_stages`): an upper limit, because layers cannot be divided. Its error is the error of
-        simulating a step, and the spread of the savings over steps.
+        If the slowest stage has more work (kernels, or FLOP where shapes were recorded), the recorded order of actions
+        is simulated with the measured times of each step, and with every stage at the mean of all (`balance_stages`).
+        If it takes longer for no more work, its ranks may be slow, and the run is replayed with its compute as long as
+        that of the fastest stage (`compute_faster`). Both are upper limits: layers cannot be divided.
 
     When it is wrong
-        If one layer is larger than the difference.
+        If one layer is larger than the difference, or if a stage has more work that neither kernels nor shapes show.
     """
 
     CODE = "stage-imbalance"
@@ -217,15 +225,32 @@ class StageImbalance:
         mean = sum(times.values()) / len(times) if times else 0.0
         slowest = max(sorted(times), key=lambda held: times[held], default=())
         if len(times) > 1 and times[slowest] >= UNEQUAL * mean > 0:
+            ratio, stage = times[slowest] / min(times.values()), slowest[0]
+            is_slow = len(slowest) == 1 and not _has_more_work(tables, stage, ratio)
+            slow_advice = f"Check clocks and other processes of the ranks of stage {stage}, or move layers from it"
             yield Draft(
-                f"Stage {slowest[0]} computes {times[slowest] / mean:.2f}x as long as the mean stage",
-                {"stage": slowest[0]},
+                f"Stage {stage} computes {times[slowest] / mean:.2f}x as long as the mean stage"
+                f"{', for no more work' if is_slow else ''}",
+                {"stage": stage},
                 {"stage_ns": times[slowest], "mean_ns": mean},
-                Edit("balance_stages"),
-                f"Move layers from stage {slowest[0]} to other stages",
+                Edit("compute_faster", f"{ratio:.4g}", (("stage", str(stage)),)) if is_slow else Edit("balance_stages"),
+                slow_advice if is_slow else f"Move layers from stage {stage} to other stages",
                 basis=Basis.BOUND,
                 rows="SELECT stage, rank, step, sum(dur_ns) AS compute_ns "
                 "FROM activities JOIN (SELECT DISTINCT rank, stage FROM actions WHERE stage >= 0) USING (rank) "
                 "WHERE kind = 'compute' AND step >= 0 GROUP BY stage, rank, step ORDER BY compute_ns DESC, rank, step",
                 settings={"Megatron-LM": "--decoder-last-pipeline-num-layers"},
             )
+
+
+def _has_more_work(tables: TableSet, stage: int, ratio: float) -> bool:
+    """Return whether a stage that takes `ratio` times as long as the others has more work by at least half of that.
+
+    Work is counted in kernels and, where shapes were recorded, in FLOP.
+    """
+    stages_of_rank = {rank: set(tables.columns("actions", rank)["stage"].tolist()) - {-1} for rank in tables.ranks}
+    ranks = [rank for rank, held in stages_of_rank.items() if held == {stage}]
+    others = tuple(rank for rank, held in stages_of_rank.items() if held and stage not in held)
+    parts = partition.of_run(tables)
+    own, steps = own_time(tables, parts), np.unique(parts.step)
+    return any(work_ratio(own, rank, others, steps) >= 1 + (ratio - 1) / 2 for rank in ranks)

@@ -11,7 +11,8 @@ from usp_prof.analyses.measures.lateness import COVERS, Why
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
-from usp_prof.findings.rules.unequal_lengths import evened, has_longer_sequences
+from usp_prof.findings.repairs import repair_edit
+from usp_prof.findings.rules.unequal_lengths import has_longer_sequences
 from usp_prof.findings.rules.uneven_work import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
@@ -236,8 +237,8 @@ class LateRank:
 
     How the gain is predicted
         The run is replayed with everything the rank does taking as long as the median of its peers: compute, host work,
-        pauses and launches (`rank_as_peers`). Its lateness is evidence, not the gain. A rank with longer sequences
-        shares its work evenly with its replicas instead (`even_work`).
+        pauses and launches (`rank_as_peers`). Its lateness is evidence, not the gain. A rank with more work than its
+        peers (longer sequences, fuller experts, a longer part of a sequence) shares it evenly instead (`even_work`).
 
     When it is wrong
         If the rank has more work by design. A rank without peers, alone in its pipeline stage, is not judged; see
@@ -258,16 +259,13 @@ class LateRank:
         with_peers = slowness(tables, graph)
         for culprit in lateness.culprits:
             if culprit.rank in with_peers:
-                yield _draft(tables, graph, culprit, with_peers[culprit.rank])
+                yield _draft(tables, graph, culprit)
 
 
-def _draft(tables: TableSet, graph: Graph, culprit: Culprit, beside: Slowness) -> Draft:
+def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
     often = "" if culprit.persistent else " in some steps"
-    why = culprit.why
-    edit = Edit("rank_as_peers", str(culprit.rank))
-    is_busy = why in {Why.SLOW_COMPUTE, Why.MORE_WORK}
-    if is_busy and has_longer_sequences(tables, beside.rank, beside.peers, beside.ratio):
-        why, edit = Why.MORE_WORK, evened(graph)  # its work does not go away, but others can take a part of it
+    edit = repair_edit(tables, culprit.rank)
+    why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
     cause = PAUSES if _is_paused(tables, graph, culprit) else CAUSES[why]
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)

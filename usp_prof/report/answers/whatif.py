@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof.analyses import breakdown, mfu
 from usp_prof.charts.inputs import Waterfall
+from usp_prof.model.finding import NOTHING_FOUND
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
@@ -267,8 +268,8 @@ def as_json(name: str, alone: Sequence[Prediction], together: Prediction) -> str
 
     tables = together.replayed.tables
     predicted = predicted_tables(together)
-    after = build(predicted, analyse(predicted), name=name, findings=())
-    before = build(tables, analyse(tables), name=name, findings=())
+    after = build(predicted, analyse(predicted), name=name, found=NOTHING_FOUND)
+    before = build(tables, analyse(tables), name=name, found=NOTHING_FOUND)
     prediction = PredictionJson(
         alone=[_change(single) for single in alone],
         together=_change(together),
@@ -336,12 +337,27 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
 
 def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
     """Format the job slowdown of an operation table."""
+    worst = slowdown.worst_worker
     if as_json:
-        ideal, share = slowdown.last_stage_ideal_ns, slowdown.last_stage_share
-        last_stage = {"what": "stage", "name": "last", "step_ns": ideal, "share": share}
-        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage])
+        last_stage = {
+            "what": "stage",
+            "name": "last",
+            "step_ns": slowdown.last_stage_ideal_ns,
+            "share": slowdown.last_stage_share,
+        }
+        worker = {
+            "what": "worker",
+            "name": f"stage {worst.stage}, replica {worst.replica}",
+            "step_ns": worst.step_ns,
+            "share": slowdown.worst_worker_share,
+        }
+        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
     head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
-    return f"{head}\nlast stage: {slowdown.last_stage_share:.1%} of the loss\n"
+    return (
+        f"{head}\nShare of the loss that disappears if only this part is ideal:\n"
+        f"  worst worker  {slowdown.worst_worker_share:.1%}  stage {worst.stage}, replica {worst.replica}\n"
+        f"  last stage    {slowdown.last_stage_share:.1%}\n"
+    )
 
 
 def _ideal_json(

@@ -16,12 +16,11 @@ from usp_prof.report.sections.plain import key_figures, listed, notes
 from usp_prof.report.sections.summary import where_the_step_goes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from usp_prof.analyses.stragglers import StragglersResult
-    from usp_prof.model.finding import Finding
     from usp_prof.report.document import Block
-    from usp_prof.report.figures import Context, Figures, Number
+    from usp_prof.report.figures import Context, Figures, Key, Number
 
 
 _STEPS = 40
@@ -175,7 +174,7 @@ def build_stragglers(context: Context, title: str) -> Section | None:
     result = cast("StragglersResult", context.results["stragglers"])
     blocks: list[Block] = [*key_figures(context, result)]
     if result.culprits:
-        blocks += [_culprits(result, worth_by_rank(context.findings)), _evidence(result)]
+        blocks += [_culprits(result, context.figures.along("repair_gain", "rank")), _evidence(result)]
     if result.lateness:
         latest = sorted(result.lateness, key=lambda late: (-late.own_ns, -late.late_by_ns, late.rank))
         listing = replace(result, lateness=tuple(latest)).listing()
@@ -183,27 +182,18 @@ def build_stragglers(context: Context, title: str) -> Section | None:
     return Section("stragglers", title, (*blocks, *notes(context, result)))
 
 
-def worth_by_rank(findings: Iterable[Finding]) -> dict[int, float]:
-    """Return the gain of each late rank's finding."""
-    return {
-        rank: finding.gain_fraction
-        for finding in findings
-        if finding.code == "late-rank" and isinstance(rank := finding.where.get("rank"), int)
-    }
-
-
-def _culprits(result: StragglersResult, worth: Mapping[int, float]) -> DataTable:
+def _culprits(result: StragglersResult, gain: Mapping[Key, Number]) -> DataTable:
     columns = (
         TableColumn("rank"),
         TableColumn("axis"),
         TableColumn("cause"),
         TableColumn("late by, per step", Unit.NS),
-        TableColumn("gain, replayed", Unit.FRACTION),
+        TableColumn("repair saves", Unit.FRACTION),
         TableColumn("compute slowdown", Unit.RATIO),
         TableColumn("steps"),
     )
     rows = tuple(
-        (c.rank, c.axis, str(c.why), c.cost_ns, worth.get(c.rank), c.slowdown, spans(sorted(c.steps)))
+        (c.rank, c.axis, str(c.why), c.cost_ns, gain.get(c.rank), c.slowdown, spans(sorted(c.steps)))
         for c in result.culprits
     )
     return DataTable("Stragglers", columns, rows)

@@ -197,11 +197,12 @@ def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:
-    """Build the table of ranks that cost the job most, or compute slower than their peers."""
+    """Build the table of ranks that are latest, or compute slower than their peers, and what their repair saves."""
     is_window = _is_window(figures)
     step = figures.whole("window_time" if is_window else "step_time") or 0
     cost = figures.along("straggler_cost", "rank")
     slowdown = figures.along("slowdown", "rank")
+    gain = figures.along("repair_gain", "rank")
     bad = {rank for rank, value in cost.items() if value > step * _NOTABLE}
     bad |= {rank for rank, value in slowdown.items() if value > 1 + _NOTABLE}
     if not bad:
@@ -211,6 +212,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
         (
             rank,
             cost.get(rank),
+            gain.get(rank),
             max(figures.along("late_fraction", "axis", rank=rank).values(), default=None),
             slowdown.get(rank),
             figures.at("compute_time", rank=rank),
@@ -221,6 +223,7 @@ def _worst_ranks(figures: Figures) -> DataTable | None:
     columns = (
         TableColumn("rank"),
         TableColumn("late by", Unit.NS),
+        TableColumn("repair saves", Unit.FRACTION),
         TableColumn("arrives last", Unit.FRACTION),
         TableColumn("compute slowdown", Unit.RATIO),
         TableColumn("compute", Unit.NS),

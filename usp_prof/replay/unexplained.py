@@ -1,0 +1,85 @@
+"""Unexplained time: device idle time that nothing in the graph explains.
+
+Device work starts when the work before it on its stream, its launch, and everything else that it waits for are over. If
+it starts later than that, the cause is not in the trace: another process on the same device, a wait that was not
+recorded, or a clock error. A replay keeps this time, whatever an edit changes, so an answer that depends on it is
+uncertain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.replay.build import graph_of
+from usp_prof.replay.graph import NEVER
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Ints
+    from usp_prof.replay.graph import Graph
+    from usp_prof.tables.table_set import TableSet
+
+USUAL_NS = 50_000
+"""A shorter delay is the latency of a launch or of a switch between streams: on 20 recorded GPU runs, three quarters of
+the launches that found an idle device started within this time."""
+NOTABLE = 0.05
+"""Unexplained time is reported, and included in errors, from this share of a rank's steps on."""
+
+
+def unexplained_times(tables: TableSet) -> Ints:
+    """Return for each node of the unedited graph by how much it started later than the graph explains, memoized."""
+    return tables.memo("unexplained times", lambda: _unexplained(graph_of(tables)))
+
+
+def _unexplained(graph: Graph) -> Ints:
+    nodes, edges = graph.nodes, graph.edges
+    ready = np.where(nodes.first_of_lane, NEVER, np.roll(nodes.end, 1))
+    np.maximum.at(ready, edges.target, np.where(edges.at_end, nodes.end[edges.source], nodes.start[edges.source]))
+    # CPU ranks have no device, so their idle time is the host's own; work without any known need is not judged.
+    counts = ~nodes.of_host & nodes.of_ranks_with(nodes.of_host) & (ready > NEVER) & (nodes.step >= 0)
+    delay = np.where(counts, nodes.start - np.where(counts, ready, 0), 0)
+    return np.where(delay > USUAL_NS, delay, 0)
+
+
+def unexplained_shares(tables: TableSet) -> dict[int, float]:
+    """Return by rank the share of its steps that is unexplained, for ranks with at least `NOTABLE` of it, memoized."""
+    return tables.memo("unexplained shares", lambda: _shares(tables))
+
+
+def _shares(tables: TableSet) -> dict[int, float]:
+    graph, shares = graph_of(tables), {}
+    late_ns = np.bincount(graph.nodes.rank, unexplained_times(tables), max(tables.ranks, default=0) + 1)
+    for rank in tables.ranks:
+        steps = tables.columns("steps", rank)
+        wall_ns = int((steps["end_ns"] - steps["start_ns"]).sum())
+        if wall_ns and late_ns[rank] >= NOTABLE * wall_ns:
+            shares[rank] = min(1.0, float(late_ns[rank] / wall_ns))
+    return shares
+
+
+def without_unexplained(graph: Graph, tables: TableSet) -> Graph:
+    """Return a graph of the run, edited or not, whose device work starts as soon as the graph explains."""
+    return _shortened(graph, unexplained_times(tables))
+
+
+def as_little_as_peers(graph: Graph, tables: TableSet, ranks: tuple[int, ...]) -> Graph:
+    """Return the graph with the unexplained time of the given ranks reduced to the median of the others, or of all."""
+    late = unexplained_times(tables)
+    late_ns = np.bincount(graph_of(tables).nodes.rank, late, max(tables.ranks) + 1)
+    others = [rank for rank in tables.ranks if rank not in ranks] or list(tables.ranks)
+    usual_ns = float(np.median(late_ns[others]))
+    share = np.zeros(len(late_ns))
+    for rank in ranks:
+        share[rank] = max(0.0, 1 - usual_ns / late_ns[rank]) if late_ns[rank] else 0.0
+    return _shortened(graph, np.rint(late * share[graph_of(tables).nodes.rank]).astype(np.int64))
+
+
+def _shortened(graph: Graph, by: Ints) -> Graph:
+    """Return the graph with the time before each node, in the lane's gap and in the edges' lags, reduced."""
+    by = graph.spread(by, missing=0)
+    edges = graph.edges
+    gap = np.where(graph.gap > 0, np.maximum(graph.gap - by, 0), graph.gap)
+    lag = np.where(edges.lag > 0, np.maximum(edges.lag - by[edges.target], 0), edges.lag)
+    return graph.with_changes(gap=gap, edges=replace(edges, lag=lag))
