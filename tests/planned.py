@@ -22,7 +22,8 @@ EXPERTS = ModelEntry(
 )  # fmt: skip
 MACHINE = Cluster(
     "made up", peak_flops=1e15, memory_bytes=100e9, memory_rate=2e12, link_rate=400e9, network_rate=50e9,
-    efficiency=0.5, core_efficiency=0.5, link_share=1.0, memory_share=1.0, node_latency_ns=1000, network_latency_ns=10_000,
+    efficiency=0.5, core_efficiency=0.5, link_share=1.0, memory_share=1.0, node_latency_ns=1000,
+    network_latency_ns=10_000,
 )  # fmt: skip
 PLAIN_TRAINER = replace(NEUTRAL, network_share=1.0)
 """A trainer without habits: only the formulas speak."""

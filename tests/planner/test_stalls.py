@@ -14,7 +14,7 @@ from usp_prof.planner.profiles import NANOTRON, PROFILES, Profile
 from usp_prof.planner.search import Question, search
 from usp_prof.planner.step import step
 
-H100 = replace(MACHINE, peak_flops=989e12, memory_bytes=80e9)
+H100 = replace(MACHINE, peak_flops=989e12, memory_rate=3.35e12, memory_bytes=80e9)
 MANY = {"micro_batches": 64, "zero": 1}
 
 

@@ -42,8 +42,8 @@ TENSOR_POWER = 1.5
 """Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms a layer."""
 MANY_MICRO_BATCHES = 16
 """With so many micro-batches or more, 61 of 74 ZeRO-0 runs stalled; with fewer 2 of 18."""
-SWEEP_PEAK, SWEEP_NODE, SWEEP_DEVICES = 989e12, 8, 512
-"""The sweep's devices: H100 by their bf16 peak, in nodes of 8."""
+SWEEP_PEAK, SWEEP_MEMORY_RATE, SWEEP_NODE, SWEEP_DEVICES = 989e12, 3.35e12, 8, 512
+"""The sweep's devices: H100 by their bf16 peak and memory rate, in nodes of 8."""
 LIKELY = 0.5
 """Above this chance the predicted step holds the stall."""
 
@@ -56,7 +56,8 @@ def crosses_nodes(c: Cases) -> Column:
 def was_measured(c: Cases) -> NDArray[np.bool_]:
     """Return whether the sweep behind the profile's stalls covers the device and the number of devices."""
     p = c.profile
-    same_device = np.isclose(c.machine.core_peak, SWEEP_PEAK) & (np.asarray(c.machine.node) == SWEEP_NODE)
+    same_device = np.isclose(c.machine.core_peak, SWEEP_PEAK) & np.isclose(c.machine.memory_rate, SWEEP_MEMORY_RATE)
+    same_device = same_device & (np.asarray(c.machine.node) == SWEEP_NODE)
     return np.asarray((np.asarray(p.stall) > 0) & same_device & (c.devices <= SWEEP_DEVICES), bool)
 
 

@@ -89,7 +89,9 @@ def step(
     window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
-    gradients = data_parallel.in_a_step(c, stages, held * times.forward, held * times.backward)
+    # A layer that waits for its launches hides messages, too.
+    longer = layer / (layer - held_up)
+    gradients = data_parallel.in_a_step(c, stages, held * times.forward * longer, held * times.backward * longer)
     compute_time = busy - sum(exposed.values())
     exposed["dp"] = exposed["dp"] + gradients
     optimizer = _optimizer(c, stages)
