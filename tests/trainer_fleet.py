@@ -19,10 +19,10 @@ from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
+from trainer.instrumentation.injection import Faults
 from trainer.model.decoder import Block
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
-from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
     from trainer.configuration.settled import Settled

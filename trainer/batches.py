@@ -17,7 +17,7 @@ import torch
 
 from trainer.configuration.options import OptionError, refuse
 from trainer.configuration.settled import Settled
-from trainer.parallel.context import runs
+from trainer.parallel.context_parallel import runs
 
 NOISE = 0.1
 """Share of synthetic tokens that follow no rule."""

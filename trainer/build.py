@@ -7,16 +7,20 @@ import torch
 from trainer import fp8
 from trainer.configuration.load import load_shape
 from trainer.configuration.settled import Settled
-from trainer.foundation.weight_gradients import LINEAR, Postponed
+from trainer.foundation.weight_gradients import LINEAR, Postponed, Product
+from trainer.instrumentation.injection import Faults
+from trainer.instrumentation.pacing import Brake, Pace
 from trainer.model.decoder import Decoder
-from trainer.parallel.context import ContextAttention
-from trainer.parallel.data import Buckets, DataParallel, make_buckets
+from trainer.parallel.async_tensor_parallel import AsyncEdges, ChunkedProducts
+from trainer.parallel.collectives import Group
+from trainer.parallel.context_parallel import ContextAttention
+from trainer.parallel.data_parallel import Buckets, DataParallel, make_buckets
 from trainer.parallel.mesh import SERVED, Mesh
-from trainer.parallel.sharding import Sharded
+from trainer.parallel.sequence_parallel import SequenceParallelEdges
 from trainer.parallel.stage import Plan
+from trainer.parallel.tensor_parallel import BlockEdges
+from trainer.parallel.zero import Sharded
 from trainer.step import Update
-from trainer.synthetic.injection import Faults
-from trainer.synthetic.pacing import Brake, Pace
 
 
 def wanted_groups(settled: Settled) -> set[str]:
@@ -51,13 +55,18 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
     elif drag is not None:
         flop = 2.0 * sequences * shape.sequence * shape.layer_parameters(shape.top_k)
         brake = Brake(drag, flop, device, settled.compute)
+    attention = ContextAttention(mesh["cp"], settled, device)
+    if pace is not None and attention.method == "ring":
+        attention.ring.block_computed = pace.block_of_ring
+    product = fp8.PRODUCT if options.dtype == "fp8" else LINEAR
     plan = Plan(
         settled=settled,
         mesh=mesh,
         device=device,
         dtype=settled.compute,
-        product=fp8.PRODUCT if options.dtype == "fp8" else LINEAR,
-        attention=ContextAttention(mesh["cp"], settled, device, pace),
+        product=product,
+        edges=block_edges(settled, mesh["tp"], product, postponed, pace),
+        attention=attention,
         crowd=faults.crowd(shape.experts, device),
         postponed=postponed,
         pace=pace,
@@ -68,6 +77,24 @@ def build_stage(settled: Settled, mesh: Mesh, device: torch.device, faults: Faul
         for layer in decoder.layers.values():
             layer.compile()
     return decoder
+
+
+def block_edges(
+    settled: Settled, group: Group, product: Product, postponed: Postponed | None, pace: Pace | None
+) -> BlockEdges:
+    """Choose what tensor-parallel ranks do at the edges of a block."""
+    if not settled.options.sequence_parallel:
+        return BlockEdges(group)
+    if not settled.options.tp_async:
+        return SequenceParallelEdges(group)
+    layer_parameters = settled.shape.layer_parameters(settled.shape.top_k)
+
+    def multiplied(what: str, weights: int) -> None:
+        # Each rank has 1/n of a weight, and a chunk is 1/n of its rows; a layer's time is that of all its rows here.
+        if pace is not None:
+            pace.product(what, weights / layer_parameters)
+
+    return AsyncEdges(ChunkedProducts(group, product, postponed, multiplied))
 
 
 def build_data(

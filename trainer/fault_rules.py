@@ -5,8 +5,8 @@ from __future__ import annotations
 from trainer.configuration.faults import KINDS, ONCE, Fault
 from trainer.configuration.options import refuse
 from trainer.configuration.settled import Settled
-from trainer.synthetic.injection import struck
-from trainer.synthetic.slow_link import LONGEST_MS
+from trainer.instrumentation.injection import struck
+from trainer.instrumentation.slow_link import LONGEST_MS
 
 LOOKED_AT = 100_000
 """Steps of which a fault must act in at least one."""

@@ -21,9 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainer.configuration.settled import Settled
 from trainer.device import memory
+from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.step import Outcome
-from trainer.synthetic.injection import Faults
 from usp_prof import record
 
 

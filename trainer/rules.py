@@ -16,7 +16,7 @@ from trainer.configuration.options import Options, refuse
 from trainer.configuration.settled import Settled, stages_per_rank
 from trainer.device import multiplies_in_fp8
 from trainer.fault_rules import check_faults
-from trainer.synthetic.pacing import Pace
+from trainer.instrumentation.pacing import Pace
 from trainer.unused_options import check_effects, check_folders, check_numbers
 from usp_prof.schedule import Schedule
 

@@ -30,11 +30,11 @@ from trainer.configuration.load import unread
 from trainer.configuration.options import OptionError
 from trainer.configuration.settled import Settled
 from trainer.device import count_gpus, peak, take
+from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, open_session, tell_torchrun
 from trainer.rules import check_gloo, check_links, settle
 from trainer.step import Update
-from trainer.synthetic.injection import Faults
 from trainer.watchdog import NAMES, STATUS, Terminated, stopped_by, watched
 from usp_prof import record
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 
 from trainer.configuration.settled import Settled
+from trainer.instrumentation.injection import Faults, Lengths
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
-from trainer.parallel.data import DataParallel
+from trainer.parallel.data_parallel import DataParallel
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import HostOptimizer
-from trainer.parallel.pipeline import Pipeline
+from trainer.parallel.pipeline_parallel import Pipeline
 from trainer.parallel.placement import Slice
-from trainer.parallel.tensor import cross_entropy
-from trainer.synthetic.injection import Faults, Lengths
+from trainer.parallel.tensor_parallel import cross_entropy
 from usp_prof import record
 
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}

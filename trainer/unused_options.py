@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
 from trainer.configuration.settled import Settled
-from trainer.synthetic.pacing import ACHIEVED
+from trainer.instrumentation.pacing import ACHIEVED
 
 ABOVE_ZERO = ("steps", "timeout", "profile_steps", "log_every", "lr")
 """Options of which zero would leave nothing to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.configuration.layout import Layout
-from trainer.parallel.data import Buckets, make_buckets
+from trainer.parallel.data_parallel import Buckets, make_buckets
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.placement import Placement
 from trainer.parallel.weights import Constant, Note

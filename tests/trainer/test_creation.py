@@ -17,10 +17,10 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 - register
 
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
+from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Normal
 from trainer.rules import settle
-from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

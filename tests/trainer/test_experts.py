@@ -10,11 +10,12 @@ from trainer_fleet import COMMON
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
+from trainer.instrumentation.injection import Faults
 from trainer.model.experts import multiplies_groups, one_by_one
-from trainer.parallel.capacity import Slots
-from trainer.parallel.mesh import Group, Mesh
+from trainer.parallel.collectives import Group
+from trainer.parallel.expert_capacity import Slots
+from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
-from trainer.synthetic.injection import Faults
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -16,11 +16,11 @@ from trainer.configuration.command_line import parse
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
 from trainer.foundation.weight_gradients import Postponed
+from trainer.instrumentation.injection import Drag, Faults
+from trainer.instrumentation.pacing import ACHIEVED, Brake, Pace
+from trainer.instrumentation.slow_link import SO_MAX_PACING_RATE
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
-from trainer.synthetic.injection import Drag, Faults
-from trainer.synthetic.pacing import ACHIEVED, Brake, Pace
-from trainer.synthetic.slow_link import SO_MAX_PACING_RATE
 
 
 def faults(text: str, rank: int = 0) -> Faults:

@@ -63,7 +63,7 @@ PLACES = (
     f"77 512 {WIDE} --ep 8 --experts 64 --dp-replicate 2 --zero 3 --schedule interleaved --layers 8 --dtype fp8",
     f"511 512 {WIDE} --zero 1 --dtype bf16 --layers 4 --recompute full --cp-method allgather",
 )
-BUILT = {"context.__init__", "layers.__init__", "weights.fill", "decoder.__init__", "injection.crowd"}
+BUILT = {"context_parallel.__init__", "layers.__init__", "weights.fill", "decoder.__init__", "injection.crowd"}
 """What makes tensors on the host and brings them to the GPU, before the first step."""
 
 
@@ -100,7 +100,7 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     if (
         "--experts" in place and "--capacity" not in place
     ):  # the lengths of an uneven exchange, once a layer and micro-batch
-        assert waits.pop("expert.plan") > 0
+        assert waits.pop("expert_parallel.plan") > 0
     if "blocking-sync" in place:
         assert waits.pop("step._print_early") == STEPS
     if "--offload optimizer" in place:  # each slice's gradient comes down, and its weights go up

@@ -14,7 +14,7 @@ from trainer import fp8
 from trainer.configuration.options import SCHEDULES
 from trainer.foundation.weight_gradients import LINEAR, Postponed, Product, multiply
 from trainer.model.experts import grouped, one_each
-from trainer.parallel.pipeline import Transfer, with_transfers
+from trainer.parallel.pipeline_parallel import Transfer, with_transfers
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, order, stage_ranks
 

@@ -13,10 +13,10 @@ from trainer_reference import Reference
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
+from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
 from trainer.step import rate
-from trainer.synthetic.injection import Faults
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 

@@ -12,9 +12,9 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import OptionError
+from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.rules import settle
-from trainer.synthetic.injection import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Gather into one tensor; the older name is deprecated from 2.13 on."""
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Reduce and scatter one tensor; the older name is deprecated from 2.13 on."""
-
 
 def has_flash_attention(x: torch.Tensor) -> bool:
     """Whether the kernel behind `scaled_dot_product_attention` can be called for its log-sum-exp here."""

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trainer.foundation.weight_gradients import LINEAR, multiply
+from trainer.instrumentation.injection import Lengths
 from trainer.model.experts import Experts
 from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
-from trainer.parallel.context import positions
+from trainer.parallel.context_parallel import positions
+from trainer.parallel.recompute import recompute
 from trainer.parallel.stage import Plan, Stage
-from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear, VocabEmbedding
+from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from trainer.parallel.weights import tie
-from trainer.synthetic.injection import Lengths
-
-again_later = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-"""Computes its result again in backward instead of keeping what led to it; nothing here draws random numbers."""
 
 
 class Attention(nn.Module):
@@ -29,16 +25,16 @@ class Attention(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         shape = plan.settled.shape
-        self.edges, self.width, self.pace = BlockEdges(plan), shape.head_dim, plan.pace
+        self.edges, self.width, self.pace = plan.edges, shape.head_dim, plan.pace
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q = SplitLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
-        self.k = SplitLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
-        self.v = SplitLinear(plan, f"{name}.v", shape.hidden, keys, bias=shape.qkv_bias)
-        self.out = RowLinear(plan, f"{name}.out", queries, shape.hidden, bias=shape.out_bias)
+        self.q = ColumnParallelLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
+        self.k = ColumnParallelLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
+        self.v = ColumnParallelLinear(plan, f"{name}.v", shape.hidden, keys, bias=shape.qkv_bias)
+        self.out = RowParallelLinear(plan, f"{name}.out", queries, shape.hidden, bias=shape.out_bias)
         self.q_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
         self.k_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
         self.core, self.rotates = plan.attention, not shape.learned_positions
-        self.recompute = plan.settled.options.recompute == "selective"
+        self.recomputes = plan.settled.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Attend within each document; takes and gives what a rank holds between the blocks."""
@@ -46,8 +42,7 @@ class Attention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        attend = partial(again_later, self._attend) if self.recompute else self._attend
-        out = attend(q, k, v, lengths)
+        out = recompute(self._attend, q, k, v, lengths) if self.recomputes else self._attend(q, k, v, lengths)
         return self.out(out.permute(2, 0, 1, 3).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,14 +75,13 @@ class Block(nn.Module):
                 self.shared = SharedExperts(plan, f"{name}.shared")
         else:
             self.ffn = FeedForward(plan, f"{name}.ffn", shape.ffn, bias=shape.ffn_bias)
-        self.recompute = plan.settled.options.recompute == "full"
+        self.recomputes = plan.settled.options.recompute == "full"
         self.pace, self.brake = plan.pace, plan.brake
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Run the layer, keeping its insides or computing them again in backward."""
-        if self.recompute:
-            with set_checkpoint_early_stop(self.pace is None):  # the paced wait stands at the layer's very end
-                out, load = again_later(self._run, x, rotary, lengths)
+        if self.recomputes:
+            out, load = recompute(self._run, x, rotary, lengths, to_the_end=self.pace is not None)
         else:
             out, load = self._run(x, rotary, lengths)
         if isinstance(self.ffn, Experts):
@@ -121,12 +115,12 @@ class Decoder(Stage):
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
         settled, shape, cp = plan.settled, plan.settled.shape, plan.mesh["cp"]
-        self.edges, self.postponed = BlockEdges(plan), plan.postponed
+        self.edges, self.postponed = plan.edges, plan.postponed
         self.first, self.last = stage == 0, stage + 1 == settled.stages
         where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
         self.embedding = self.positions = self.head = None
         if self.first or (self.last and shape.tied):
-            self.embedding = VocabEmbedding(plan, "embedding", shape.vocab, shape.hidden)
+            self.embedding = VocabParallelEmbedding(plan, "embedding", shape.vocab, shape.hidden)
             if settled.stages > 1 and shape.tied:
                 tie(self.embedding.weight, stored=self.first)
         if self.first and shape.learned_positions:
@@ -136,7 +130,7 @@ class Decoder(Stage):
         if self.last:
             self.norm = Norm(plan)
             if not shape.tied:
-                self.head = SplitLinear(replace(plan, product=LINEAR), "head", shape.hidden, shape.vocab)
+                self.head = ColumnParallelLinear(replace(plan, product=LINEAR), "head", shape.hidden, shape.vocab)
         self.rotary = rotary_table(shape, where, plan.dtype).to(plan.device)
 
     def forward(self, x: torch.Tensor, lengths: Lengths = ()) -> torch.Tensor:

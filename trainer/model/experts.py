@@ -2,8 +2,8 @@
 
 A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
 all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
-token is dropped, unless `--capacity` limits what an expert takes (`parallel/capacity.py`). A bias per expert, moved
-after each step against its load, keeps loads even without an auxiliary loss.
+token is dropped, unless `--capacity` limits what an expert takes (`parallel/expert_capacity.py`). A bias per expert,
+moved after each step against its load, keeps loads even without an auxiliary loss.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import nn
 
 from trainer.foundation.weight_gradients import Product, multiply
 from trainer.model.layers import ACTIVATIONS
-from trainer.parallel.capacity import EACH, Slots, capacity
-from trainer.parallel.expert import Route, combine, dispatch
+from trainer.parallel.expert_capacity import EACH, Slots, capacity
+from trainer.parallel.expert_parallel import Route, combine, dispatch
 from trainer.parallel.stage import Plan
 from trainer.parallel.weights import normal, of_experts, replicated
 from usp_prof.record import expert_load, mark

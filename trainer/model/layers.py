@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
 from trainer.parallel.stage import Plan
-from trainer.parallel.tensor import BlockEdges, RowLinear, SplitLinear
+from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from trainer.parallel.weights import Constant, normal, replicated
 
 ACTIVATIONS = {
@@ -59,11 +59,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: Plan, name: str, ffn: int, *, bias: bool = False) -> None:
         super().__init__()
-        shape, self.edges = plan.settled.shape, BlockEdges(plan)
+        shape, self.edges = plan.settled.shape, plan.edges
         self.activation = ACTIVATIONS[shape.activation]
-        self.gate = SplitLinear(plan, f"{name}.gate", shape.hidden, ffn, bias=bias) if shape.gated else None
-        self.up = SplitLinear(plan, f"{name}.up", shape.hidden, ffn, bias=bias)
-        self.down = RowLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
+        self.gate = ColumnParallelLinear(plan, f"{name}.gate", shape.hidden, ffn, bias=bias) if shape.gated else None
+        self.up = ColumnParallelLinear(plan, f"{name}.up", shape.hidden, ffn, bias=bias)
+        self.down = RowParallelLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network; takes and gives what a rank holds between the blocks."""
@@ -97,7 +97,7 @@ class PositionEmbedding(nn.Module):
         super().__init__()
         shape = plan.settled.shape
         self.weight = replicated(plan, normal(plan, "positions"), (shape.learned_positions, shape.hidden))
-        self.where = BlockEdges(plan).held(where).to(plan.device)
+        self.where = plan.edges.local(where).to(plan.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add each token's position."""

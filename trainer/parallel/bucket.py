@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.foundation.torch_private import all_gather_single, reduce_scatter_single
-from trainer.parallel.collectives import all_reduce
+from trainer.parallel.collectives import all_gather_single, all_reduce, reduce_scatter_single
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.placement import Box, Slice, boxes_of_run, room_on_host
 from trainer.parallel.weights import create, fill, note_of

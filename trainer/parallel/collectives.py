@@ -6,6 +6,8 @@ contiguous memory and a gather needs no copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,34 @@ import torch
 import torch.distributed as dist
 
 from trainer.foundation.autograd_hooks import pass_on, transform
-from trainer.foundation.torch_private import all_gather_single, reduce_scatter_single
-from trainer.parallel.mesh import Group
+
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Gather into one tensor; torch 2.13 deprecates the older name."""
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Reduce and scatter one tensor; torch 2.13 deprecates the older name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group of this rank; `handle` is `None` if the run does not need it."""
+
+    name: str
+    axes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    rank: int
+    handle: dist.ProcessGroup | None
+    before_message: Callable[[], None] | None = None
+    """Called before each message, if set from outside: a slow link holds the message back."""
+
+    def leave(self) -> None:
+        """Report that a message is posted."""
+        if self.before_message is not None:
+            self.before_message()
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
 
 
 def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:

@@ -9,36 +9,10 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from trainer.configuration.layout import ORDER, Layout
-from usp_prof import record
+from trainer.parallel.collectives import Group
 
-Hold = Callable[[], None]
-"""Holds back the message that is posted next (a fault)."""
-OpenLink = Callable[[tuple[str, ...]], Hold | None]
-"""Called when a group is opened, with the axes that it serves; `None` where messages leave at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One process group of this rank; `handle` is `None` while nobody asked for it."""
-
-    name: str
-    axes: tuple[str, ...]
-    ranks: tuple[int, ...]
-    rank: int
-    handle: dist.ProcessGroup | None
-    hold: Hold | None = None
-
-    def leave(self) -> None:
-        """Report that a message is posted: a slow link, where one is injected, holds it back on its way."""
-        if self.hold is not None:
-            with record.mark("fault", "slow_link"):
-                self.hold()
-
-    @property
-    def size(self) -> int:
-        """How many ranks are in it."""
-        return len(self.ranks)
-
+OpenLink = Callable[[tuple[str, ...]], Callable[[], None] | None]
+"""Called when a group is opened, with the axes that it serves; returns what to call before each of its messages."""
 
 SERVED: dict[str, tuple[str, ...]] = {
     "pp": ("pp",),
@@ -85,14 +59,14 @@ class Mesh:
                 partition = [[ranks[0], ranks[-1]] for ranks in partition]
             members = next((ranks for ranks in partition if rank in ranks), [rank])
             axes = served_axes(name, layout)
-            handle, hold = None, None
+            handle, before_message = None, None
             if name in wanted:
                 # The description is what a trace says of the group; the experts' data parallelism says that it is.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
-                hold = open_link(axes) if open_link else None
-            groups[name] = Group(name, axes, tuple(members), members.index(rank), handle, hold)
+                before_message = open_link(axes) if open_link else None
+            groups[name] = Group(name, axes, tuple(members), members.index(rank), handle, before_message)
         return cls(layout, rank, layout.coordinates(rank), groups)
 
     def open_groups(self) -> list[Group]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
 from trainer.configuration.settled import Settled
-from trainer.foundation.weight_gradients import Postponed, Product
-from trainer.parallel.context import ContextAttention
+from trainer.foundation.weight_gradients import Postponed, Product, multiply
+from trainer.instrumentation.pacing import Brake, Pace
+from trainer.parallel import weights
+from trainer.parallel.context_parallel import ContextAttention
 from trainer.parallel.mesh import Mesh
-from trainer.synthetic.pacing import Brake, Pace
+from trainer.parallel.tensor_parallel import BlockEdges
 
 
 class Stage(nn.Module):
@@ -37,6 +41,8 @@ class Plan:
     """Of the weights."""
     product: Product
     """How the layers' projections multiply; the head stays in the wider type."""
+    edges: BlockEdges
+    """What tensor-parallel ranks do at the start and at the end of a block."""
     attention: ContextAttention
     crowd: torch.Tensor | float
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
@@ -44,3 +50,20 @@ class Plan:
     """Where the stage's weight gradients wait for their W; `None` where the schedule never splits a backward."""
     pace: Pace | None
     brake: Brake | None
+
+    @property
+    def multiply(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The product of an input with a weight, whose gradient may come later (split backward)."""
+        return partial(multiply, product=self.product, postponed=self.postponed)
+
+    def split_weight(self, name: str, whole: tuple[int, ...], *, dim: int) -> nn.Parameter:
+        """Create this tensor-parallel rank's part of a weight that is drawn by its name, split along `dim`."""
+        return weights.sharded(self, weights.normal(self, name), whole, dim)
+
+    def split_bias(self, size: int) -> nn.Parameter:
+        """Create this tensor-parallel rank's part of a bias."""
+        return weights.sharded(self, weights.Constant(0), (size,), 0)
+
+    def whole_bias(self, size: int) -> nn.Parameter:
+        """Create a bias that every tensor-parallel rank has."""
+        return weights.replicated(self, weights.Constant(0), (size,))

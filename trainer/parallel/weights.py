@@ -14,13 +14,15 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
 
 from trainer.parallel.placement import Box, Placement, Sizes
-from trainer.parallel.stage import Plan
+
+if TYPE_CHECKING:
+    from trainer.parallel.stage import Plan
 
 BLOCK = 2**20
 """Numbers that one generator draws, about; 4 MB."""

@@ -12,7 +12,7 @@ from trainer.configuration.options import OptionError
 from trainer.configuration.shape import ModelShape
 from trainer.foundation.autograd_hooks import observe
 from trainer.foundation.weight_gradients import Postponed
-from trainer.synthetic.injection import Drag
+from trainer.instrumentation.injection import Drag
 from usp_prof import record
 
 
@@ -102,6 +102,11 @@ class Pace(LayerTimer):
     def work(self, x: torch.Tensor, seconds: float) -> torch.Tensor:
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
         return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
+
+    def block_of_ring(self, what: str, share: float) -> None:
+        """Wait for a share of attention, in backward twice as long."""
+        if self.attention:
+            self.wait(what, share * self.attention * (1 if what == "fwd" else 2))
 
     def product(self, what: str, share: float) -> None:
         """Wait for a chunk of a product now, a share of the layer's pass; the layer's end waits for the rest."""

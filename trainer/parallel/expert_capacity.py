@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.foundation.weight_gradients import Product
-from trainer.parallel.collectives import exchange
-from trainer.parallel.mesh import Group
+from trainer.parallel.collectives import Group, exchange
 from usp_prof.record import expert_combine, expert_dispatch
 
 EACH = Product(

@@ -9,16 +9,18 @@ at the end). On the way back a block's gradient travels with it and ends at its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
-from trainer.parallel.mesh import Group
-from trainer.parallel.passing import Neighbours, Passage
-from trainer.synthetic.pacing import Pace
+from trainer.parallel.causal_attention import expand
+from trainer.parallel.ring_transfer import Neighbours, RingTransfer
+
+if TYPE_CHECKING:
+    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,10 @@ class Tile:
 class Ring:
     """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
 
-    def __init__(self, group: Group, runs: Sequence[Sequence[range]], pace: Pace | None) -> None:
-        self.group, self.pace = group, pace
+    def __init__(self, group: Group, runs: Sequence[Sequence[range]]) -> None:
+        self.group = group
+        self.block_computed: Callable[[str, float], None] = _nothing
+        """Called with `fwd` or `dgrad` and the block's share of the work when a block is computed."""
         self.neighbours = Neighbours(group, "cp")
         self.tiles = [_tiles(runs[group.rank], source) for source in runs]
         held = sum(len(run) for run in runs[group.rank])
@@ -56,18 +60,13 @@ class Ring:
         """Return whose block is here at a step."""
         return (self.group.rank - step) % self.group.size
 
-    def stand(self, step: int, what: str, times: float) -> None:
-        """Wait as long as a paced device computes this step's tiles."""
-        if self.pace is not None and self.pace.attention:
-            self.pace.wait(what, times * self.pace.attention * self.shares[self.source(step)])
-
     def rounds(self, block: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, list[Tile]]]:
         """Yield each step with a rank's block and its tiles, this rank's first, while the next block arrives."""
         for step in range(self.group.size):
-            passage = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
+            transfer = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
             yield step, block, self.tiles[self.source(step)]
-            if passage is not None:
-                block = passage.arrived(step)
+            if transfer is not None:
+                block = transfer.arrived(step)
 
 
 def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
@@ -84,9 +83,8 @@ def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
     return tiles
 
 
-def expand(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Repeat keys or values for each head of queries."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+def _nothing(_what: str, _share: float) -> None:
+    """Do nothing: the default of `block_computed`."""
 
 
 def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -114,7 +112,7 @@ class _RingAttention(torch.autograd.Function):
                 kept = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
                 out[:, :, tile.rows] = kept + part * (part_lse - after).exp().unsqueeze(-1)
                 lse[:, :, tile.rows] = after
-            ring.stand(step, "fwd", 1)
+            ring.block_computed("fwd", ring.shares[ring.source(step)])
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.ring = ring
@@ -125,12 +123,12 @@ class _RingAttention(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         ring: Ring = ctx.ring
         dq = torch.zeros_like(q, dtype=lse.dtype)
-        travelling: Passage | None = None
+        travelling: RingTransfer | None = None
         for step, block, tiles in ring.rounds(torch.stack([k, v])):
             own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
             for tile in tiles:
                 _tile_backward(tile, block, own, (q, out, lse, grad, dq))
-            ring.stand(step, "dgrad", 2)
+            ring.block_computed("dgrad", ring.shares[ring.source(step)])
             if travelling is not None:
                 own += travelling.arrived(step)
             travelling = ring.neighbours.shift(own, step)

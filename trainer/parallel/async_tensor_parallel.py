@@ -1,8 +1,8 @@
 """Asynchronous tensor parallelism: products cut into chunks, so that messages hide behind them (`--tp-async`).
 
-With sequence parallelism a block begins with an all-gather of the sequence and ends with a reduce-scatter (`BlockEdges`
-in `tensor.py`), and the ranks compute nothing meanwhile. But a product works on the sequence row by row. So each rank
-multiplies the chunk that it has while the next one is on its way round the ring. With three ranks, on rank 0:
+With sequence parallelism a block begins with an all-gather of the sequence and ends with a reduce-scatter
+(`sequence_parallel.py`), and the ranks compute nothing meanwhile. But a product works on the sequence row by row. So
+each rank multiplies the chunk that it has while the next one is on its way round the ring. With three ranks, on rank 0:
 
     all-gather, then multiply                  multiply, then reduce-scatter
     multiply         on its way                multiply          on its way
@@ -28,9 +28,27 @@ from typing import Any
 import torch
 
 from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
-from trainer.parallel.mesh import Group
-from trainer.parallel.passing import Neighbours
-from trainer.parallel.stage import Plan
+from trainer.parallel.collectives import Group
+from trainer.parallel.ring_transfer import Neighbours
+from trainer.parallel.sequence_parallel import SequenceParallelEdges
+from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+
+
+class AsyncEdges(SequenceParallelEdges):
+    """Edges of a block whose messages hide behind the chunks of its products."""
+
+    def __init__(self, chunked: ChunkedProducts) -> None:
+        super().__init__(chunked.group)
+        self.chunked = chunked
+
+    def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
+        """Gather the sequence chunk by chunk, and multiply each chunk while the next one arrives."""
+        products = self.chunked.gather_and_multiply(x, [layer.weight for layer in layers])
+        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
+
+    def multiply_and_leave(self, x: torch.Tensor, layer: RowParallelLinear) -> torch.Tensor:
+        """Multiply chunk by chunk, while the sum of the chunk before travels."""
+        return self.chunked.multiply_and_reduce(x, layer.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +58,8 @@ class ChunkedProducts:
     group: Group
     product: Product
     postponed: Postponed | None
-    pause: Callable[[str, int], None]
-    """Waits as long as a paced device multiplies a chunk by so many weights (`fwd` or `dgrad`)."""
-
-    @classmethod
-    def of(cls, plan: Plan) -> ChunkedProducts:
-        """Take what a stage is built from."""
-        shape, group = plan.settled.shape, plan.mesh["tp"]
-        pause = partial(_pause, plan, shape.layer_parameters(shape.top_k))
-        return cls(group, plan.product, plan.postponed, pause)
+    multiplied: Callable[[str, int], None]
+    """Called with `fwd` or `dgrad` and the number of weights when a chunk is multiplied; a paced run waits here."""
 
     def gather_and_multiply(self, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Multiply the whole sequence by each weight: ``[S, B, outputs/n]`` each, of ``[S/n, B, H]`` on every rank."""
@@ -63,9 +74,9 @@ class ChunkedProducts:
         neighbours, size = Neighbours(self.group, "tp"), self.group.size
         chunk = chunk.contiguous()
         for step in range(size - 1):
-            passage = neighbours.shift(chunk, step)
+            transfer = neighbours.shift(chunk, step)
             yield (self.group.rank - step) % size, chunk  # the caller multiplies it, while the message travels
-            chunk = passage.arrived(step)
+            chunk = transfer.arrived(step)
         yield (self.group.rank + 1) % size, chunk
 
     def add_up(self, part_of: Callable[[int], torch.Tensor]) -> torch.Tensor:
@@ -77,28 +88,21 @@ class ChunkedProducts:
         neighbours, size = Neighbours(self.group, "tp"), self.group.size
         total = part_of((self.group.rank - 1) % size)
         for step in range(size - 1):
-            passage = neighbours.shift(total, step)
+            transfer = neighbours.shift(total, step)
             total = part_of((self.group.rank - 2 - step) % size)
-            total = total + passage.arrived(step)
+            total = total + transfer.arrived(step)
         return total
 
     def input_gradient(self, gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one chunk's contribution of all products to the gradient of their input."""
         parts = [self.product.input_gradient(grad, weight) for grad, weight in zip(gradients, weights, strict=True)]
-        self.pause("dgrad", sum(weight.numel() for weight in weights))
+        self.multiplied("dgrad", sum(weight.numel() for weight in weights))
         return sum(parts[1:], parts[0])
 
 
 def _in_order(chunks: dict[int, torch.Tensor]) -> torch.Tensor:
     """Put chunks together as they stand in the sequence: by rank, in whatever order they came round the ring."""
     return torch.cat([chunks[rank] for rank in sorted(chunks)])
-
-
-def _pause(plan: Plan, layer_parameters: int, what: str, weights: int) -> None:
-    """Wait for a chunk's share of a paced layer: that of this product's weights in the layer's, over the chunks."""
-    if plan.pace is not None:
-        # Each rank has 1/n of a weight, and a chunk is 1/n of its rows; a layer's time is that of all its rows here.
-        plan.pace.product(what, weights / layer_parameters)
 
 
 class _GatherAndMultiply(torch.autograd.Function):
@@ -117,7 +121,7 @@ class _GatherAndMultiply(torch.autograd.Function):
             chunks[rank] = chunk
             for product_of, weight in zip(products, weights, strict=True):
                 product_of[rank] = chunked.product.forward(chunk, weight)
-            chunked.pause("fwd", sum(weight.numel() for weight in weights))
+            chunked.multiplied("fwd", sum(weight.numel() for weight in weights))
         ctx.save_for_backward(_in_order(chunks), *weights)  # the weights' gradients take the whole sequence
         # Beside their values: the parameters themselves, which keep their `grad` (recomputation saves detached copies).
         ctx.chunked, ctx.parameters = chunked, weights
@@ -145,7 +149,7 @@ class _MultiplyAndReduce(torch.autograd.Function):
 
         def part_of(rank: int) -> torch.Tensor:
             part = chunked.product.forward(chunks[rank], weight)
-            chunked.pause("fwd", weight.numel())
+            chunked.multiplied("fwd", weight.numel())
             return part
 
         ctx.save_for_backward(x, weight)

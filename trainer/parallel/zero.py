@@ -25,9 +25,9 @@ import torch
 from torch import nn
 
 from trainer.foundation.autograd_hooks import observe
-from trainer.foundation.torch_private import all_gather_single
 from trainer.parallel.bucket import Bucket
-from trainer.parallel.data import Buckets
+from trainer.parallel.collectives import all_gather_single
+from trainer.parallel.data_parallel import Buckets
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.stage import Stage
 from trainer.parallel.weights import note_of

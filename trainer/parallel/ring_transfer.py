@@ -7,16 +7,19 @@ of them (`async_tensor.py`). What is computed between `shift` and `arrived` hide
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from trainer.parallel.mesh import Group
 from usp_prof.record import mark
+
+if TYPE_CHECKING:
+    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class RingTransfer:
     """A tensor on its way to the next rank, kept until it has left, and the one that comes for it."""
 
     leaving: torch.Tensor
@@ -40,11 +43,11 @@ class Neighbours:
         self.next = group.ranks[(group.rank + 1) % group.size]
         self.previous = group.ranks[(group.rank - 1) % group.size]
 
-    def shift(self, x: torch.Tensor, step: int) -> Passage:
+    def shift(self, x: torch.Tensor, step: int) -> RingTransfer:
         """Start passing a tensor on to the next rank, and receiving one from the rank before."""
         arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         self.group.leave()
         with mark(self.axis, "ring_send_recv", step=step):
             out = dist.P2POp(dist.isend, x, self.next, self.group.handle)
             into = dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle)
-            return Passage(x, arriving, dist.batch_isend_irecv([out, into]), self.axis)
+            return RingTransfer(x, arriving, dist.batch_isend_irecv([out, into]), self.axis)

@@ -16,116 +16,98 @@ batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.foundation.weight_gradients import multiply
-from trainer.parallel.async_tensor import ChunkedProducts
-from trainer.parallel.collectives import all_reduce, gather, reduce_scatter, sum_backward, sum_forward
-from trainer.parallel.mesh import Group
-from trainer.parallel.stage import Plan
-from trainer.parallel.weights import Constant, normal, replicated, sharded
+from trainer.parallel.collectives import Group, all_reduce, sum_backward, sum_forward
+
+if TYPE_CHECKING:
+    from trainer.parallel.stage import Plan
 
 
 class BlockEdges:
-    """Where a block begins and ends: what tensor-parallel ranks tell each other there, forward and backward.
+    """The start and the end of a block, where tensor-parallel ranks communicate, in forward and backward.
 
-                                   into a block                   out of a block
-        sequence parallelism       all-gather (reduce-scatter)    reduce-scatter (all-gather)
-        --no-sequence-parallel     nothing (all-reduce)           all-reduce (nothing)
+                                   start of a block               end of a block
+        BlockEdges                 nothing (all-reduce)           all-reduce (nothing)
+        SequenceParallelEdges      all-gather (reduce-scatter)    reduce-scatter (all-gather)
 
-    In brackets: what the gradient does at the same edge. With sequence parallelism each rank holds a slice of the
-    sequence between the blocks, so that norms and residuals cost each rank a part of the time and memory. The bytes are
-    the same: an all-reduce is a reduce-scatter and an all-gather.
+    In brackets: what the gradient does at the same edge. `sequence_parallel.py` has the second kind, and
+    `async_tensor_parallel.py` hides it behind the products.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.group = plan.mesh["tp"]
-        self.sequence_parallel = plan.settled.options.sequence_parallel
-        self.chunked = ChunkedProducts.of(plan) if plan.settled.options.tp_async else None
-        """With --tp-async: products that are cut up, so that the messages at the edges hide behind them."""
-
-    def project(self, x: torch.Tensor, layers: Sequence[SplitLinear]) -> list[torch.Tensor]:
-        """Enter a block and run its first layers, which all take the same input: ``[S, B, outputs/n]`` of each."""
-        if self.chunked is None:
-            x = self.enter(x)
-            return [layer(x) for layer in layers]
-        products = self.chunked.gather_and_multiply(x, [layer.weight for layer in layers])
-        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
+    def __init__(self, group: Group) -> None:
+        self.group = group
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a block the whole sequence: ``[S, B, H]`` from ``[S/n, B, H]``, or as it is."""
-        if self.sequence_parallel:
-            return gather(x, self.group)
+        """Return the whole sequence that a block computes on: ``[S, B, H]``."""
         return sum_backward(x, self.group)
 
     def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
-        """Add up the ranks' ``[S, B, H]``, of which each keeps its slice ``[S/n, B, H]``, or all."""
-        if self.sequence_parallel:
-            return reduce_scatter(partial_sums, self.group)
+        """Add up the ranks' ``[S, B, H]``."""
         return sum_forward(partial_sums, self.group)
 
-    def held(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the positions that this rank holds between the blocks: S/n of S, or all."""
-        if self.sequence_parallel:
-            return positions.chunk(self.group.size)[self.group.rank]
+    def local(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the positions that this rank holds between the blocks: all of them."""
         return positions
 
+    def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
+        """Enter a block and run its first layers, which all take the same input: ``[S, B, outputs/n]`` each."""
+        x = self.enter(x)
+        return [layer(x) for layer in layers]
 
-class SplitLinear(nn.Module):
-    """A linear layer split over the group by outputs: each rank computes some of them, and nothing is communicated."""
+    def multiply_and_leave(self, x: torch.Tensor, layer: RowParallelLinear) -> torch.Tensor:
+        """Multiply ``[S, B, inputs/n]`` by a block's last weight and leave the block."""
+        return self.leave(layer.multiply(x, layer.weight))
+
+
+class ColumnParallelLinear(nn.Module):
+    """A linear layer split over the group by outputs: each rank computes some of them, without communication."""
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
-        self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 0)
-        self.bias = sharded(plan, Constant(0), (outputs,), 0) if bias else None
-        self.product = plan.product
-        self.postponed = plan.postponed
+        self.weight = plan.split_weight(name, (outputs, inputs), dim=0)
+        self.bias = plan.split_bias(outputs) if bias else None
+        self.multiply = plan.multiply
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""
-        return self.add_bias(multiply(x, self.weight, self.product, self.postponed))
+        return self.add_bias(self.multiply(x, self.weight))
 
     def add_bias(self, product: torch.Tensor) -> torch.Tensor:
-        """Add this rank's part of the bias, where there is one."""
+        """Add this rank's part of the bias, if there is one."""
         return product if self.bias is None else product + self.bias
 
 
-class RowLinear(nn.Module):
+class RowParallelLinear(nn.Module):
     """A linear layer split over the group by inputs, at the end of a block: partial sums are added, then the bias."""
 
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
-        # This rank has some of the columns. The bias is whole: it is added once, behind the sum.
-        self.weight = sharded(plan, normal(plan, name), (outputs, inputs), 1)
-        self.bias = replicated(plan, Constant(0), (outputs,)) if bias else None
-        self.product = plan.product
-        self.postponed = plan.postponed
-        self.edges = BlockEdges(plan)
+        # This rank has some of the columns. The bias is whole: it is added once, after the sum.
+        self.weight = plan.split_weight(name, (outputs, inputs), dim=1)
+        self.bias = plan.whole_bias(outputs) if bias else None
+        self.multiply, self.edges = plan.multiply, plan.edges
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply ``[S, B, inputs/n]`` by this rank's part, and add up over the group: ``[S/n, B, outputs]``, or S."""
-        if self.edges.chunked is None:
-            partial_sums = multiply(x, self.weight, self.product, self.postponed)  # [S, B, outputs]
-            out = self.edges.leave(partial_sums)
-        else:
-            out = self.edges.chunked.multiply_and_reduce(x, self.weight)
+        out = self.edges.multiply_and_leave(x, self)
         return out if self.bias is None else out + self.bias
 
 
-class VocabEmbedding(nn.Module):
+class VocabParallelEmbedding(nn.Module):
     """The embedding, rows split over the group; gives what a rank holds of the sequence between the blocks."""
 
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
         self.group = plan.mesh["tp"]
-        self.edges = BlockEdges(plan)
-        self.weight = sharded(plan, normal(plan, name), (vocab, hidden), 0)  # [V/n, H]
+        self.edges = plan.edges
+        self.weight = plan.split_weight(name, (vocab, hidden), dim=0)  # [V/n, H]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[S, B]`` tokens; a row that another rank holds counts as zero before the sum."""

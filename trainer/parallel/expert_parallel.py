@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.parallel.collectives import exchange, exchange_rows
-from trainer.parallel.mesh import Group
+from trainer.parallel.collectives import Group, exchange, exchange_rows
 from usp_prof.record import expert_combine, expert_dispatch, mark
 
 

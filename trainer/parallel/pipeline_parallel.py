@@ -13,19 +13,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from trainer.configuration.settled import Settled
-from trainer.foundation.weight_gradients import Job
-from trainer.parallel.data import DataParallel
-from trainer.parallel.mesh import Group
-from trainer.parallel.stage import Stage
-from trainer.synthetic.injection import Lengths
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
+
+if TYPE_CHECKING:
+    from trainer.configuration.settled import Settled
+    from trainer.foundation.weight_gradients import Job
+    from trainer.instrumentation.injection import Lengths
+    from trainer.parallel.collectives import Group
+    from trainer.parallel.data_parallel import DataParallel
+    from trainer.parallel.stage import Stage
+
 
 # Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
 #

@@ -14,7 +14,7 @@ import torch
 
 from trainer.configuration.faults import KINDS, Fault
 from trainer.configuration.settled import Settled
-from trainer.synthetic.slow_link import SlowLink, connections, open_sockets
+from trainer.instrumentation.slow_link import SlowLink, connections, open_sockets
 from usp_prof import record
 
 Lengths = tuple[int, ...]
@@ -123,7 +123,12 @@ class Faults:
         link = SlowLink(
             connections(self._sockets - known), bytes_per_second=int(slowest * 1e6 / 8), delay_seconds=delay
         )
-        return link.hold if delay else None
+
+        def hold_back() -> None:
+            with record.mark("fault", "slow_link"):
+                link.hold()
+
+        return hold_back if delay else None
 
 
 def _lengths(seed: list[int], sequence: int, documents: int) -> Lengths:

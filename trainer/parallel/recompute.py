@@ -1,0 +1,27 @@
+"""Activation recomputation: keep the input of a function instead of what its backward needs, and run it again.
+
+A layer's forward leaves many tensors for backward: inputs of products, scores of attention, masks. Recomputation
+(Chen et al., arXiv:1604.06174) keeps the layer's input alone. When backward arrives, forward runs again and makes them.
+
+    full        every layer runs forward twice: a third more compute, the least memory
+    selective   attention alone runs again, which keeps most and costs little (Korthikanti et al., arXiv:2205.05198)
+
+In the trace, the ops of forward appear a second time within backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+
+def recompute(function: Callable[..., Any], *arguments: Any, to_the_end: bool = False) -> Any:  # noqa: ANN401 - as the function has them
+    """Return the function's result; what its backward needs is computed again in backward.
+
+    torch stops the second run once it has every tensor; `to_the_end` runs all of it, with hooks at the very end. No
+    state of random numbers is restored, because nothing in training draws any.
+    """
+    with set_checkpoint_early_stop(not to_the_end):
+        return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

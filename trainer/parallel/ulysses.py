@@ -1,0 +1,51 @@
+"""Ulysses: an all-to-all trades the split of the sequence for a split of the heads, and another one trades it back.
+
+A context-parallel rank has some tokens of all heads, but attention needs all tokens of a head. With two ranks:
+
+    before     rank 0: tokens 0..3 of heads 0..7     rank 1: tokens 4..7 of heads 0..7
+    all-to-all of queries, keys and values
+    attention  rank 0: tokens 0..7 of heads 0..3     rank 1: tokens 0..7 of heads 4..7
+    all-to-all of the result
+    after      as before
+
+Each rank sends and receives 1/n of its activations four times (Jacobs et al., DeepSpeed-Ulysses, arXiv:2309.14509).
+The heads must be divisible by the ranks. In the trace: `cp::ulysses_a2a`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.parallel.causal_attention import causal_attention, expand
+from trainer.parallel.collectives import Group, exchange
+from usp_prof.record import mark
+
+
+class UlyssesAttention:
+    """Causal attention over ``[batch, heads, local sequence, head width]``."""
+
+    def __init__(self, group: Group, gathered: torch.Tensor) -> None:
+        """`gathered` is the position of each token if the tokens of all ranks are put one after another."""
+        self.group, self.gathered = group, gathered
+        self.in_order = gathered.argsort()
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend from this rank's queries to the whole sequence before them."""
+        if k.shape[1] % self.group.size:
+            k, v = (expand(x, q.shape[1]) for x in (k, v))
+        return self._split_sequence(causal_attention(*(self._split_heads(x) for x in (q, k, v))))
+
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Send the other ranks' heads away and receive the whole sequence of this rank's heads."""
+        batch, heads, local, width = x.shape
+        with mark("cp", "ulysses_a2a"):
+            rows = exchange(x.movedim(1, 0).contiguous(), self.group)
+        parts = rows.view(self.group.size, heads // self.group.size, batch, local, width)
+        return parts.permute(2, 1, 0, 3, 4).reshape(batch, -1, self.group.size * local, width)[:, :, self.in_order]
+
+    def _split_sequence(self, x: torch.Tensor) -> torch.Tensor:
+        """Undo `_split_heads`."""
+        parts = x[:, :, self.gathered].unflatten(2, (self.group.size, -1))
+        with mark("cp", "ulysses_a2a"):
+            rows = exchange(parts.permute(2, 1, 0, 3, 4).flatten(0, 1).contiguous(), self.group)
+        return rows.movedim(0, 1)
