@@ -12,6 +12,11 @@ from usp_prof.planner.launch import refusal
 from usp_prof.planner.search import Question, configurations, grid, search, search_both
 
 
+def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:
+    plans = search(Question(LLAMA_8B, MACHINE, devices=8, batch=8, pinned={"tp": 8, "zero": 1, "pp": 1, "cp": 1}))
+    assert {plan.configuration.zero for plan in plans.best} == {1}
+
+
 def test_all_are_legal_different_and_use_what_there_is() -> None:
     question = Question(EXPERTS, MACHINE, devices=8, batch=32)
     found = list(configurations(question))

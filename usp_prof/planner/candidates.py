@@ -89,6 +89,8 @@ def legal(question: Question) -> Columns:
         offload=alike(pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
     )  # fmt: skip
     keep = _worth_trying(columns, hybrid == 1, schedule == first_schedule, chunks == first_chunks)
+    if "zero" not in pinned:  # where nothing is sharded, all stages are the same
+        keep &= (zero == 0) | (dp * cp > 1)
     keep &= ~breaks_rule(question.model, columns)
     for name in ("dp", "tp", "cp", "pp", "micro_batches"):
         if name in pinned:
@@ -177,7 +179,6 @@ def _worth_trying(
     # Fewer micro-batches than ranks leave ranks idle throughout, and PyTorch refuses them.
     keep &= (c.pp == 1) | (c.micro_batches >= c.pp)
     keep &= c.sequence_parallel | (c.tp > 1)
-    keep &= (c.zero == 0) | (c.dp * c.cp > 1)
     # Hybrid sharding is ZeRO-3's, over more than one node and less than all ranks, with no experts to place.
     keep &= ~hybrid | (
         (c.zero == 3)
