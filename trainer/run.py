@@ -142,6 +142,8 @@ def introduce(settled: Settled) -> None:
     print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
     if fields := unread(model):
         print(f"note: the trainer does not follow these fields of {model}: {', '.join(fields)}")
+    if settled.options.tp_async and settled.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
+        print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
     if 0 < settled.options.capacity < 1:
         print(
             f"note: --capacity {settled.options.capacity:g} drops {1 - settled.options.capacity:.0%} of tokens or more"

@@ -27,6 +27,16 @@ def test_every_lesson_of_the_folder_is_listed() -> None:
     assert {file.stem for file in FOLDER.glob("*.toml")} == set(LESSONS)
 
 
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_code_of_a_lesson_is_where_its_page_says(name: str) -> None:
+    root = Path(__file__).parents[2]
+    for entry in lesson(name).code:
+        path, names = entry.split(": ")
+        text = (root / path).read_text()
+        for symbol in names.split(", "):
+            assert re.search(rf"^(class|def) {symbol}\b", text, re.MULTILINE), f"{symbol} is not in {path}"
+
+
 def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
     with pytest.raises(UspProfError) as refused:
         lesson("pipelin")

@@ -87,6 +87,17 @@ def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: 
         assert any(left < at < arrived for at, where in begun["aten::mm"] if where == thread)
 
 
+@pytest.mark.parametrize("zero", [1, 3])
+def test_sums_over_replicas_travel_during_backward(tmp_path: Path, zero: int) -> None:
+    layout = f"--dp 4 --dp-replicate 2 --zero {zero} --layers 4"
+    train(4, f"{layout} --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
+    events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
+    (end,) = (event["ts"] + event["dur"] for event in events if event["name"] == "train::backward")
+    posted = [event["ts"] for event in events if event["name"].startswith("dp::replica_all_reduce")]
+    assert len(posted) >= 4
+    assert sum(at > end for at in posted) == 1, "only that of the last bucket"
+
+
 def test_one_process_as_typed(tmp_path: Path) -> None:
     lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4

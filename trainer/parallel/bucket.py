@@ -82,6 +82,8 @@ class Bucket:
         """Weights whose gradient the last backward has yet to bring."""
         self.work: dist.Work | None = None
         """The sum that is on its way; `None` before it starts, and once it was waited for."""
+        self.replica_work: dist.Work | None = None
+        """The sum over replicas that is on its way."""
         self.launched = False
         """Whether the sum of this update was started."""
 
@@ -159,19 +161,27 @@ class Bucket:
                 self.work = dist.all_reduce(self.grad, group=self.group.handle, async_op=True)
 
     def sum_up(self) -> None:
-        """Wait for the sum."""
-        if self.work is not None:
-            self.work.wait()
-            self.work = None
+        """Wait for the sum within the replica, and start the sum over replicas, which also hides behind backward."""
+        if self.work is None:
+            return
+        self.work.wait()
+        self.work = None
+        if self.replicas is not None and self.replicas.size > 1:
+            gradient = self.grad if self.reduced is None else self.reduced
+            self.replicas.leave()
+            with mark("dp", "replica_all_reduce", bytes=gradient.nbytes):
+                self.replica_work = dist.all_reduce(gradient, group=self.replicas.handle, async_op=True)
 
     def finish(self) -> None:
-        """Complete the sum; add what replicas have."""
+        """Complete both sums."""
         self.sum_up()
         gradient = self.grad if self.reduced is None else self.reduced
-        if self.replicas is not None:
+        if self.replica_work is not None:
+            self.replica_work.wait()
+        elif self.replicas is not None:  # no other rank of this replica has these weights
             all_reduce(gradient, self.replicas)
         self.part.gradient = gradient
-        self.reduced, self.launched = None, False
+        self.reduced, self.replica_work, self.launched = None, None, False
 
     def publish(self) -> dist.Work | None:
         """Drop gradients, and start gathering the parts that other ranks have updated."""

@@ -53,14 +53,19 @@ class Buckets:
         """`buckets` are by model chunk, in the order in which they start; without `overlap`, after backward."""
         self.buckets, self.tp, self.overlap = buckets, mesh["tp"], overlap
         self.armed: set[int] = set()
+        self.summing: Bucket | None = None
+        """The bucket whose sum was started last."""
         for chunk, of_chunk in buckets.items():
             for bucket in of_chunk:
                 for parameter in bucket.places:
                     parameter.register_post_accumulate_grad_hook(partial(self._arrived, chunk, bucket))
 
     def launch(self, bucket: Bucket) -> None:
-        """Start a bucket's sum."""
+        """Start a bucket's sum; with replicas, the bucket before starts its second sum, over these."""
+        if self.summing is not None and self.summing.replicas is not None:
+            self.summing.sum_up()
         bucket.launch()
+        self.summing = bucket
 
     def __iter__(self) -> Iterator[Bucket]:
         return (bucket for buckets in self.buckets.values() for bucket in buckets)
@@ -100,7 +105,10 @@ class Buckets:
             if not bucket.launched:
                 self.launch(bucket)
         for bucket in self:
+            bucket.sum_up()
+        for bucket in self:
             bucket.finish()
+        self.summing = None
         # Weights that see a slice of the sequence (norms) on each tensor-parallel rank: one message for all of them.
         partial_sums = [bucket.part.gradient for bucket in self if bucket.is_partial]
         all_reduce_together([sums for sums in partial_sums if sums is not None], self.tp)

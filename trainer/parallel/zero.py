@@ -130,8 +130,6 @@ class Sharded(Buckets):
         on_host: bool = False,
     ) -> None:
         self.free_after_forward, self.prefetch = free_after_forward, prefetch
-        self.summing: Bucket | None = None
-        """The unit whose gradients were sent last: until its sum is waited for, its whole gradient is in memory."""
         units: dict[int, list[Unit]] = {}
         for number, chunk in chunks.items():
             layers = [make_units(chunk, f"layers.{name}.", mesh, device, on_host=on_host) for name in chunk.layers]
@@ -195,11 +193,6 @@ class Sharded(Buckets):
             self.summing.sum_up()
         bucket.launch()
         self.summing = bucket
-
-    def finish(self) -> None:
-        """Complete every unit's sum."""
-        super().finish()
-        self.summing = None
 
     def publish(self) -> None:
         """Drop gradients and old weights; each layer is gathered from the updated shards when it is needed."""

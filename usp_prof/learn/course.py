@@ -95,6 +95,7 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         MADE,
         f"{lesson.part}. Playbook section: *{lesson.playbook}*.",
         lesson.what.strip(),
+        f"The code of this technique:\n\n{code(lesson)}",
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
         f"This runs:\n\n```text\n{commands(lesson)}\n```",
@@ -109,6 +110,12 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         f"<details>\n<summary>Answer</summary>\n\n{lesson.answer.strip()}\n\n</details>",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def code(lesson: Lesson) -> str:
+    """List the files that implement a lesson's technique, with the names to look for."""
+    entries = [entry.split(": ") for entry in lesson.code]
+    return "\n".join(f"- `{path}`: {', '.join(f'`{name}`' for name in names.split(', '))}" for path, names in entries)
 
 
 def commands(lesson: Lesson) -> str:

@@ -113,6 +113,8 @@ class Lesson:
     processes: int
     options: str
     what: str
+    code: tuple[str, ...]
+    """Files that implement it, each with its classes and functions: `path: name, name`."""
     look: str
     question: str
     answer: str
@@ -141,6 +143,7 @@ def lesson(name: str) -> Lesson:
     lists = {"runs": LessonRun, "figures": Figure, "shows": Shown}
     for key, kind in lists.items():
         data[key] = tuple(kind(**entry) for entry in data[key])
+    data["code"] = tuple(data["code"])
     return Lesson(name=name, **data)
 
 

@@ -14,7 +14,7 @@ Times a step of m micro-batches; the ends are the embedding, the last norm and t
     FSDP2 in a pipeline, ZeRO-2       1                     1                1
                          ZeRO-3     m + 1            1, torchtitan m + 1     1
 
-Ours: `trainer/parallel/sharding.py` gathers the ends once, and adds gradients up before it sums them. Megatron-FSDP
+Ours: `trainer/parallel/zero.py` gathers the ends once, and adds gradients up before it sums them. Megatron-FSDP
 (megatron-core 0.16): the ends are no unit, and so never freed; gradients are reduced in every backward. FSDP2 (PyTorch
 2.13): each backward ends with its weights freed and its gradients reduced; its root, which holds what is no unit of its
 own, is kept from forward to backward. torchtitan 0.3 makes embedding and head units. PyTorch's pipelines keep whole
