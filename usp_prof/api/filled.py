@@ -81,7 +81,7 @@ class Filled:
         return draw(MemoryParts(labels, columns, self.room_bytes), THEMES[theme])
 
     def explain(self) -> str:
-        """Say how full the fullest rank is, of what, and whether that fits."""
+        """Return a sentence on the fullest rank: its peak, its largest part, and whether it fits."""
         rank = max(range(len(self.footprints)), key=lambda rank: self.footprints[rank].total_bytes)
         need = self.footprints[rank]
         part, size = max(need.parts().items(), key=lambda part_and_size: part_and_size[1])
@@ -113,7 +113,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
             hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
         )
     configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
-    # A device that nobody knows, such as a CPU, has the formulas alone.
+    # An unknown device, such as a CPU, is predicted by the formulas alone.
     profile = profile_named("usp-prof") if find(manifest.device) is not None else NEUTRAL
     return _filled(model, configuration, profile, _measured(tables), device)
 
@@ -156,7 +156,7 @@ def _filled(
 
 
 def _measured(tables: TableSet) -> dict[int, int]:
-    """Give the highest measured peak of the ranks of each pipeline rank, from the traces or their snapshots."""
+    """Return the highest measured peak per pipeline rank, from the traces or their snapshots."""
     manifest = tables.manifest
     peak_bytes: dict[int, int] = {}
     for peak in measured_memory.compute(tables).peaks:

@@ -1,6 +1,6 @@
 """Calibration: what a recorded run teaches the planner, part by part, and how far it then is from the run itself.
 
-Each part of the recorded step is held against the prediction of the same configuration:
+Each part of the recorded step is compared with the prediction of the same configuration:
 
     compute          all device work is scaled to what the mean rank computed
     links of dp      the rate that its calls reached once all members were there; the size of its buckets

@@ -1,6 +1,6 @@
 """Candidates: the legal configurations of a model on so many devices, as columns, and those that recompute in part.
 
-What is the same as another row, and what is not modelled, is left out.
+Rows that equal another row or are not modeled are omitted.
 
 Full recomputation is searched first, with every layer and one layer at a time. Where it fits and keeping everything
 does not, the least number of layers of a stage that fits is found by halving: less is faster. Where it does not fit,
@@ -42,7 +42,7 @@ PIPELINES = (
     (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4), (Schedule.ZB_H1, 1),
     (Schedule.ZBV, 2), (Schedule.DUALPIPE_V, 2),
 )  # fmt: skip
-"""The schedules tried where there is a pipeline, with their stages on a rank."""
+"""Schedules tried for pipelines, with their stages per rank."""
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 PINNABLE = (
     "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "schedule", "recompute",
@@ -55,14 +55,14 @@ MOST_TRIED = 4
 
 
 def legal(question: Question) -> Columns:
-    """List the legal configurations as columns; those that differ only in recomputation are neighbours."""
+    """List the legal configurations as columns; those that differ only in recomputation are adjacent."""
     pinned = question.pinned
     for name, kind in (("recompute", Recompute), ("offload", Offload)):
         if name in pinned and pinned[name] not in list(kind):
             raise unknown_name(name, str(pinned[name]), list(kind))
     pipelines = _pipelines(pinned)
     degrees, variants = _degrees(question), _variants(question, pipelines)
-    # Every row of degrees with every variant: the variants of one row of degrees are neighbours.
+    # Every row of degrees with every variant: the variants of one row of degrees are adjacent.
     dp, tp, cp, pp, size = np.repeat(degrees, len(variants), axis=0).T
     ep, zero, hybrid, schedule, chunks, parallel, recompute = np.tile(variants, (len(degrees), 1)).T
     first_schedule, first_chunks = SCHEDULES.index(pipelines[0][0]), pipelines[0][1]
@@ -89,7 +89,7 @@ def legal(question: Question) -> Columns:
         offload=alike(pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
     )  # fmt: skip
     keep = _worth_trying(columns, hybrid == 1, schedule == first_schedule, chunks == first_chunks)
-    if "zero" not in pinned:  # where nothing is sharded, all stages are the same
+    if "zero" not in pinned:  # without shards, all stages are the same
         keep &= (zero == 0) | (dp * cp > 1)
     keep &= ~breaks_rule(question.model, columns)
     for name in ("dp", "tp", "cp", "pp", "micro_batches"):
@@ -131,7 +131,7 @@ def _around(values: NDArray[np.int64], wanted: int) -> str:
 
 
 def _degrees(question: Question) -> NDArray[np.int64]:
-    """List what the devices are divided into: a row each of dp, tp, cp, pp and the sequences of a micro-batch."""
+    """List the divisions of the devices: rows of dp, tp, cp, pp and the sequences of a micro-batch."""
     devices = question.devices
     sizes = _pinned(question.pinned, "micro_batch", MICRO_BATCHES)
     rows = [
@@ -174,7 +174,7 @@ def _variants(question: Question, pipelines: Sequence[tuple[Schedule, int]]) -> 
 def _worth_trying(
     c: Columns, hybrid: NDArray[np.bool_], first_schedule: NDArray[np.bool_], first_chunks: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Leave out what is the same as another row, and what is not modelled."""
+    """Mark rows that differ from all others and are modeled."""
     keep = (c.pp > 1) | (first_schedule & first_chunks)
     # Fewer micro-batches than ranks leave ranks idle throughout, and PyTorch refuses them.
     keep &= (c.pp == 1) | (c.micro_batches >= c.pp)

@@ -45,12 +45,12 @@ class RunnerUp:
     plan: Prediction
     longer_fraction: float
     turned_by: str
-    """The part of the step that turns the order soonest; empty where none does within `MOST_FACTOR`."""
+    """The part of the step that turns the order soonest; empty if none does within `MOST_FACTOR`."""
     turned_at: float
     """The factor on that part from which on this plan is faster."""
 
     def within(self, first: Prediction) -> bool:
-        """Return whether the two cannot be told apart: the first's 80% interval holds this step."""
+        """Return whether the two cannot be distinguished: the first's 80% interval holds this step."""
         return self.plan.step_ns <= first.step_high_ns
 
 

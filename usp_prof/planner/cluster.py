@@ -1,12 +1,12 @@
-"""Cluster: what the planner knows of the machine (peaks, memory, links), and how long a collective takes on it.
+"""Cluster: peaks, memory and links of the machine, and the time of collectives on it.
 
-Ranks of a node are dealt to the axes from the inside out: tp, cp, dp (with its shards and experts), pp. A group inside
-a node has the device's link. One over several nodes enters each node through the cards of all its members there, and
-its ring takes as many steps as it has members, each as slow as the slowest hop:
+Ranks are assigned to the axes from the inside out: tp, cp, dp (with its shards and experts), pp. A group inside a node
+uses the device's link. A group over several nodes uses the network cards of all its members in each node. Its ring
+takes as many steps as it has members, and one step per node crosses the network:
 
     all-gather, reduce-scatter   size (n-1)/n / rate + n x latency
-    all-reduce                   2 x size (n-1)/n / rate + n x 0.7 latency   (trees spare some of the steps)
-    dispatch to experts          each node that holds a token's experts is sent it once; inside, each expert
+    all-reduce                   2 x size (n-1)/n / rate + n x 0.7 latency   (trees save some of the steps)
+    dispatch to experts          each token is sent once to each node with its experts, then to each expert
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEVICES_PER_NODE = 8
 EFFICIENCY = 0.75
-"""Of the dense peak that a large matrix product reaches alone, where nobody measured it."""
+"""Share of the dense peak that a large matrix product reaches, if it was not measured."""
 REACHED = {
     ("A100 SXM 80GB", "bf16"): 271.2, ("A100 SXM 40GB", "bf16"): 271.2, ("A100 PCIe 80GB", "bf16"): 252.9,
     ("H100 SXM", "bf16"): 794.5, ("H100 SXM", "fp8"): 1402.6, ("H200 SXM", "bf16"): 794.5, ("H200 SXM", "fp8"): 1453.4,
@@ -49,8 +49,9 @@ BLACKWELL_CORE, BLACKWELL_MEMORY = 0.43, 0.8
 (backward) of the peak by all FLOP of 4,096 tokens, thus 0.43 by a long causal mask's; memory reaches 66.6% of 8 TB/s,
 0.8 of what `rest_scale` assumes."""
 BLACKWELL_SUSTAINED = 0.85
+"""Share of the best product that training sustains on Blackwell: fitted to DGXC, Megatron-Bridge and MLPerf rows."""
 CORE_SHARE = 0.43
-"""Of the best product's rate that attention's kernels reach elsewhere, by the FLOP of a causal mask: fitted."""
+"""Share of the best product's rate that attention reaches on other devices, by causal FLOPs: fitted."""
 DRIVER_MIB = {
     "V100 SXM2": 32_768, "A100 SXM 80GB": 81_920, "A100 PCIe 80GB": 81_920, "A100 SXM 40GB": 40_960,
     "A100 PCIe 40GB": 40_960, "A800 SXM 80GB": 81_920, "H100 SXM": 81_559, "H100 PCIe": 81_559, "H800 SXM": 81_559,
@@ -60,7 +61,7 @@ DRIVER_MIB = {
 }  # fmt: skip
 """Memory that the driver reports (`nvidia-smi`, `rocm-smi`), in MiB; data sheets round it to GB."""
 NARROW = ("fp8", "fp4")
-"""Types of products beside which attention's core and the head keep 16 bits."""
+"""Types of products with which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
 """Of a link's rate that a ring of eight reaches: 336 of 450 GB/s on H100, 205 of 300 on A100, 617 of 900 on B200."""
 NETWORK_RATE = 50e9
@@ -83,8 +84,8 @@ HOST_OF_DEVICE = {"GH200 144GB": (450e9, 500e9), "GH200 96GB": (450e9, 500e9), "
                   "GB300": (225e9, 250e9)}  # fmt: skip
 """Devices that share a package with their host: NVLink-C2C and LPDDR5X, of which GB200 has one for two."""
 HOST_SHARE = 0.45
-"""Of the host memory's rate that Adam reaches on a CPU: 4.5 billion weights of 28 bytes a second on a DGX-2 (1 billion
-in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets read 256 GB/s."""
+"""Share of the host memory's rate that Adam on a CPU reaches: 4.5 billion weights of 28 bytes per second on a DGX-2
+(1 billion in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets read 256 GB/s."""
 NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
 """What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
 the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
@@ -97,7 +98,7 @@ PRODUCT_BYTES = {"fp32": 4.0, "fp8": 1.0, "fp4": 0.5625}
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Devices and what joins them; rates per second and device, one direction."""
+    """Devices and their links; rates per second and device, one direction."""
 
     device: str
     peak_flops: float
@@ -122,7 +123,7 @@ class Cluster:
     basis: str = "assumed"
 
     def __post_init__(self) -> None:
-        """Refuse a network on which no step is a number."""
+        """Raise if the network is too slow for a finite step."""
         if self.network_rate < 1e9 * LEAST_NETWORK:
             raise UsageError(
                 f"network is at least {LEAST_NETWORK:g} GB/s, not {self.network_rate / 1e9:g}",
@@ -205,7 +206,7 @@ def all_reduce(c: Cases, axis: str, size: Column) -> Column:
 
 
 def dispatch(c: Cases, size: Column) -> Column:
-    """Return the seconds of sending each token of `size` bytes a rank to its experts.
+    """Return the seconds of sending tokens, `size` bytes per rank, to their experts.
 
     Inside a node each chosen expert gets its copy; a node that holds several of a token's experts is sent one, by the
     sender's own card.
@@ -221,7 +222,7 @@ def dispatch(c: Cases, size: Column) -> Column:
 
 
 def send(c: Cases, axis: str, size: Column) -> Column:
-    """Return the seconds of one message to the neighbour on an axis."""
+    """Return the seconds of one message to the next rank of an axis."""
     members = members_of(c, axis)
     outside = apart(c, axis) * members > c.machine.node
     rate = np.where(outside, c.machine.network_rate * c.profile.network_share, c.machine.link_rate)
@@ -246,7 +247,7 @@ def link(c: Cases, axis: str) -> tuple[Column, Column, Column]:
 
 
 def apart(c: Cases, axis: str) -> Column:
-    """Count the ranks between neighbours on an axis: those of all axes further in."""
+    """Count the ranks between two adjacent ranks of an axis: the product of all inner axes."""
     if axis == "tp":
         return np.asarray(1)
     if axis == "cp":

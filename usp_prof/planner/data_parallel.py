@@ -1,12 +1,12 @@
-"""Data parallelism: when each of its messages may start, what of them compute hides, and what is left to see.
+"""Data parallelism: start of each message, the part that compute hides, and the exposed part.
 
     in buckets       (ZeRO-0, -1, Megatron's -2) a bucket of gradients starts once backward has made it, and travels
-                     beside what is left of backward; buckets go one after another. The gather of new weights follows
+                     during the rest of backward; buckets go one after another. The gather of new weights follows
                      the optimizer, where no compute hides it. Gradients of an earlier micro-batch, where they are
-                     summed too, go on beside the forward of the next
+                     also summed, continue during the forward of the next
     layer by layer   (ZeRO-3, FSDP2's and our ZeRO-2) a layer's weights travel while another layer computes; its
-                     gradients do while the layer before it has its backward. Nothing computes beside the gathers that
-                     a forward begins with, nor beside the last sums of a step
+                     gradients do while the layer before it has its backward. Nothing hides the gathers at the
+                     start of a forward, nor the last sums of a step
 
 How often a step sends each of them is in `messages.py`. ZeRO-3 sends more in all, and may yet show less. Ranks of gloo
 compute on their host, which cannot run ahead: backward waits for its first layer, too. A reduce-scatter of gloo is an
@@ -106,14 +106,14 @@ def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: 
     sums = last_sums + np.maximum(messages.times_a_step(c).sums - 1, 0) * earlier_sums
 
     gathered = buckets * gather(c, on_ring * c.width / buckets)
-    # Beside the next step's first forward, the first bucket is waited for.
+    # During the next step's first forward, only the first bucket is waited for.
     hidden = np.where(p.gathers_beside, overlap * forward * (1 - 1 / buckets), 0.0)
     gathered = np.maximum(gathered - hidden, gathered / buckets)
     return sums + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
 
 
 def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_backward: Column) -> Column:
-    """Layer by layer: give what shows of the gathers that forward begins with, and of the sums that backward ends with.
+    """Return the exposed time of the gathers at the start of forward and of the sums at the end of backward.
 
     `ends` are the weights of embedding and head, `layer_backward` is one layer's. FSDP2 waits for both of them in every
     micro-batch, unless a pipeline keeps them.
@@ -146,7 +146,7 @@ def _sum(c: Cases, shared: Column, routed: Column) -> Column:
 
 
 def _copies(c: Cases) -> Column:
-    """Count the copies of an expert's shard: fewer than replicas where the ranks of ep lie in several of them."""
+    """Count the copies of an expert's shard: fewer than replicas if the ranks of ep are in several of them."""
     return np.asarray(c.replicas * np.minimum(c.shards * c.tp / (c.ep * c.expert_tp), 1))
 
 

@@ -6,7 +6,7 @@ what is left depends on how long F, I and W take:
 
     left of filling = (F + I - W) / (F + I + W)     ZB-H1 (Qi et al. 2023); 1/3 where all are equally long
 
-That serves a search of a million. What is shown is simulated instead (`simulated`): the schedule's own order of
+That serves a search of a million. Shown plans are simulated instead (`simulated`): the schedule's own order of
 actions, each stage with the F, I and W of its own layers and of the head.
 """
 

@@ -98,7 +98,7 @@ TORCHTITAN_CONFIGS = {
     "Llama-3-70B": ("llama3", "llama3_70b", Recompute.FULL),
     "Llama-3-405B": ("llama3", "llama3_405b", Recompute.FULL),
 }
-"""Module, configuration and its recomputation of its own models; what it recomputes is no option."""
+"""Module, configuration and recomputation of its own models; recomputation is not an option."""
 
 
 def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
@@ -178,7 +178,7 @@ MEGATRON_PRECISION = {
     "fp32": "",
 }  # fmt: skip
 MEGATRON_TRIAL = "--mock-data --tokenizer-type NullTokenizer --train-iters 20 --lr 1e-4"
-"""Twenty steps of made-up data: enough to see whether a plan holds."""
+"""Twenty steps of synthetic data: enough to test a plan."""
 MEGATRON_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 PLAIN_FORMS = ("full", "dense", "mixture")
 """Forms of a layer's blocks that its options describe."""
@@ -197,7 +197,7 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
         words.append("--sequence-parallel")
     words.append(MEGATRON_SHARDING[c.zero])
     if c.offload is Offload.OPTIMIZER:
-        # It asks for the distributed optimizer, which shards nothing where there is one rank of dp.
+        # It asks for the distributed optimizer, which shards nothing with one rank of dp.
         words += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
     if c.chunks > 1:
         words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")

@@ -1,6 +1,6 @@
-"""Messages of data parallelism: how often a step sends the weights and gradients of a layer, and how many bytes.
+"""Messages of data parallelism: number and bytes of the messages of weights and gradients.
 
-Times a step of m micro-batches; the ends are the embedding, the last norm and the head:
+Number per step of m micro-batches; the ends are the embedding, the last norm and the head:
 
     stage    trainer          weights of a layer   weights of the ends   gradients
     ZeRO-0   all                      -                     -                1       all-reduced, in buckets
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How often a step sends each message; one entry a case."""
+    """Number of each message per step; one entry per case."""
 
     forward_gathers: Column
     """Of a layer's weights, before its forward; under ZeRO-1 and in buckets, after the optimizer."""

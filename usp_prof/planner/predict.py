@@ -1,4 +1,4 @@
-"""Prediction: what a configuration that was never run needs and gives, with the interval that holds 80% of runs."""
+"""Prediction: step time and memory of a configuration, with the interval that holds 80% of measured runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a configuration would need and give. The parts are the busiest rank's and add up to the step.
+    """Predicted step and memory of a configuration. The parts are those of the busiest rank and add up to the step.
 
     `bubble_ns` is all of its waiting in the pipeline, for messages too; `exposed_ns` is by axis; `fixed_ns` is what a
     step takes whatever its size. Between the `low` and the `high` figures lie 80% of the runs that were measured.
@@ -52,11 +52,11 @@ class Prediction:
     memory_high_bytes: float
     fit_probability: float
     stall_fraction: float = 0.0
-    """How many of such runs stall on their pipeline's sends, where it was measured."""
+    """Chance that such a run stalls on its pipeline's sends; 0 outside the measured sweep."""
     stall_ns: float = 0.0
-    """What a step takes longer then; it is in `step_ns` where more runs stall than not."""
+    """Time that a stall adds; included in `step_ns` if the chance is above one half."""
     host_bytes: float = 0.0
-    """What an offloaded optimizer takes of the host's memory, for one device."""
+    """Host memory of an offloaded optimizer, per device."""
 
     @property
     def fits(self) -> bool:
@@ -87,7 +87,7 @@ def predict(
     *,
     profile: Profile = DEFAULT_PROFILE,
 ) -> Prediction:
-    """Predict a configuration that breaks no rule."""
+    """Predict one configuration that breaks no rule."""
     return predict_all(model, [configuration], cluster, convention, profile=profile)[0]
 
 
@@ -116,7 +116,7 @@ def time_spread_of(c: Cases) -> Column:
 def records(
     c: Cases, configurations: Sequence[Configuration], models: Sequence[ModelEntry], convention: str
 ) -> list[Prediction]:
-    """Predict cases, and give each as a record."""
+    """Predict cases and return one record per case."""
     stages = stages_of(c)
     times = step(c, stages, simulates=True)
     need = memory.fullest(memory.of_stages(c, stages))

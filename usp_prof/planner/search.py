@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 EQUAL = 1.005
 """Steps whose ratio is smaller count as equally long."""
 SHOWN = 1000
-"""So many of the fastest become records, beside the fastest of each set of degrees and the Pareto front."""
+"""Number of fastest plans that become records, in addition to the fastest per set of degrees and the Pareto front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def question_of(
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What was found: the plans that fit, fastest first; how many were tried and fit; the leanest where none fits."""
+    """What was found: the plans that fit, fastest first; how many were tried and fit; the leanest if none fits."""
 
     question: Question
     best: tuple[Prediction, ...]
@@ -115,7 +115,7 @@ class Plans:
 def search(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
     """Try every legal configuration; `progress` hears how many of those that fit have been predicted.
 
-    The optimizer is offloaded where that is pinned, and where nothing fits without.
+    The optimizer is offloaded if that is pinned, or if nothing fits otherwise.
     """
     columns = legal(question)
     tried = len(columns.dp)
@@ -161,7 +161,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
 
 
 def search_both(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
-    """Search all that is legal, and beside it what the question's trainer can run: who shows both needs both.
+    """Search all legal configurations, and also those that the question's trainer can run.
 
     The fastest of all may leave little among them that the trainer can run, and not the fastest of it.
     """
@@ -196,7 +196,7 @@ def _with_offload(question: Question, tried: int, leanest: float, progress: Call
 def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark what recomputes although the same configuration fits with less of it: it is never faster.
 
-    Rows that differ only in recomputation are neighbours, the least of it first (see `legal`).
+    Rows that differ only in recomputation are adjacent, the least of it first (see `legal`).
     """
     alike = np.ones(len(fits), bool)
     alike[0] = False
@@ -224,7 +224,7 @@ def _shown(
 
 
 def _rank(plan: Prediction) -> tuple[int, int, int, float, str]:
-    """Order by the speed to be expected; within half a percent, which nothing tells apart, the simpler, then leaner."""
+    """Order by the speed to be expected; within half a percent, the simpler one, then the one with less memory."""
     c = plan.configuration
     axes = sum(degree > 1 for degree in c.degrees().values())
     return round(log(plan.expected_step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)

@@ -1,4 +1,4 @@
-"""Pipeline stalls: what sends between nodes cost beyond their bytes, and how likely a run stalls on them.
+"""Pipeline stalls: time of sends between nodes beyond their bytes, and the chance that a run stalls on them.
 
 Measured in one sweep: the Ultra-Scale Playbook's, nanotron on 8 to 128 H100 with EFA. Its 710 pipelines over several
 nodes show two effects, whose cause is not documented. Profiles of other trainers have neither.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from usp_prof.planner.stages import Stages
 
 TENSOR_POWER = 1.5
-"""Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms a layer."""
+"""Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms per layer."""
 MANY_MICRO_BATCHES = 16
 """With so many micro-batches or more, 61 of 74 ZeRO-0 runs stalled; with fewer 2 of 18."""
 SWEEP_PEAK, SWEEP_MEMORY_RATE, SWEEP_NODE, SWEEP_DEVICES = 989e12, 3.35e12, 8, 512
@@ -100,12 +100,12 @@ def reduces_whole_gradients(c: Cases) -> Column:
 
 
 def links(c: Cases) -> Column:
-    """Count the pairs of neighbouring ranks in all pipelines."""
+    """Count the pairs of adjacent ranks in all pipelines."""
     return np.asarray(c.dp * c.cp * c.tp * (c.pp - 1))
 
 
 def running(step: Column, stall: Column, chance: Column) -> Column:
-    """Return the step without a stall; `step` holds the stall where that is more likely than not."""
+    """Return the step without a stall; `step` includes the stall if its chance is above `LIKELY`."""
     return step - np.where(np.asarray(chance) > LIKELY, stall, 0.0)
 
 

@@ -35,7 +35,7 @@ IS_GPIPE = np.array([schedule is Schedule.GPIPE for schedule in SCHEDULES])
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds of the busiest rank, one entry a case; the parts add up to `seconds`."""
+    """Seconds of the busiest rank, one entry per case; the parts add up to `seconds`."""
 
     seconds: NDArray[np.float64]
     compute: NDArray[np.float64]
@@ -45,25 +45,25 @@ class Step:
     fixed: NDArray[np.float64]
     stall_chance: NDArray[np.float64]
     stall: NDArray[np.float64]
-    """What a step takes longer where it stalls; it is in `seconds` where that is more likely than not."""
+    """Time that a stall adds; included in `seconds` if its chance is above `stalls.LIKELY`."""
 
     @property
     def running(self) -> NDArray[np.float64]:
-        """The step where nothing stalls."""
+        """The step without a stall."""
         return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """The step of the speed to be expected, of runs that stall and of those that do not."""
+        """The step at the mean speed of runs with and without a stall."""
         return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
 
 
 def step(
     c: Cases, stages: Stages | None = None, stall_chance: Column | None = None, *, simulates: bool = False
 ) -> Step:
-    """Predict the step of each case; `stages` and `stall_chance` where they are known, such as in a fit.
+    """Predict the step of each case; `stages` and `stall_chance` may be passed in, such as during a fit.
 
-    `simulates` runs the schedules that split backward, where `filling.py` has no exact form.
+    `simulates` runs schedules that split backward, for which `filling.py` has no exact form.
     """
     stages = stages or stages_of(c)
     stall_chance = stalls.chance(c, stages) if stall_chance is None else stall_chance

@@ -1,7 +1,7 @@
-"""Tables of configurations: rows of a CSV file become predictions, one row each, with what was wrong in `error`.
+"""Tables of configurations: one prediction per row of a CSV file, with the reason for a refusal in `error`.
 
 A row says the model, the cluster and the configuration by column; `COLUMNS` documents them, and `ALIASES` are other
-usual names. What a row leaves out takes its default; what is impossible is refused in the row's own `error`.
+usual names. What a row leaves out takes its default; impossible rows are refused in their `error`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ COLUMNS = {
     "recompute_group": "layers that share one kept input (default 1)",
     "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
     "recompute_num_layers": "Megatron's, with `recompute_method`",
-    "offload": "optimizer: it lies in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
+    "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
     "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
     "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
 }  # fmt: skip
@@ -187,7 +187,7 @@ def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1024)
 def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
-    """Read the model: by its shape where that is given, else by name or file. Equal models are one object."""
+    """Read the model: by its shape if that is given, otherwise by name or file. Equal models are one object."""
     cells = dict(key)
     sequence = _whole(cells, "sequence")
     if {"layers", "hidden", "heads"} <= cells.keys() and cells.keys() & {"ffn_hidden", "expert_ffn_hidden"}:

@@ -1,1 +1,1 @@
-"""Sweep: configurations run with the trainer one after another, their table, and the planner held against it."""
+"""Sweep: configurations run with the trainer one after another, their table, and the planner compared with it."""

@@ -1,9 +1,8 @@
-"""Score: the planner held against a sweep: the error of its steps, the order that it gives, and what its choice costs.
+"""Score: the planner compared with a sweep: the error of its steps, the order that it gives, and what its choice costs.
 
-The planner learns from one cell that is run once more, recorded (`planner/calibration.py`), and predicts the others:
-the cell that it learned from is not judged, nor are cells with an axis that the recorded one had not: nobody measured
-its messages. Where it misses the recorded step itself by more than `DOUBTFUL`, its
-lengths are not to be trusted and the order alone is judged.
+The planner learns from one cell that is run once more, recorded (`planner/calibration.py`), and predicts the others.
+Not judged are that cell and cells with an axis that it lacks, because messages of that axis were not measured. If the
+error of the recorded step itself is above `DOUBTFUL`, only the order is judged.
 """
 
 from __future__ import annotations
