@@ -127,9 +127,8 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
     gradients = held(c.gradient_bytes, habits.first_stage_of_gradients)
     # ZeRO-3 has two gathered layers, the current one and the next, unless complete weights are kept.
     layer = Stage(1.0, embedding=0, head=0, in_flight=1.0)
-    gathered = np.where(
-        (c.zero >= habits.first_stage_of_weights) & (c.shards > 1), 2 * c.width * sum(parameters(shape, c, layer)), 0.0
-    )
+    is_gathered = (c.zero >= habits.first_stage_of_weights) & (c.shards > 1)
+    gathered = np.where(is_gathered, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
     tokens = c.micro_batch * shape.sequence / c.cp
     logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0)
     parts = {

@@ -1,8 +1,8 @@
 """Profiles: memory and messages of each trainer, and the constants fitted to its measured runs.
 
 `benchmarks/planner_fit.py` fits the constants again from tables of measured runs; `benchmarks/planner.py` judges them
-on rows that they were not fitted to. Shares of what a machine offers are at most 1. `*_exposed` and `*_scale` may be more
-if more is exposed, or moved, than the formula counts.
+on rows that they were not fitted to. Shares of what a machine offers are at most 1. `*_exposed` and `*_scale` may be
+more if more is exposed, or moved, than the formula counts.
 """
 
 from __future__ import annotations
