@@ -62,7 +62,7 @@ def test_the_plan_that_is_put_first_is_one_that_the_trainer_can_start(
         assert app.code[0].value.startswith("torchrun ")
     assert plan.startable(plans, "torchtitan")[0] == -1
     none = plan.verdict(learnt, plans, "torchtitan")
-    assert none.startswith(f"Fastest of {plans.fitting:,} that fit: ")
+    assert none.startswith(f"The fastest of {plans.fitting:,} plans that fit is ")
     assert "torchtitan can start none of the plans: it has no configuration of the model" in none
 
 
