@@ -138,7 +138,7 @@ def _split(total: int, parts: int) -> list[int]:
 def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     """Run the trainer's own `main` as one rank of many, and say what it did."""
     furnish(rank % gpus)
-    settled = settle(parse(options), world)
+    settled = resolve(parse(options), world)
     layout, shape = settled.layout, settled.shape
     notes = Notebook(settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k)
     peers = dist.HashStore()
@@ -248,7 +248,7 @@ if __name__ == "__main__":
     os.environ["LOCAL_WORLD_SIZE"] = "8"
     furnish(0)
     from trainer.configuration.command_line import parse
-    from trainer.rules import settle
+    from trainer.rules import resolve
     from trainer.run import main
 
     be_alone()

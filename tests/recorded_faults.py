@@ -14,7 +14,7 @@ import torch.distributed as dist
 from trainer_fleet import finish, start, torchrun
 
 from trainer.configuration.command_line import parse
-from trainer.rules import settle
+from trainer.rules import resolve
 from usp_prof import record
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for name, options in json.loads(asked.read_text()).items():
         output = ["--device", "cpu", "--profile", "--output", str(asked.parent / name)]
-        settled = settle(parse([*options.split(), *output]), dist.get_world_size())
+        settled = resolve(parse([*options.split(), *output]), dist.get_world_size())
         if train(settled, dist.get_rank(), torch.device("cpu"), gpus=0):
             sys.exit(f"{name} was not recorded")
     sys.stdout.flush()

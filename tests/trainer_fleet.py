@@ -22,10 +22,10 @@ from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.model.decoder import Block
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
-    from trainer.configuration.settled import Settled
+    from trainer.configuration.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
@@ -97,7 +97,7 @@ class Forwards:
     def __exit__(self, *_: object) -> None:
         Block._run = self.run
 
-    def per_micro_batch(self, settled: Settled, updates: int) -> list[float]:
+    def per_micro_batch(self, settled: Config, updates: int) -> list[float]:
         """Give the different counts of all layers on all ranks."""
         options = settled.options
         passes = updates * options.accumulate * options.micro_batches
@@ -108,7 +108,7 @@ class Forwards:
 
 def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
-    settled = settle(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
+    settled = resolve(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
     faults = Faults(settled, dist.get_rank())
     mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), open_link=faults.opened)
     device = torch.device(settled.options.device)

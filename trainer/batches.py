@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trainer.configuration.config import Config
 from trainer.configuration.options import OptionError, refuse
-from trainer.configuration.settled import Settled
 from trainer.parallel.context_parallel import runs
 
 NOISE = 0.1
@@ -26,13 +26,13 @@ NOISE = 0.1
 class Batches:
     """The tokens and targets of this rank, update by update."""
 
-    def __init__(self, settled: Settled, place: dict[str, int], device: torch.device) -> None:
-        options, layout = settled.options, settled.layout
+    def __init__(self, config: Config, place: dict[str, int], device: torch.device) -> None:
+        options, layout = config.options, config.layout
         self.seed, self.batch, self.device = options.seed, options.batch, device
-        self.vocab, self.sequence = settled.shape.vocab, settled.shape.sequence
+        self.vocab, self.sequence = config.shape.vocab, config.shape.sequence
         self.text = read_text(options.data, self.sequence) if options.data else None
         self.powers = _recurrence(self.sequence + 2, self.vocab)
-        share = settled.local_batch
+        share = config.local_batch
         self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
         self.rounds = options.accumulate
         self.held = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]

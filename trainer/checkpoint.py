@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import metadata, planner, planner_helpers
 
+from trainer.configuration.config import Config
 from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
-from trainer.configuration.settled import Settled
 from trainer.step import Update
 
 IDENTITY = "identity.json"
@@ -120,7 +120,7 @@ class LoadPieces(checkpoint.DefaultLoadPlanner):
         return self.pieces[index.fqn][index.index].memory.detach()
 
 
-def save(folder: Path, updates: int, settled: Settled, update: Update) -> None:
+def save(folder: Path, updates: int, config: Config, update: Update) -> None:
     """Write the state after so many updates."""
     final, partial = folder / f"step-{updates:06d}", folder / f".step-{updates:06d}.partial"
     try:
@@ -128,16 +128,16 @@ def save(folder: Path, updates: int, settled: Settled, update: Update) -> None:
     except checkpoint.CheckpointException as error:
         raise OptionError(f"--checkpoint {folder}: {_reason(error)}", "a folder with room for it") from error
     if dist.get_rank() == 0:
-        (partial / IDENTITY).write_text(json.dumps(_identity(settled)))
+        (partial / IDENTITY).write_text(json.dumps(_identity(config)))
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
     dist.barrier()
 
 
-def load(folder: Path, settled: Settled, update: Update) -> int:
+def load(folder: Path, config: Config, update: Update) -> int:
     """Read the newest state in place; gives the number of updates made so far."""
     stored = newest(folder)
-    updates = check(folder, settled)
+    updates = check(folder, config)
     update.prime(updates)
     try:
         checkpoint.load({}, checkpoint_id=stored, planner=LoadPieces(pieces_of(update)))
@@ -161,7 +161,7 @@ def check_unused(folder: Path) -> None:
     refuse(stored, rule, "add --resume to continue that run, or choose another --checkpoint")
 
 
-def check(folder: Path, settled: Settled) -> int:
+def check(folder: Path, config: Config) -> int:
     """Refuse a checkpoint of another model; gives the number of updates it was written after."""
     stored = newest(folder)
     try:
@@ -171,7 +171,7 @@ def check(folder: Path, settled: Settled) -> int:
     old = not isinstance(written, dict) or written.get("format") != FORMAT
     rule = f"{stored} was written by another version of the trainer, in a format that this one does not read"
     refuse(old, rule, "resume it with that version, or train anew into another --checkpoint")
-    now = _identity(settled)
+    now = _identity(config)
     other = [name for name in now["model"] if written["model"].get(name) != now["model"][name]]
     if other:
         differs = ", ".join(f"{name} {written['model'].get(name)}, not {now['model'][name]}" for name in other)
@@ -179,9 +179,9 @@ def check(folder: Path, settled: Settled) -> int:
     return int(stored.name.removeprefix("step-"))
 
 
-def changes(folder: Path, settled: Settled) -> list[str]:
+def changes(folder: Path, config: Config) -> list[str]:
     """Name the options, beside the layout, that the checkpoint was written with other values of."""
-    written, now = json.loads((newest(folder) / IDENTITY).read_text())["curve"], _identity(settled)["curve"]
+    written, now = json.loads((newest(folder) / IDENTITY).read_text())["curve"], _identity(config)["curve"]
     return [
         f"{flag_of(item)} {now[item.name]} (was {before})"
         for item in fields(Options)
@@ -189,11 +189,11 @@ def changes(folder: Path, settled: Settled) -> list[str]:
     ]
 
 
-def _identity(settled: Settled) -> dict[str, Any]:
+def _identity(config: Config) -> dict[str, Any]:
     """Return what a resumed run must have in common with its checkpoint, and what it should have."""
-    options, model = settled.options, asdict(settled.shape)
+    options, model = config.options, asdict(config.shape)
     model.pop("sequence")  # no weight depends on it
-    curve = {name: getattr(options, name) for name in CURVE} | {"sequence": settled.shape.sequence}
+    curve = {name: getattr(options, name) for name in CURVE} | {"sequence": config.shape.sequence}
     identity = {"format": FORMAT, "typed": options.model, "model": model, "curve": curve}
     return json.loads(json.dumps(identity))  # type: ignore[no-any-return] # as it is read back
 

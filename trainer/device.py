@@ -14,7 +14,7 @@ from usp_prof import record
 from usp_prof.model import hardware
 
 if TYPE_CHECKING:
-    from trainer.configuration.settled import Settled
+    from trainer.configuration.config import Config
 
 
 def take(kind: str) -> torch.device:
@@ -45,12 +45,12 @@ def multiplies_in_fp8() -> bool:
     return torch.cuda.get_device_capability() >= (8, 9)
 
 
-def peak(settled: Settled, device: torch.device, gpus: int) -> float:
+def peak(config: Config, device: torch.device, gpus: int) -> float:
     """Return the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
     if device.type == "cpu":
-        machines = settled.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return record.cpu_peak(settled.compute).flops * machines
-    known, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(settled.options.dtype)
+        machines = config.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return record.cpu_peak(config.compute).flops * machines
+    known, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(config.options.dtype)
     return known.peak(kind) * gpus if known and kind else 0.0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trainer.configuration.config import Config
 from trainer.configuration.faults import KINDS, ONCE, Fault
 from trainer.configuration.options import refuse
-from trainer.configuration.settled import Settled
 from trainer.instrumentation.injection import struck
 from trainer.instrumentation.slow_link import LONGEST_MS
 
@@ -12,52 +12,52 @@ LOOKED_AT = 100_000
 """Steps of which a fault must act in at least one."""
 
 
-def check_faults(settled: Settled) -> None:
+def check_faults(config: Config) -> None:
     """Refuse a fault that cannot strike, and a second one that would change nothing more."""
-    for fault in settled.faults:
-        _check_fault(fault, settled)
-    kinds = [fault.kind for fault in settled.faults]
+    for fault in config.faults:
+        _check_fault(fault, config)
+    kinds = [fault.kind for fault in config.faults]
     twice = next((kind for kind in ONCE if kinds.count(kind) > 1), "")
     refuse(twice, f"--fault {twice} is given twice, and the second changes nothing", "leave one out")
 
 
-def _check_fault(fault: Fault, settled: Settled) -> None:
+def _check_fault(fault: Fault, config: Config) -> None:
     """Refuse a fault whose settings name what is not there, which begins too late, or which strikes nobody."""
-    layout, shape, title = settled.layout, settled.shape, f"--fault {fault.kind}"
+    layout, shape, title = config.layout, config.shape, f"--fault {fault.kind}"
     fitting = "--experts 8" if shape.can_have_experts else "leave --fault out"
     refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", fitting)
-    limits = {"rank": layout.world, "stage": settled.stages, "dp": layout.dp, "expert": shape.experts}
+    limits = {"rank": layout.world, "stage": config.stages, "dp": layout.dp, "expert": shape.experts}
     limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():
         if key in fault.settings:
             lowest = min(0, KINDS[fault.kind][key])  # -1 where the setting may name none
             rule = f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}"
             refuse(not lowest <= fault[key] < limit, rule, f"{key}={limit - 1}")
-    steps = settled.options.steps
+    steps = config.options.steps
     first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
     refuse(first >= steps, f"{title}: it begins with step {first} of {steps}", f"steps={steps - 1}")
-    never = not any(fault.acts(step, settled.options.seed) for step in range(min(steps, LOOKED_AT)))
+    never = not any(fault.acts(step, config.options.seed) for step in range(min(steps, LOOKED_AT)))
     refuse(never, f"{title}: it acts in none of the {steps} steps", "leave out what says when it acts")
-    refuse(not struck(fault, settled), f"{title}: it strikes no rank", f"hosts={layout.world}")
+    refuse(not struck(fault, config), f"{title}: it strikes no rank", f"hosts={layout.world}")
     match fault.kind:
         case "slow-link":
-            _check_slow_link(fault, settled)
+            _check_slow_link(fault, config)
         case "unequal-lengths":
-            _check_lengths(fault, settled)
+            _check_lengths(fault, config)
         case "expert-imbalance":
             everyone = shape.top_k >= shape.experts
             rule = f"{title}: each token takes all {shape.experts} experts, so none can be preferred"
             refuse(everyone, rule, f"--experts {2 * shape.experts}")
         case "unbucketed" | "unoverlapped":
             rule = f"{title}: no gradients are summed, dp and cp are 1"
-            refuse(not settled.sums_gradients, rule, "leave --fault out")
+            refuse(not config.sums_gradients, rule, "leave --fault out")
             rule = f"{title} is about gradient buckets, which ZeRO-2 and -3 do not have"
-            refuse(settled.options.zero >= 2, rule, "--zero 1")
+            refuse(config.options.zero >= 2, rule, "--zero 1")
 
 
-def _check_lengths(fault: Fault, settled: Settled) -> None:
-    title, options, sequence = "--fault unequal-lengths", settled.options, settled.shape.sequence
-    refuse(settled.layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
+def _check_lengths(fault: Fault, config: Config) -> None:
+    title, options, sequence = "--fault unequal-lengths", config.options, config.shape.sequence
+    refuse(config.layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
     most = sequence // 2  # as many documents as tokens would all be of one token
     rule = f"{title}: {fault['documents']} documents of unequal lengths in {sequence} tokens"
     refuse(most < 2, rule, "--sequence 64")
@@ -66,9 +66,9 @@ def _check_lengths(fault: Fault, settled: Settled) -> None:
     refuse(options.compile, rule, "leave --compile out")
 
 
-def _check_slow_link(fault: Fault, settled: Settled) -> None:
+def _check_slow_link(fault: Fault, config: Config) -> None:
     title = "--fault slow-link"
-    axes = {axis for axis, size in settled.layout.axes().items() if size > 1}
+    axes = {axis for axis, size in config.layout.axes().items() if size > 1}
     fitting = f"axis={min(axes)}" if axes else "leave --fault out"
     refuse(fault["axis"] not in axes, f"{title}: axis={fault['axis']} has one rank here", fitting)
     rule = f"{title}: Linux holds a message back for {LONGEST_MS} ms at most"

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trainer.configuration.settled import Settled
+from trainer.configuration.config import Config
 from trainer.device import memory
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
@@ -30,18 +30,18 @@ from usp_prof import record
 class Reporter:
     """Prints rank 0's metrics as text with a progress bar, or as JSON lines."""
 
-    def __init__(self, settled: Settled, peak: float) -> None:
+    def __init__(self, config: Config, peak: float) -> None:
         """`peak` is in FLOP/s of all ranks together, zero where nobody knows."""
-        self.settled, self.peak = settled, peak
+        self.config, self.peak = config, peak
         self.steps, self.began, self.waited = 0, 0.0, 0.0
         """Steps since the last line, when the first of them began, and how long they waited for input."""
-        self.flop = settled.shape.entry().flop_per_token[settled.options.flop_convention]
+        self.flop = config.shape.entry().flop_per_token[config.options.flop_convention]
         self.bar: Progress | None = None
-        if settled.options.metrics == "text":
+        if config.options.metrics == "text":
             console = Console(file=sys.stdout)
             columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
-            self.bar.add_task("train", total=settled.options.steps)
+            self.bar.add_task("train", total=config.options.steps)
             self.bar.start()
 
     def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
@@ -49,7 +49,7 @@ class Reporter:
         if not self.steps:
             self.began, self.waited = began, 0.0
         self.steps, self.waited = self.steps + 1, self.waited + waited
-        options = self.settled.options
+        options = self.config.options
         if (step + 1) % options.log_every and step + 1 < options.steps:
             return
         load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
@@ -58,7 +58,7 @@ class Reporter:
         loss, norm, most, lost = torch.stack([outcome.loss, outcome.norm, fullest, dropped]).tolist()
         steps, self.steps = self.steps, 0
         seconds = (time.perf_counter() - self.began) / steps
-        speed = self.settled.tokens / seconds
+        speed = self.config.tokens / seconds
         line = {
             "step": step,
             "loss": loss,
@@ -105,27 +105,27 @@ def text(line: dict[str, Any], *, paced: bool) -> str:
 # Recording session: what the recorder is given about this run.
 
 
-def open_session(settled: Settled, mesh: Mesh, faults: Faults) -> record.Session:
+def open_session(config: Config, mesh: Mesh, faults: Faults) -> record.Session:
     """Open the recording of this run; all ranks agree on its folder."""
-    options, layout, axes = settled.options, settled.layout, settled.layout.axes()
+    options, layout, axes = config.options, config.layout, config.layout.axes()
     return record.session(
-        folder_of(settled),
+        folder_of(config),
         mesh=axes,
-        model=settled.shape.entry(),
+        model=config.shape.entry(),
         groups=served(mesh),
         coordinates={axis: mesh.place[axis] for axis in axes},
-        stages=settled.held(mesh.place["pp"]),
+        stages=config.stages_of(mesh.place["pp"]),
         skip=options.profile_skip,
         wait=0,
         warmup=1,
         active=options.profile_steps,
         memory=options.profile_memory,
         name=layout.title(),
-        schedule=settled.schedule,
+        schedule=config.schedule,
         micro_batches=options.micro_batches,
         gradient_accumulation=options.accumulate,
-        tokens_per_step=settled.tokens,
-        micro_batch_tokens=settled.micro_batch * settled.shape.sequence,
+        tokens_per_step=config.tokens,
+        micro_batch_tokens=config.micro_batch * config.shape.sequence,
         recompute=options.recompute,
         dtype=options.dtype,
         zero_stage=options.zero,
@@ -143,12 +143,12 @@ def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
     return groups
 
 
-def folder_of(settled: Settled) -> Path:
+def folder_of(config: Config) -> Path:
     """Choose the run's folder; rank 0 reads the clock for all."""
-    if settled.options.output:
-        return Path(settled.options.output)
-    name = [f"{time.strftime('%Y%m%d-%H%M%S')}-{settled.layout.title()}"]
-    if settled.layout.world > 1:
+    if config.options.output:
+        return Path(config.options.output)
+    name = [f"{time.strftime('%Y%m%d-%H%M%S')}-{config.layout.title()}"]
+    if config.layout.world > 1:
         dist.broadcast_object_list(name)
     return Path("traces") / name[0]
 

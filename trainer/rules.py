@@ -1,6 +1,6 @@
 """Rules: which options can be trained together, checked before any process group starts.
 
-`settle` fills in what was left to choose, and refuses the impossible by naming the rule and the nearest legal choice.
+`resolve` fills in what was left to choose, and refuses the impossible by naming the rule and the nearest legal choice.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import replace
 from math import gcd
 
 from trainer.batches import read_text
+from trainer.configuration.config import Config, stages_per_rank
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import Options, refuse
-from trainer.configuration.settled import Settled, stages_per_rank
 from trainer.device import multiplies_in_fp8
 from trainer.fault_rules import check_faults
 from trainer.instrumentation.pacing import Pace
@@ -30,7 +30,7 @@ DEFAULT_MESHES = {
 """What each number of processes becomes when no axis is given; others become data parallel."""
 
 
-def settle(options: Options, world: int) -> Settled:
+def resolve(options: Options, world: int) -> Config:
     """Choose what was left open; raise `OptionError` for what cannot be."""
     check_numbers(options)
     layout = _layout(options, world)
@@ -50,20 +50,20 @@ def settle(options: Options, world: int) -> Settled:
     if options.pace:
         played = load_shape(options.pace_model, flag="--pace-model")
         Pace.of(options.pace, played, tokens=1)  # says itself what it does not know
-    settled = Settled(options, layout, shape, micro_batch, faults)
-    _check_tensor_parallel(settled)
-    _check_sequence(settled)
+    config = Config(options, layout, shape, micro_batch, faults)
+    _check_tensor_parallel(config)
+    _check_sequence(config)
     if shape.experts:
-        _check_experts(settled)
+        _check_experts(config)
     if layout.pp > 1:
-        _check_pipeline(settled)
-    check_faults(settled)
-    _check_device(settled)
-    check_effects(settled)
+        _check_pipeline(config)
+    check_faults(config)
+    _check_device(config)
+    check_effects(config)
     check_folders(options)
     if options.data:
         read_text(options.data, shape.sequence)
-    return settled
+    return config
 
 
 def _layout(options: Options, world: int) -> Layout:
@@ -107,8 +107,8 @@ def _settle_batch(options: Options, layout: Layout) -> int:
     return options.batch // unit
 
 
-def _check_tensor_parallel(settled: Settled) -> None:
-    options, shape, tp = settled.options, settled.shape, settled.layout.tp
+def _check_tensor_parallel(config: Config) -> None:
+    options, shape, tp = config.options, config.shape, config.layout.tp
     # Each tensor-parallel rank has an equal part of all of these.
     split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
     if shape.shared_ffn:
@@ -125,8 +125,8 @@ def _check_tensor_parallel(settled: Settled) -> None:
     refuse(options.tp_async and options.compile, rule, "leave --tp-async out")
 
 
-def _check_sequence(settled: Settled) -> None:
-    options, shape, tp, cp = settled.options, settled.shape, settled.layout.tp, settled.layout.cp
+def _check_sequence(config: Config) -> None:
+    options, shape, tp, cp = config.options, config.shape, config.layout.tp, config.layout.cp
     slices = tp if options.sequence_parallel else 1
     runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # that a context rank has of the sequence
     unit = slices * cp * runs
@@ -144,24 +144,24 @@ def _check_sequence(settled: Settled) -> None:
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 
 
-def _check_experts(settled: Settled) -> None:
-    shape = settled.shape
-    fitting = "--ep 1" if settled.layout.ep > 1 else "leave --experts out"
+def _check_experts(config: Config) -> None:
+    shape = config.shape
+    fitting = "--ep 1" if config.layout.ep > 1 else "leave --experts out"
     rule = "experts are gated and have no biases, unlike this model's layers"
     refuse(not shape.can_have_experts, rule, fitting)
-    _multiple("--experts", shape.experts, "ep", settled.layout.ep)
+    _multiple("--experts", shape.experts, "ep", config.layout.ep)
     fitting = min(max(shape.top_k, 1), shape.experts)
     refuse(shape.top_k != fitting, f"--top-k {shape.top_k} of {shape.experts} experts", f"--top-k {fitting}")
-    options, layout = settled.options, settled.layout
-    pairs = settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
+    options, layout = config.options, config.layout
+    pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
     slots = options.capacity * pairs / shape.experts
     rule = f"--capacity {options.capacity:g} leaves each expert {slots:.2g} tokens of a rank's micro-batch"
     refuse(0 < slots < 1, rule, "--capacity 1.25")
 
 
-def _check_pipeline(settled: Settled) -> None:
-    options, pp, stages = settled.options, settled.layout.pp, settled.stages
-    layers, micro, title = settled.shape.layers, options.micro_batches, f"--schedule {options.schedule}"
+def _check_pipeline(config: Config) -> None:
+    options, pp, stages = config.options, config.layout.pp, config.stages
+    layers, micro, title = config.shape.layers, options.micro_batches, f"--schedule {options.schedule}"
     refuse(layers < stages, f"{stages} pipeline stages need a layer each, the model has {layers}", f"--layers {stages}")
     traits = Schedule(options.schedule).traits
     least = traits.least_micro_batches(pp)
@@ -176,28 +176,28 @@ def _check_pipeline(settled: Settled) -> None:
     refuse(options.compile and traits.splits_backward, rule, "--schedule 1f1b")
 
 
-def _check_device(settled: Settled) -> None:
-    options = settled.options
-    lacking = options.device == "cuda" and settled.device == "cpu"
+def _check_device(config: Config) -> None:
+    options = config.options
+    lacking = options.device == "cuda" and config.device == "cpu"
     refuse(lacking, "--device cuda: torch finds no GPU here", "--device cpu")
-    apart = options.backend == "nccl" and settled.device == "cpu"
+    apart = options.backend == "nccl" and config.device == "cpu"
     refuse(apart, "--backend nccl carries messages between GPUs alone", "--backend gloo")
     if options.dtype == "fp8":
-        able = settled.device == "cuda" and multiplies_in_fp8()
+        able = config.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
 
 
-def check_gloo(settled: Settled) -> None:
+def check_gloo(config: Config) -> None:
     """Refuse what processes on GPUs cannot do through gloo; whether they share one shows when all are there."""
-    options, layout = settled.options, settled.layout
+    options, layout = config.options, config.layout
     rule = "gloo, which carries what processes on one GPU say, sends nothing of a GPU to one rank alone"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
     refuse(passed_on or options.tp_async, rule, "--backend nccl")
 
 
-def check_links(settled: Settled) -> None:
+def check_links(config: Config) -> None:
     """Refuse to slow links where every process has a GPU of its own."""
-    slow = any(fault.kind == "slow-link" for fault in settled.faults)
+    slow = any(fault.kind == "slow-link" for fault in config.faults)
     refuse(slow, "--fault slow-link acts on the sockets of gloo; GPUs talk through NCCL", "--device cpu")
 
 

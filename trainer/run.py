@@ -26,14 +26,14 @@ from trainer import checkpoint
 from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
+from trainer.configuration.config import Config
 from trainer.configuration.load import unread
 from trainer.configuration.options import OptionError
-from trainer.configuration.settled import Settled
 from trainer.device import count_gpus, peak, take
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, open_session, tell_torchrun
-from trainer.rules import check_gloo, check_links, settle
+from trainer.rules import check_gloo, check_links, resolve
 from trainer.step import Update
 from trainer.watchdog import NAMES, STATUS, Terminated, stopped_by, watched
 from usp_prof import record
@@ -43,15 +43,15 @@ def main() -> int:
     """Run the trainer; gives the exit status."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        settled = settle(parse(sys.argv[1:]), world)
-        if settled.options.resume:
-            checkpoint.check(Path(settled.options.checkpoint), settled)
-        elif settled.options.checkpoint:
-            checkpoint.check_unused(Path(settled.options.checkpoint))
-        device = take(settled.device)
-        gpus = connect(settled, rank, world, device)
+        config = resolve(parse(sys.argv[1:]), world)
+        if config.options.resume:
+            checkpoint.check(Path(config.options.checkpoint), config)
+        elif config.options.checkpoint:
+            checkpoint.check_unused(Path(config.options.checkpoint))
+        device = take(config.device)
+        gpus = connect(config, rank, world, device)
         with watched(rank, world):
-            status = train(settled, rank, device, gpus)
+            status = train(config, rank, device, gpus)
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
@@ -76,43 +76,43 @@ def leave(status: int) -> int:
     return status
 
 
-def connect(settled: Settled, rank: int, world: int, device: torch.device) -> int:
+def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
     """Join the other processes; gives how many GPUs all have. Those that share one talk through gloo unless told."""
-    if settled.options.profile:
+    if config.options.profile:
         record.prepare()
-    timeout = timedelta(seconds=settled.options.timeout)
+    timeout = timedelta(seconds=config.options.timeout)
     store = next(dist.rendezvous("env://", timeout=timeout))[0] if "RANK" in os.environ else dist.HashStore()
     store.set_timeout(timeout)
     gpus = count_gpus(store, rank, world, device)
-    backend = settled.options.backend or ("nccl" if gpus == world else "gloo")
+    backend = config.options.backend or ("nccl" if gpus == world else "gloo")
     if backend == "nccl":
-        check_links(settled)
+        check_links(config)
         if gpus < world:
             # NCCL refuses two processes of one host on one GPU; those that differ in this are hosts apart to it.
             os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{rank}"
     elif gpus:
-        check_gloo(settled)
+        check_gloo(config)
     bound = device if backend == "nccl" else None  # NCCL then connects the groups as they are opened
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store, device_id=bound)
     return gpus
 
 
-def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
+def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     """Build everything and loop over the steps; gives the exit status."""
-    options = settled.options
-    faults = Faults(settled, rank)
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled), timedelta(seconds=options.timeout), faults.opened)
+    options = config.options
+    faults = Faults(config, rank)
+    mesh = Mesh.build(config.layout, rank, wanted_groups(config), timedelta(seconds=options.timeout), faults.opened)
     if rank == 0:
-        introduce(settled)
+        introduce(config)
     meet(mesh, device)
-    update = build(settled, mesh, device, faults)
-    batches = Batches(settled, mesh.place, device)
-    first = resume(settled, update, rank) if options.resume else 0
+    update = build(config, mesh, device, faults)
+    batches = Batches(config, mesh.place, device)
+    first = resume(config, update, rank) if options.resume else 0
     steps = range(first, options.steps)
     if rank == 0 and not steps:
         print(f"nothing to do: {first} updates are made, --steps {options.steps} asks for no more")
-    session = open_session(settled, mesh, faults) if options.profile else None
-    reporter = Reporter(settled, peak(settled, device, gpus)) if rank == 0 else None
+    session = open_session(config, mesh, faults) if options.profile else None
+    reporter = Reporter(config, peak(config, device, gpus)) if rank == 0 else None
     inputs = batches.ahead(steps)
     with session or nullcontext():
         for step in steps:
@@ -127,7 +127,7 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
                 with record.phase("log"):
                     if reporter:
                         reporter.report(step, outcome, began, waited)
-                save_if_due(step + 1, settled, update)
+                save_if_due(step + 1, config, update)
     if reporter:
         reporter.close()
     if session and steps:
@@ -135,19 +135,17 @@ def train(settled: Settled, rank: int, device: torch.device, gpus: int) -> int:
     return 0
 
 
-def introduce(settled: Settled) -> None:
+def introduce(config: Config) -> None:
     """Report what is trained."""
-    shape, model = settled.shape, settled.options.model
-    print(f"mesh: {settled.layout}", flush=True)
-    print(f"model: {shape.name}, {shape.parameters:,} parameters, {settled.tokens:,} tokens a step")
+    shape, model = config.shape, config.options.model
+    print(f"mesh: {config.layout}", flush=True)
+    print(f"model: {shape.name}, {shape.parameters:,} parameters, {config.tokens:,} tokens a step")
     if fields := unread(model):
         print(f"note: the trainer does not follow these fields of {model}: {', '.join(fields)}")
-    if settled.options.tp_async and settled.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
+    if config.options.tp_async and config.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
         print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
-    if 0 < settled.options.capacity < 1:
-        print(
-            f"note: --capacity {settled.options.capacity:g} drops {1 - settled.options.capacity:.0%} of tokens or more"
-        )
+    if 0 < config.options.capacity < 1:
+        print(f"note: --capacity {config.options.capacity:g} drops {1 - config.options.capacity:.0%} of tokens or more")
 
 
 def report_traces(folder: Path, rank: int) -> int:
@@ -160,13 +158,13 @@ def report_traces(folder: Path, rank: int) -> int:
     return 0
 
 
-def resume(settled: Settled, update: Update, rank: int) -> int:
+def resume(config: Config, update: Update, rank: int) -> int:
     """Continue from the newest checkpoint; gives the number of updates made so far."""
-    folder = Path(settled.options.checkpoint)
-    changed = checkpoint.changes(folder, settled)
+    folder = Path(config.options.checkpoint)
+    changed = checkpoint.changes(folder, config)
     if rank == 0 and changed:
         print(f"note: the curve differs from that of one uninterrupted run: {', '.join(changed)}")
-    return checkpoint.load(folder, settled, update)
+    return checkpoint.load(folder, config, update)
 
 
 def meet(mesh: Mesh, device: torch.device) -> None:
@@ -176,13 +174,13 @@ def meet(mesh: Mesh, device: torch.device) -> None:
             dist.all_reduce(torch.zeros(1, device=device), group=group.handle)
 
 
-def save_if_due(done: int, settled: Settled, update: Update) -> None:
+def save_if_due(done: int, config: Config, update: Update) -> None:
     """Write a checkpoint every so many updates and at the end."""
-    options = settled.options
+    options = config.options
     due = done == options.steps or (options.checkpoint_every and done % options.checkpoint_every == 0)
     if options.checkpoint and due:
         with record.phase("checkpoint"):
-            checkpoint.save(Path(options.checkpoint), done, settled, update)
+            checkpoint.save(Path(options.checkpoint), done, config, update)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.configuration.settled import Settled
+from trainer.configuration.config import Config
 from trainer.instrumentation.injection import Faults, Lengths
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
@@ -68,11 +68,11 @@ class Update:
     """One update of the weights, repeated."""
 
     def __init__(
-        self, settled: Settled, mesh: Mesh, chunks: dict[int, Decoder], data: DataParallel, faults: Faults
+        self, config: Config, mesh: Mesh, chunks: dict[int, Decoder], data: DataParallel, faults: Faults
     ) -> None:
-        self.settled, self.mesh, self.chunks, self.data = settled, mesh, chunks, data
-        options = settled.options
-        self.pipeline = Pipeline(settled, mesh["pp"], chunks, data, self.loss) if settled.schedule else None
+        self.config, self.mesh, self.chunks, self.data = config, mesh, chunks, data
+        options = config.options
+        self.pipeline = Pipeline(config, mesh["pp"], chunks, data, self.loss) if config.schedule else None
         self.packing = faults.packing
         self.blocking = bool(faults.of_kind("blocking-sync"))
         """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
@@ -96,13 +96,13 @@ class Update:
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return this micro-batch's part of the mean loss over all tokens of the update."""
-        return cross_entropy(logits, targets.t(), self.mesh["tp"]).sum() / self.settled.tokens
+        return cross_entropy(logits, targets.t(), self.mesh["tp"]).sum() / self.config.tokens
 
     def __call__(self, step: int, passes: list[tuple[torch.Tensor, torch.Tensor]]) -> Outcome:
         """Run the update."""
         with record.phase("fwd_bwd"):
             losses = []
-            micro_batches, packed = self.settled.options.micro_batches, self.packing(step)
+            micro_batches, packed = self.config.options.micro_batches, self.packing(step)
             for index, (tokens, targets) in enumerate(passes):
                 lengths = packed[index * micro_batches : (index + 1) * micro_batches]
                 losses.append(self._pass(tokens, targets, lengths, last=index + 1 == len(passes)))
@@ -165,8 +165,8 @@ class Update:
 
     def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
-        shape = self.settled.shape
-        accurate = torch.float64 if self.settled.options.dtype == "fp64" else torch.float32
+        shape = self.config.shape
+        accurate = torch.float64 if self.config.options.dtype == "fp64" else torch.float32
         load = torch.zeros(shape.layers, shape.experts, dtype=accurate, device=loss.device)
         dropped = load.new_zeros(())
         for layer, experts in self.experts.items():
@@ -180,7 +180,7 @@ class Update:
         )
         all_reduce(message, self.mesh["log"])
         squares, loss, dropped = message[:3].unbind()
-        return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.settled, step))
+        return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.config, step))
 
     def _squares(self, accurate: torch.dtype) -> torch.Tensor:
         """Sum the squares of this rank's gradients, each slice by its share of the ranks that hold it.
@@ -192,7 +192,7 @@ class Update:
 
     def _clip(self, norm: torch.Tensor) -> None:
         """Scale all gradients down where their norm is above the limit, as torch's `clip_grad_norm_` does."""
-        limit = self.settled.options.clip
+        limit = self.config.options.clip
         if limit > 0:
             factor = (limit / (norm + 1e-6)).clamp(max=1.0)
             for part in self.slices:
@@ -204,9 +204,9 @@ class Update:
             experts.bias -= BIAS_STEP * excess.sign()
 
 
-def rate(settled: Settled, step: int) -> float:
+def rate(config: Config, step: int) -> float:
     """Return the learning rate of a step: linear warm-up, then a cosine down to a tenth."""
-    options = settled.options
+    options = config.options
     if step < options.warmup:
         return options.lr * (step + 1) / options.warmup
     progress = (step - options.warmup) / max(options.steps - options.warmup, 1)

@@ -18,8 +18,8 @@ from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.configuration.config import Config
 from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
-from trainer.configuration.settled import Settled
 from trainer.instrumentation.pacing import ACHIEVED
 
 ABOVE_ZERO = ("steps", "timeout", "profile_steps", "log_every", "lr")
@@ -65,22 +65,22 @@ def check_numbers(options: Options) -> None:
     refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
 
 
-def conditions(settled: Settled) -> Iterator[Condition]:
+def conditions(config: Config) -> Iterator[Condition]:
     """Name each option that acts only beside others, whether it acts, and what it would need."""
-    options, layout = settled.options, settled.layout
-    has_experts = settled.shape.experts > 0
+    options, layout = config.options, config.layout
+    has_experts = config.shape.experts > 0
 
     # Before --zero itself: replicas may be what leaves a replica with nothing to shard over.
     unreplicated = replace(layout, dp_replicate=1, dp_shard=layout.dp)
     confines_experts = layout.groups("ep") != unreplicated.groups("ep")
     yield Condition("dp_replicate", options.zero > 0 or confines_experts, "is about sharding, and --zero is 0")
-    leaves_ranks = options.zero == 0 or settled.can_shard
+    leaves_ranks = options.zero == 0 or config.can_shard
     yield Condition("dp_replicate", leaves_ranks, "leaves each replica no ranks that --zero could shard over")
-    yield Condition("zero", settled.can_shard, "shards over dp and cp, which are 1")
+    yield Condition("zero", config.can_shard, "shards over dp and cp, which are 1")
 
-    in_buckets = options.zero < 2 and settled.sums_gradients
+    in_buckets = options.zero < 2 and config.sums_gradients
     yield Condition("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
-    unbucketed = any(fault.kind == "unbucketed" for fault in settled.faults)
+    unbucketed = any(fault.kind == "unbucketed" for fault in config.faults)
     yield Condition("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
     yield Condition("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
 
@@ -90,7 +90,7 @@ def conditions(settled: Settled) -> Iterator[Condition]:
     yield Condition("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
 
     yield Condition("schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1")
-    yield Condition("stages_per_rank", settled.traits.is_looped, "is for the interleaved schedules")
+    yield Condition("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
 
     yield Condition("top_k", has_experts, "chooses among experts, and the model has none")
     yield Condition("capacity", has_experts, "limits what experts take, and the model has none")
@@ -113,16 +113,16 @@ def conditions(settled: Settled) -> Iterator[Condition]:
     yield Condition("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
 
 
-def check_effects(settled: Settled) -> None:
+def check_effects(config: Config) -> None:
     """Refuse options that would change nothing."""
-    options = settled.options
+    options = config.options
     items = {item.name: item for item in fields(Options)}
-    for condition in conditions(settled):
+    for condition in conditions(config):
         typed = _typed(items[condition.name], options)
         if typed and not condition.acts:
             raise OptionError(f"{typed} {condition.need}", hint=f"leave {typed.split()[0]} out")
     _check_recorded_steps(options)
-    _check_pace(settled)
+    _check_pace(config)
 
 
 def _typed(item: Field[Any], options: Options) -> str:
@@ -143,9 +143,9 @@ def _check_recorded_steps(options: Options) -> None:
     refuse(options.profile and options.steps < needed, rule, f"--steps {needed}")
 
 
-def _check_pace(settled: Settled) -> None:
+def _check_pace(config: Config) -> None:
     """Refuse times that are none, and those of work that this run has not."""
-    pace = settled.options.pace
+    pace = config.options.pace
     if not pace or pace in ACHIEVED:
         return
     times = [float(part) for part in pace.split(",")]
@@ -155,9 +155,9 @@ def _check_pace(settled: Settled) -> None:
     refuse(not any(times), f"--pace {pace}: compute is replaced by no waits at all", "--pace 20,20,20")
 
     # Places in F,I,W,A,E: the fourth time is of attention where its work varies, the fifth the routed experts'.
-    has_ring = settled.layout.cp > 1 and settled.options.cp_method == "ring"
-    has_documents = any(fault.kind == "unequal-lengths" for fault in settled.faults)
-    has_experts = settled.shape.experts > 0
+    has_ring = config.layout.cp > 1 and config.options.cp_method == "ring"
+    has_documents = any(fault.kind == "unequal-lengths" for fault in config.faults)
+    has_experts = config.shape.experts > 0
     varies = has_ring or has_documents
     if has_documents and not any(times[3:4]):
         rule = f"--pace {pace}: documents of unequal lengths differ in attention, the fourth time"

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.configuration.command_line import parse, parser
 from trainer.configuration.faults import KINDS
 from trainer.configuration.options import Options, default
-from trainer.rules import DEFAULT_MESHES, settle
+from trainer.rules import DEFAULT_MESHES, resolve
 from usp_prof.findings.draft import all_rules
 
 ROOT = Path(__file__).parents[2]
@@ -71,14 +71,14 @@ def test_the_default_meshes_are_those_of_the_table() -> None:
         )
         for axis, size in axes.items():
             assert f"{axis} {size}" in line
-        assert settle(parse([]), world).layout.world == world
+        assert resolve(parse([]), world).layout.world == world
 
 
 def test_commands_on_the_page_can_be_trained() -> None:
     for command in re.findall(r"^torchrun (.*trainer/run.py.*)$", PAGE, re.MULTILINE):
         words = command.split()
         world = int(words[words.index("--nproc-per-node") + 1]) if "--nproc-per-node" in words else 1
-        settle(parse(words[words.index("trainer/run.py") + 1 :]), world)
+        resolve(parse(words[words.index("trainer/run.py") + 1 :]), world)
 
 
 def test_every_file_of_the_axes_is_in_the_map_and_there() -> None:
@@ -93,7 +93,7 @@ def test_every_technique_can_be_asked_for() -> None:
         words = re.search(r"`(--[^`]*)`", options)[1].split()
         axes = [int(words[words.index(flag) + 1]) for flag in ("--dp", "--tp", "--cp", "--pp", "--ep") if flag in words]
         world = max(axes, default=2 if "rank=1" in words[-1] else 1)
-        assert settle(parse(words), world).layout.world == world, technique
+        assert resolve(parse(words), world).layout.world == world, technique
 
 
 def test_every_mark_of_the_map_is_made_somewhere() -> None:

@@ -10,7 +10,7 @@ import pytest
 from course_pages import COURSE, IMAGES, known
 
 from trainer.configuration.command_line import parse
-from trainer.rules import settle
+from trainer.rules import resolve
 from usp_prof.learn.comparison import claims, misses
 from usp_prof.learn.course import draw, index, page, to_json
 from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons, record
@@ -47,7 +47,7 @@ def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
 def test_the_trainer_takes_each_run(each: Lesson, tmp_path: Path) -> None:
     for run in each.runs:
         words = each.command(run, str(tmp_path / "run"))
-        settled = settle(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
+        settled = resolve(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
         assert bool(settled.options.pace) == (each.name != "compile")  # which counts real operations
 
 

@@ -4,11 +4,11 @@ from dataclasses import fields
 
 import pytest
 
-from usp_prof.record.options import Content, Declared, Options, Phase, Window, settle
+from usp_prof.record.options import Content, Declared, Options, Phase, Window, resolve
 
 
 def test_options_are_sorted_by_what_they_are_about() -> None:
-    settings = settle({"active": 3, "stack": True, "schedule": "1F1B"})
+    settings = resolve({"active": 3, "stack": True, "schedule": "1F1B"})
     assert settings.window == Window(active=3)
     assert settings.content == Content(stack=True)
     assert settings.declared == Declared(schedule="1F1B")
@@ -22,9 +22,9 @@ def test_every_option_is_declared_for_type_checkers() -> None:
 
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(TypeError, match=r"'warm_up'; did you mean warmup"):
-        settle({"warm_up": 2})
+        resolve({"warm_up": 2})
     with pytest.raises(TypeError, match=r"'zzz'$"):
-        settle({"zzz": 2})
+        resolve({"zzz": 2})
 
 
 @pytest.mark.parametrize("wrong", [{"active": 0}, {"wait": -1}])
@@ -38,7 +38,7 @@ def test_a_window_that_records_nothing_is_refused(wrong: dict[str, int]) -> None
 )
 def test_a_size_below_zero_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} cannot be below"):
-        settle(wrong)
+        resolve(wrong)
 
 
 def test_the_last_step_counts_all_windows() -> None:

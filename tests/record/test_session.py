@@ -16,7 +16,7 @@ from usp_prof import record
 from usp_prof.contract import Manifest
 from usp_prof.record.export import enrich
 from usp_prof.record.join import recorded_entries
-from usp_prof.record.options import settle
+from usp_prof.record.options import resolve
 from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.surroundings import survey
 from usp_prof.record.trace_text import ENCODING
@@ -211,7 +211,7 @@ def test_a_window_that_fails_leaves_no_profiler_behind(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_program_is_no_failure_of_the_recording(tmp_path: Path, ending: type[BaseException]) -> None:
-    with pytest.raises(ending), RankRecord(tmp_path, settle({})).surviving("anything"):
+    with pytest.raises(ending), RankRecord(tmp_path, resolve({})).surviving("anything"):
         raise ending
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from usp_prof.contract import GroupEntry, Manifest
-from usp_prof.record.options import settle
+from usp_prof.record.options import resolve
 from usp_prof.record.peak import Peak
 from usp_prof.record.statement import Exchange, Part, begin, complete, dtype_name, own_part, silent
 from usp_prof.record.surroundings import Place, Topology
@@ -23,7 +23,7 @@ def part(rank: int, host: str = "a", **values: object) -> Part:
 
 def test_what_was_declared_is_in_the_manifest() -> None:
     given = {"schedule": "1F1B", "dtype": torch.bfloat16, "options": {"lr": 0.1, "of": (1, torch.int8)}, "stages": [3]}
-    settings = settle(given)
+    settings = resolve(given)
     manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
     assert (manifest.schedule, manifest.dtype, manifest.peak_flops, manifest.peak_source) == (
         "1F1B",
@@ -39,7 +39,7 @@ def test_what_was_declared_is_in_the_manifest() -> None:
 
 
 def test_a_declared_peak_goes_before_the_measured_one() -> None:
-    settings = settle({"peak_flops": 7.0, "peak_source": "the vendor"})
+    settings = resolve({"peak_flops": 7.0, "peak_source": "the vendor"})
     manifest = begin(PLACE, TOPOLOGY, None, settings, Peak(5.0, "measured"))
     assert (manifest.peak_flops, manifest.peak_source) == (7.0, "the vendor")
 

@@ -20,7 +20,7 @@ from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Normal
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def place(rank: int, world: int) -> Iterator[None]:
 
 
 def update_of(options: str, rank: int = 0, world: int = 1) -> Update:
-    settled = settle(parse(["--device", "cpu", *options.split()]), world)
+    settled = resolve(parse(["--device", "cpu", *options.split()]), world)
     mesh = Mesh.build(settled.layout, rank, wanted_groups(settled))
     return build(settled, mesh, torch.device("cpu"), Faults(settled, rank))
 
@@ -93,7 +93,7 @@ def test_each_rank_begins_with_its_part_of_what_one_process_draws(layout: str, d
     assert all(seen[name] >= weight.numel() for name, weight in alone.items())
 
 
-SMALL = settle(parse(["--model", "small", "--layers", "4"]), 1).shape
+SMALL = resolve(parse(["--model", "small", "--layers", "4"]), 1).shape
 WHOLE = 4 * SMALL.parameters
 """Bytes of all weights in fp32."""
 DRAWN = 4 * SMALL.vocab * SMALL.hidden

@@ -11,7 +11,7 @@ import torch
 from trainer.batches import NOISE, Batches
 from trainer.configuration.command_line import parse
 from trainer.configuration.options import OptionError
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def batches(options: str, world: int = 1, rank: int = 0) -> Batches:
-    settled = settle(parse(options.split()), world)
+    settled = resolve(parse(options.split()), world)
     return Batches(settled, settled.layout.coordinates(rank), CPU)
 
 

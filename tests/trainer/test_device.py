@@ -11,7 +11,7 @@ import torch.distributed as dist
 from trainer import device as devices
 from trainer.configuration.command_line import parse
 from trainer.model.experts import multiplies_groups
-from trainer.rules import settle
+from trainer.rules import resolve
 
 GPU = torch.device("cuda", 0)
 
@@ -48,14 +48,14 @@ def test_a_peak_is_that_of_the_gpus_there_are(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    assert devices.peak(settle(parse(["--dtype", arithmetic]), 8), GPU, 4) == peak
+    assert devices.peak(resolve(parse(["--dtype", arithmetic]), 8), GPU, 4) == peak
 
 
 def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     cpu = torch.device("cpu")
     whole = devices.record.cpu_peak(torch.float32).flops
-    assert devices.peak(settle(parse([]), 8), cpu, 0) == 2 * whole  # of two machines
+    assert devices.peak(resolve(parse([]), 8), cpu, 0) == 2 * whole  # of two machines
     assert devices.take("cpu") == cpu
     assert devices.memory(cpu) > 2**20
 

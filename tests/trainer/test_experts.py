@@ -15,7 +15,7 @@ from trainer.model.experts import multiplies_groups, one_by_one
 from trainer.parallel.collectives import Group
 from trainer.parallel.expert_capacity import Slots
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,7 +45,7 @@ def test_an_expert_without_tokens_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_tokens_are_counted_once_however_often_forward_runs(recompute: str) -> None:
-    settled = settle(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
+    settled = resolve(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
     stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
     tokens = torch.zeros(2, settled.shape.sequence, dtype=torch.int64)
@@ -78,7 +78,7 @@ def test_slots_that_nobody_takes_are_empty() -> None:
 
 @pytest.mark.parametrize(("options", "dropped"), [("--capacity 2", 0), ("--capacity 0.5", 0.5)])
 def test_what_was_dropped_is_counted_once(options: str, dropped: float) -> None:
-    settled = settle(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
+    settled = resolve(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
     update = build(settled, mesh, torch.device("cpu"), Faults(settled, 0))
     outcome = update(0, Batches(settled, mesh.place, torch.device("cpu")).update(0))

@@ -16,7 +16,7 @@ from trainer.configuration.load import load_shape, unread
 from trainer.configuration.options import OptionError
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ def translated(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def decoder_of(file: Path, options: str = "") -> Any:
-    settled = settle(parse(["--model", str(file), "--dtype", "fp64", "--device", "cpu", *options.split()]), 1)
+    settled = resolve(parse(["--model", str(file), "--dtype", "fp64", "--device", "cpu", *options.split()]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
     return build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0], settled.shape
 

@@ -16,16 +16,16 @@ from trainer.configuration.command_line import parse
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
 from trainer.foundation.weight_gradients import Postponed
-from trainer.instrumentation.injection import Drag, Faults
+from trainer.instrumentation.injection import Faults, Slowdown
 from trainer.instrumentation.pacing import ACHIEVED, Brake, Pace
 from trainer.instrumentation.slow_link import SO_MAX_PACING_RATE
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 
 def faults(text: str, rank: int = 0) -> Faults:
     options = ["--pp", "2", "--dp", "2", "--tp", "2", "--schedule", "interleaved", "--fault", text]
-    return Faults(settle(parse(options), 8), rank)
+    return Faults(resolve(parse(options), 8), rank)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_every_document_has_a_token(documents: int) -> None:
 
 
 def test_no_document_sees_another() -> None:
-    settled = settle(parse(["--dtype", "fp64", "--fault", "unequal-lengths"]), 1)
+    settled = resolve(parse(["--dtype", "fp64", "--fault", "unequal-lengths"]), 1)
     mesh = Mesh.build(settled.layout, 0, set(), timedelta(seconds=10))
     stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
     tokens = torch.arange(64).unsqueeze(0)
@@ -96,12 +96,12 @@ def test_when_a_fault_acts() -> None:
 
 def test_drags_follow_the_steps() -> None:
     struck = faults("slow-stage:stage=1,factor=3,steps=1", rank=4)
-    drag = struck.drag(1)
-    assert struck.drag(3) is None
+    slowdown = struck.slowdown(1)
+    assert struck.slowdown(3) is None
     factors = []
     for step in range(3):
         struck.begin(step)
-        factors.append(drag.factor)
+        factors.append(slowdown.factor)
     assert factors == [1.0, 3.0, 1.0]
 
 
@@ -148,8 +148,8 @@ def test_a_brake_does_more_work_forward_and_backward() -> None:
             Counting.burnt += flop
             super().burn(flop)
 
-    drag = Drag(3.0)
-    brake = Counting(drag, 10.0, torch.device("cpu"), torch.float32)
+    slowdown = Slowdown(3.0)
+    brake = Counting(slowdown, 10.0, torch.device("cpu"), torch.float32)
     x = torch.ones(4, requires_grad=True)
     brake.leave(brake.enter(x) * 2).sum().backward()
     assert Counting.burnt == 30.0  # once forward, twice backward
@@ -167,7 +167,7 @@ def test_paced_layers_take_their_time_and_change_no_number() -> None:
     assert forward >= 0.018
     assert backward >= 0.065
     assert torch.equal(x.grad, torch.ones(3))
-    pace.drag = Drag(2.0)
+    pace.slowdown = Slowdown(2.0)
     start = time.perf_counter()
     pace.leave(pace.enter(x))
     assert time.perf_counter() - start >= 0.038

@@ -16,7 +16,7 @@ from trainer_fleet import launch
 
 from trainer.configuration.command_line import parse
 from trainer.configuration.options import SCHEDULES, OptionError
-from trainer.rules import settle
+from trainer.rules import resolve
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(3600)]
 
@@ -91,7 +91,7 @@ def layout(seed: int) -> tuple[int, str, str]:
         world, model, how = guess(draw)
         how = without_idle(world, model, how)
         try:
-            settle(parse([*MODEL.split(), *model.split(), *how.split()]), world)
+            resolve(parse([*MODEL.split(), *model.split(), *how.split()]), world)
         except OptionError:
             continue
         return world, model, how + later_options(seed, how)
@@ -101,7 +101,7 @@ def without_idle(world: int, model: str, how: str) -> str:
     """Leave out what is drawn about sharding where it would change nothing, and is refused."""
     for option in ("--dp-replicate", "--zero", "--no-prefetch"):
         try:
-            settle(parse([*MODEL.split(), *model.split(), *how.split()]), world)
+            resolve(parse([*MODEL.split(), *model.split(), *how.split()]), world)
         except OptionError as refusal:
             if refusal.hint == f"leave {option} out":
                 how = re.sub(rf" {option}( \d)?(?= |$)", "", how)

@@ -63,7 +63,7 @@ PLACES = (
     f"77 512 {WIDE} --ep 8 --experts 64 --dp-replicate 2 --zero 3 --schedule interleaved --layers 8 --dtype fp8",
     f"511 512 {WIDE} --zero 1 --dtype bf16 --layers 4 --recompute full --cp-method allgather",
 )
-BUILT = {"context_parallel.__init__", "layers.__init__", "weights.fill", "decoder.__init__", "injection.crowd"}
+BUILT = {"context_parallel.__init__", "layers.__init__", "weights.fill", "decoder.__init__", "injection.router_bias"}
 """What makes tensors on the host and brings them to the GPU, before the first step."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainer.configuration.command_line import parse
-from trainer.rules import settle
+from trainer.rules import resolve
 from usp_prof.contract import Manifest
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_a_recorded_run_is_whole_and_says_its_truth(run: Any) -> None:
     command = f"torchrun --nproc-per-node {run.processes} trainer/run.py --profile {run.options}"
     assert (folder / "README.md").read_text() == TOOL.readme(run, command)
     manifest = Manifest.from_dict(json.loads((folder / "run.json").read_text()))
-    settled = settle(parse(["--profile", *run.options.split()]), run.processes)
+    settled = resolve(parse(["--profile", *run.options.split()]), run.processes)
     assert manifest.paced == bool(settled.options.pace)
     assert [fault["kind"] for fault in manifest.faults] == [fault.kind.replace("-", "_") for fault in settled.faults]
     assert {axis: size for axis, size in manifest.mesh.items() if size > 1} == {

@@ -15,7 +15,7 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 from trainer.step import rate
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
@@ -23,7 +23,7 @@ GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 @pytest.mark.parametrize(("name", "options"), [("dense", ""), ("experts", "--experts 4")])
 def test_one_process_trains_as_the_reference_does(name: str, options: str) -> None:
-    settled = settle(parse([*COMMON.split(), *options.split()]), 1)
+    settled = resolve(parse([*COMMON.split(), *options.split()]), 1)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
     cpu = torch.device("cpu")
     update = build(settled, mesh, cpu, Faults(settled, 0))

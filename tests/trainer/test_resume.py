@@ -18,7 +18,7 @@ from trainer import checkpoint
 from trainer.configuration.command_line import parse
 from trainer.configuration.options import OptionError
 from trainer.parallel.placement import Placement, boxes_of_run
-from trainer.rules import settle
+from trainer.rules import resolve
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
@@ -118,7 +118,7 @@ def test_more_layouts_continue_each_other(folder: Path, pair: tuple) -> None:
 
 def test_what_several_ranks_hold_is_written_once(folder: Path) -> None:
     resumed(folder, PAIRS)
-    settled = settle(parse(["--layers", "4"]), 1)
+    settled = resolve(parse(["--layers", "4"]), 1)
     for processes, options in ((2, "--dp 2"), (4, "--dp 4 --zero 1")):
         stored = folder_of(folder, processes, options) / "step-000003"
         written = sum(path.stat().st_size for path in stored.glob("*.distcp"))
@@ -149,7 +149,7 @@ def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.
 
 def written(folder: Path, options: str) -> Path:
     """Leave what says of which model a checkpoint is."""
-    settled = settle(parse(options.split()), 1)
+    settled = resolve(parse(options.split()), 1)
     stored = folder / "step-000003"
     stored.mkdir()
     (stored / checkpoint.IDENTITY).write_text(json.dumps(checkpoint._identity(settled)))
@@ -169,18 +169,18 @@ def test_another_model_is_refused_with_the_options_that_ask_for_it(
 ) -> None:
     written(tmp_path, before)
     with pytest.raises(OptionError, match=message) as refused:
-        checkpoint.check(tmp_path, settle(parse(after.split()), 1))
+        checkpoint.check(tmp_path, resolve(parse(after.split()), 1))
     assert refused.value.hint.startswith(hint)
-    assert checkpoint.check(tmp_path, settle(parse(refused.value.hint.split()), 1)) == STOPPED_AFTER
+    assert checkpoint.check(tmp_path, resolve(parse(refused.value.hint.split()), 1)) == STOPPED_AFTER
 
 
 def test_what_makes_another_curve_is_said(tmp_path: Path) -> None:
     written(tmp_path, "--batch 8 --seed 3")
-    assert checkpoint.changes(tmp_path, settle(parse(["--batch", "16", "--seed", "3"]), 1)) == ["--batch 16 (was 8)"]
+    assert checkpoint.changes(tmp_path, resolve(parse(["--batch", "16", "--seed", "3"]), 1)) == ["--batch 16 (was 8)"]
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    settled = settle(parse([]), 1)
+    settled = resolve(parse([]), 1)
     with pytest.raises(OptionError, match="there is none to resume from"):
         checkpoint.check(tmp_path, settled)
     stored = tmp_path / "step-000004"

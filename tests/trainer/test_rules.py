@@ -17,7 +17,7 @@ from trainer.configuration.faults import KINDS
 from trainer.configuration.layout import ORDER, Layout
 from trainer.configuration.options import OptionError, Options, default, flag_of
 from trainer.parallel.mesh import SERVED
-from trainer.rules import check_gloo, settle
+from trainer.rules import check_gloo, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +148,7 @@ REFUSED = (
 @pytest.mark.parametrize(("world", "options", "message", "hint"), REFUSED)
 def test_refused_with_the_nearest_legal_choice(world: int, options: str, message: str, hint: str) -> None:
     with pytest.raises(OptionError, match=message) as refusal:
-        settle(parse(options.split()), world)
+        resolve(parse(options.split()), world)
     assert refusal.value.hint.startswith(hint)
 
 
@@ -174,7 +174,7 @@ def test_a_hint_asks_for_nothing_that_the_model_has_not(
     file = tmp_path / "gpt2.json"
     file.write_text(json.dumps(GPT2))
     with pytest.raises(OptionError, match=message) as refusal:
-        settle(parse(["--model", str(file), *options.split()]), world)
+        resolve(parse(["--model", str(file), *options.split()]), world)
     assert refusal.value.hint.startswith(hint)
 
 
@@ -188,7 +188,7 @@ def test_a_hint_asks_for_nothing_that_the_model_has_not(
     ],
 )
 def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
-    settled = settle(parse([]), world)
+    settled = resolve(parse([]), world)
     assert settled.layout.axes() == axes
     assert bool(settled.shape.experts) == ("ep" in axes)
 
@@ -197,37 +197,37 @@ def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) 
     file = tmp_path / "mixtral.json"
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 8, "intermediate_size": 48}
     file.write_text(json.dumps({"model_type": "mixtral", "vocab_size": 64, "num_local_experts": 16, **sizes}))
-    assert settle(parse(["--model", str(file), "--dp", "2", "--ep", "2"]), 2).shape.experts == 16
-    assert settle(parse(["--dp", "2", "--ep", "2"]), 2).shape.experts == 4
-    assert settle(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
+    assert resolve(parse(["--model", str(file), "--dp", "2", "--ep", "2"]), 2).shape.experts == 16
+    assert resolve(parse(["--dp", "2", "--ep", "2"]), 2).shape.experts == 4
+    assert resolve(parse(["--dp", "8", "--ep", "8"]), 8).shape.experts == 8
 
 
 def test_gloo_passes_on_nothing_of_a_gpu() -> None:
     for options in (["--pp", "2"], ["--cp", "2"], ["--tp", "2", "--tp-async"]):
         with pytest.raises(OptionError, match="gloo") as refused:
-            check_gloo(settle(parse(options), 2))
+            check_gloo(resolve(parse(options), 2))
         assert refused.value.hint == "--backend nccl"
-    check_gloo(settle(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
+    check_gloo(resolve(parse(["--cp", "2", "--cp-method", "allgather"]), 2))
 
 
 def test_nccl_is_for_gpus() -> None:
     with pytest.raises(OptionError, match="GPUs alone"):
-        settle(parse(["--device", "cpu", "--backend", "nccl"]), 2)
-    assert settle(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
+        resolve(parse(["--device", "cpu", "--backend", "nccl"]), 2)
+    assert resolve(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
 
 
 def test_a_gpu_is_taken_where_there_is_one_and_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert settle(parse([]), 1).device == settle(parse(["--device", "cuda"]), 1).device == "cuda"
-    assert settle(parse(["--device", "cpu"]), 1).device == settle(parse(["--pace", "h100"]), 1).device == "cpu"
+    assert resolve(parse([]), 1).device == resolve(parse(["--device", "cuda"]), 1).device == "cuda"
+    assert resolve(parse(["--device", "cpu"]), 1).device == resolve(parse(["--pace", "h100"]), 1).device == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert settle(parse([]), 1).device == "cpu"
+    assert resolve(parse([]), 1).device == "cpu"
 
 
 def test_accumulation_reaches_the_target_batch() -> None:
-    settled = settle(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
+    settled = resolve(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
     assert (settled.options.accumulate, settled.micro_batch, settled.local_batch) == (8, 4, 32)
-    settled = settle(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
+    settled = resolve(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
     assert (settled.options.accumulate, settled.micro_batch, settled.options.micro_batches) == (4, 4, 4)
 
 
@@ -288,12 +288,12 @@ def test_following_the_hints_leads_to_a_run(chosen: dict[str, object], world: in
     words = [f"{flag}={value}" for flag, value in chosen.items()]
     for _ in range(20):
         try:
-            settle(parse(words), world)
+            resolve(parse(words), world)
         except OptionError as refusal:
             words, world = obeyed(words, refusal.hint, world)
         else:
             return
-    settle(parse(words), world)  # still refused: says why
+    resolve(parse(words), world)  # still refused: says why
 
 
 sizes = st.sampled_from([1, 2, 3])
@@ -332,7 +332,7 @@ def test_the_hint_of_an_option_without_a_value_is_accepted() -> None:
             parse([flag_of(item)])
         parse(refused.value.hint.split())
         if item.name in {"pace", "fault"}:
-            settle(parse(refused.value.hint.split()), 1)
+            resolve(parse(refused.value.hint.split()), 1)
 
 
 def test_a_fresh_run_refuses_a_folder_with_checkpoints(tmp_path: Path) -> None:

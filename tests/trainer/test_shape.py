@@ -14,7 +14,7 @@ from trainer.configuration.load import load_shape
 from trainer.configuration.options import OptionError
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def config(folder: Path, values: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("more", [{}, MIXTURE])
 def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more: dict[str, int]) -> None:
-    settled = settle(parse(["--model", config(tmp_path, LLAMA | more), "--device", "cpu"]), 1)
+    settled = resolve(parse(["--model", config(tmp_path, LLAMA | more), "--device", "cpu"]), 1)
     shape = settled.shape
     assert (shape.name, shape.kv_heads, shape.sequence, shape.rope_theta, shape.norm_eps) == ("llama", 2, 32, 5e5, 1e-6)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled))

@@ -21,7 +21,7 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.rules import settle
+from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def rank_of_two() -> Iterator[None]:
 
 
 def trained(options: str) -> tuple[Update, Callable[[], object]]:
-    settled = settle(parse(["--device", "cpu", "--dp", "2", "--layers", str(LAYERS), *options.split()]), 2)
+    settled = resolve(parse(["--device", "cpu", "--dp", "2", "--layers", str(LAYERS), *options.split()]), 2)
     mesh = Mesh.build(settled.layout, 0, wanted_groups(settled))
     update = build(settled, mesh, CPU, Faults(settled, 0))
     batches = Batches(settled, mesh.place, CPU)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.configuration.config import Config
 from trainer.configuration.faults import KINDS, Fault
-from trainer.configuration.settled import Settled
 from trainer.instrumentation.slow_link import SlowLink, connections, open_sockets
 from usp_prof import record
 
@@ -21,19 +21,19 @@ Lengths = tuple[int, ...]
 """Of the documents that a sequence is packed from, in their order; none: it is one document."""
 
 
-def struck(fault: Fault, settled: Settled) -> list[int]:
+def struck(fault: Fault, config: Config) -> list[int]:
     """Return the ranks that it strikes, all of them where it names none."""
-    world, named = settled.layout.world, fault.settings.get("rank", -1)
+    world, named = config.layout.world, fault.settings.get("rank", -1)
     strikes: Callable[[int, dict[str, int]], bool] = {
         "slow-host": lambda rank, _: rank * fault["hosts"] // world == fault["host"],
-        "slow-stage": lambda _, place: fault["stage"] in settled.held(place["pp"]),
+        "slow-stage": lambda _, place: fault["stage"] in config.stages_of(place["pp"]),
         "unequal-lengths": lambda _, place: fault["dp"] in {place["dp"], -1},
     }.get(fault.kind, lambda rank, _: named in {rank, -1})
-    return [rank for rank in range(world) if strikes(rank, settled.layout.coordinates(rank))]
+    return [rank for rank in range(world) if strikes(rank, config.layout.coordinates(rank))]
 
 
 @dataclass(slots=True)
-class Drag:
+class Slowdown:
     """How much slower than it should a chunk computes now; 1 is healthy."""
 
     factor: float = 1.0
@@ -42,12 +42,12 @@ class Drag:
 class Faults:
     """The faults of a run, as they strike this rank."""
 
-    def __init__(self, settled: Settled, rank: int) -> None:
-        self.settled, self.seed = settled, settled.options.seed
-        self.replica = settled.layout.coordinates(rank)["dp"]
-        self.struck = [(fault, struck(fault, settled)) for fault in settled.faults]
+    def __init__(self, config: Config, rank: int) -> None:
+        self.config, self.seed = config, config.options.seed
+        self.replica = config.layout.coordinates(rank)["dp"]
+        self.struck = [(fault, struck(fault, config)) for fault in config.faults]
         self.mine = [fault for fault, ranks in self.struck if rank in ranks]
-        self.drags: dict[int, Drag] = {}
+        self.slowdowns: dict[int, Slowdown] = {}
         """By stage."""
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
@@ -61,19 +61,19 @@ class Faults:
             {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
         ]
 
-    def drag(self, chunk: int) -> Drag | None:
-        """Make the drag of a chunk; `None` when nothing can ever slow it."""
+    def slowdown(self, chunk: int) -> Slowdown | None:
+        """Make the slowdown of a chunk; `None` when nothing can ever slow it."""
         stages = [fault for fault in self.of_kind("slow-stage") if fault["stage"] == chunk]
         if stages or self.of_kind("slow-rank") or self.of_kind("slow-host"):
-            self.drags[chunk] = Drag()
-        return self.drags.get(chunk)
+            self.slowdowns[chunk] = Slowdown()
+        return self.slowdowns.get(chunk)
 
     def begin(self, step: int) -> None:
         """Set what acts in this step, and stand still where a pause is due."""
         acting = {kind: [fault for fault in self.of_kind(kind) if fault.acts(step, self.seed)] for kind in KINDS}
-        for chunk, drag in self.drags.items():
+        for chunk, slowdown in self.slowdowns.items():
             stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
-            drag.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
+            slowdown.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
         for fault in acting["pause"]:
             _sleep("pause", fault["ms"])
 
@@ -83,12 +83,12 @@ class Faults:
             if fault.acts(step, self.seed):
                 _sleep("late_input", fault["ms"])
 
-    def crowd(self, experts: int, device: torch.device) -> torch.Tensor | float:
+    def router_bias(self, experts: int, device: torch.device) -> torch.Tensor | float:
         """Return the bias of the router."""
-        crowd = [0.0] * experts
+        router_bias = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
-            crowd[fault["expert"]] += fault["bias"]
-        return torch.tensor(crowd, device=device) if any(crowd) else 0.0
+            router_bias[fault["expert"]] += fault["bias"]
+        return torch.tensor(router_bias, device=device) if any(router_bias) else 0.0
 
     def packing(self, step: int) -> list[Lengths]:
         """Return the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.
@@ -96,7 +96,7 @@ class Faults:
         Where the fault strikes, cuts are drawn for each micro-batch. Attention grows with the squares of the lengths,
         so it then costs more in one than in another. Elsewhere all micro-batches are packed alike, for the same mean.
         """
-        options, sequence = self.settled.options, self.settled.shape.sequence
+        options, sequence = self.config.options, self.config.shape.sequence
         passes = options.accumulate * options.micro_batches
         fault = next((fault for fault, _ in self.struck if fault.kind == "unequal-lengths"), None)
         if fault is None:

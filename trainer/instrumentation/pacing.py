@@ -12,7 +12,7 @@ from trainer.configuration.options import OptionError
 from trainer.configuration.shape import ModelShape
 from trainer.foundation.autograd_hooks import observe
 from trainer.foundation.weight_gradients import Postponed
-from trainer.instrumentation.injection import Drag
+from trainer.instrumentation.injection import Slowdown
 from usp_prof import record
 
 
@@ -60,7 +60,7 @@ ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
 
 @dataclass
 class Pace(LayerTimer):
-    """How long one layer takes on the device that is played, in seconds; `drag` slows it down."""
+    """How long one layer takes on the device that is played, in seconds; `slowdown` slows it down."""
 
     forward: float
     input_gradient: float
@@ -72,7 +72,7 @@ class Pace(LayerTimer):
     """
     experts: float = 0.0
     """Of the routed experts, forward, when loads are equal; beside the rest of the layer."""
-    drag: Drag | None = None
+    slowdown: Slowdown | None = None
     postponed: Postponed | None = None
     """Where the wait for the weights' gradients goes under a split backward."""
     began: float = 0.0
@@ -141,7 +141,7 @@ class Pace(LayerTimer):
         spent = time.thread_time() - self.began
         self.start()
         with record.mark("pace", what):
-            time.sleep(max(seconds * (self.drag.factor if self.drag is not None else 1.0) - spent, 0.0))
+            time.sleep(max(seconds * (self.slowdown.factor if self.slowdown is not None else 1.0) - spent, 0.0))
 
 
 # Brake: layers do more arithmetic than they need, forward and backward alike (`--fault slow-rank`).
@@ -151,10 +151,10 @@ class Pace(LayerTimer):
 
 
 class Brake(LayerTimer):
-    """Slows the layers of a chunk by the drag's present factor."""
+    """Slows the layers of a chunk by the slowdown's present factor."""
 
-    def __init__(self, drag: Drag, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
-        self.drag, self.layer_flop = drag, layer_flop
+    def __init__(self, slowdown: Slowdown, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
+        self.slowdown, self.layer_flop = slowdown, layer_flop
         # On a GPU a layer is several products, so that a factor comes out finely.
         size = 64 if device.type == "cpu" else min(max(int((layer_flop / 16) ** (1 / 3)), 64), 4096)
         self.matrix = torch.zeros(size, size, device=device, dtype=dtype)
@@ -170,7 +170,7 @@ class Brake(LayerTimer):
 
     def burn(self, flop: float) -> None:
         """Do the extra work."""
-        more = self.drag.factor - 1
+        more = self.slowdown.factor - 1
         if more <= 0:
             return
         with record.mark("fault", "slow_rank"), torch.no_grad():

@@ -24,7 +24,7 @@ class Attention(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape = plan.settled.shape
+        shape = plan.config.shape
         self.edges, self.width, self.pace = plan.edges, shape.head_dim, plan.pace
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q = ColumnParallelLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.q_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
         self.k_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
         self.core, self.rotates = plan.attention, not shape.learned_positions
-        self.recomputes = plan.settled.options.recompute == "selective"
+        self.recomputes = plan.config.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Attend within each document; takes and gives what a rank holds between the blocks."""
@@ -64,7 +64,7 @@ class Block(nn.Module):
 
     def __init__(self, plan: Plan, index: int) -> None:
         super().__init__()
-        shape, name = plan.settled.shape, f"layers.{index}"
+        shape, name = plan.config.shape, f"layers.{index}"
         self.attention_norm = Norm(plan)
         self.attention = Attention(plan, f"{name}.attention")
         self.ffn_norm = Norm(plan)
@@ -75,7 +75,7 @@ class Block(nn.Module):
                 self.shared = SharedExperts(plan, f"{name}.shared")
         else:
             self.ffn = FeedForward(plan, f"{name}.ffn", shape.ffn, bias=shape.ffn_bias)
-        self.recomputes = plan.settled.options.recompute == "full"
+        self.recomputes = plan.config.options.recompute == "full"
         self.pace, self.brake = plan.pace, plan.brake
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
@@ -114,18 +114,18 @@ class Decoder(Stage):
 
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
-        settled, shape, cp = plan.settled, plan.settled.shape, plan.mesh["cp"]
+        config, shape, cp = plan.config, plan.config.shape, plan.mesh["cp"]
         self.edges, self.postponed = plan.edges, plan.postponed
-        self.first, self.last = stage == 0, stage + 1 == settled.stages
-        where = positions(shape.sequence, cp.size, cp.rank, settled.options.cp_layout)
+        self.first, self.last = stage == 0, stage + 1 == config.stages
+        where = positions(shape.sequence, cp.size, cp.rank, config.options.cp_layout)
         self.embedding = self.positions = self.head = None
         if self.first or (self.last and shape.tied):
             self.embedding = VocabParallelEmbedding(plan, "embedding", shape.vocab, shape.hidden)
-            if settled.stages > 1 and shape.tied:
+            if config.stages > 1 and shape.tied:
                 tie(self.embedding.weight, stored=self.first)
         if self.first and shape.learned_positions:
             self.positions = PositionEmbedding(plan, where)
-        layers = layers_of(stage, settled.stages, shape.layers)
+        layers = layers_of(stage, config.stages, shape.layers)
         self.layers = nn.ModuleDict({str(index): Block(plan, index) for index in layers})
         if self.last:
             self.norm = Norm(plan)

@@ -38,7 +38,7 @@ class ExpertWeights(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        shape, dtype = plan.settled.shape, plan.settled.compute
+        shape, dtype = plan.config.shape, plan.config.compute
         hidden, ffn = shape.hidden, shape.expert_width
         self.activation = ACTIVATIONS[shape.activation]
         self.gate = of_experts(plan, f"{name}.gate", hidden, ffn)
@@ -93,17 +93,17 @@ class Experts(nn.Module):
 
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
-        self.shape = shape = plan.settled.shape
+        self.shape = shape = plan.config.shape
         self.group, self.top_k = plan.mesh["ep"], shape.top_k
         self.router = replicated(plan, normal(plan, f"{name}.router"), (shape.experts, shape.hidden))
         self.weights = ExpertWeights(plan, name)
         self.register_buffer("bias", torch.zeros(shape.experts, device=plan.device))
         self.register_buffer("load", torch.zeros_like(self.bias, dtype=torch.int64), persistent=False)
         self.register_buffer("dropped", torch.zeros((), dtype=torch.int64, device=plan.device), persistent=False)
-        self.crowd, self.pace = plan.crowd, plan.pace
-        layout, settled = plan.mesh.layout, plan.settled
-        pairs = settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
-        self.capacity = capacity(settled.options.capacity, pairs, shape.experts)
+        self.router_bias, self.pace = plan.router_bias, plan.pace
+        layout, config = plan.mesh.layout, plan.config
+        pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
+        self.capacity = capacity(config.options.capacity, pairs, shape.experts)
         """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,7 +127,7 @@ class Experts(nn.Module):
         logits = F.linear(tokens.to(accurate), self.router.to(accurate))
         scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
         # The bias evens loads: it counts in the choice, not in the result.
-        chosen = (scores.detach() + self.bias + self.crowd).topk(self.top_k, -1).indices
+        chosen = (scores.detach() + self.bias + self.router_bias).topk(self.top_k, -1).indices
         gates = scores.gather(-1, chosen)
         if self.shape.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)

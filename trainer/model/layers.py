@@ -29,7 +29,7 @@ class Norm(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        shape = plan.settled.shape
+        shape = plan.config.shape
         self.weight = replicated(plan, Constant(1), (shape.hidden,))
         self.bias = replicated(plan, Constant(0), (shape.hidden,)) if shape.norm == "layer" else None
         self.eps = shape.norm_eps
@@ -46,8 +46,8 @@ class HeadNorm(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.weight = replicated(plan, Constant(1), (plan.settled.shape.head_dim,), sees_part=True)
-        self.eps = plan.settled.shape.norm_eps
+        self.weight = replicated(plan, Constant(1), (plan.config.shape.head_dim,), sees_part=True)
+        self.eps = plan.config.shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the last dimension."""
@@ -59,7 +59,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: Plan, name: str, ffn: int, *, bias: bool = False) -> None:
         super().__init__()
-        shape, self.edges = plan.settled.shape, plan.edges
+        shape, self.edges = plan.config.shape, plan.edges
         self.activation = ACTIVATIONS[shape.activation]
         self.gate = ColumnParallelLinear(plan, f"{name}.gate", shape.hidden, ffn, bias=bias) if shape.gated else None
         self.up = ColumnParallelLinear(plan, f"{name}.up", shape.hidden, ffn, bias=bias)
@@ -78,7 +78,7 @@ class SharedExperts(FeedForward):
     """What every token passes beside its routed experts; each token may choose how much of it to take."""
 
     def __init__(self, plan: Plan, name: str) -> None:
-        shape = plan.settled.shape
+        shape = plan.config.shape
         super().__init__(plan, name, shape.shared_ffn)
         share = normal(plan, f"{name}.share")
         self.share = replicated(plan, share, (1, shape.hidden)) if shape.shared_gate else None
@@ -95,7 +95,7 @@ class PositionEmbedding(nn.Module):
     def __init__(self, plan: Plan, where: torch.Tensor) -> None:
         """`where` gives the positions of this context-parallel rank's tokens."""
         super().__init__()
-        shape = plan.settled.shape
+        shape = plan.config.shape
         self.weight = replicated(plan, normal(plan, "positions"), (shape.learned_positions, shape.hidden))
         self.where = plan.edges.local(where).to(plan.device)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.configuration.settled import Settled
+from trainer.configuration.config import Config
 from trainer.parallel.causal_attention import causal_attention
 from trainer.parallel.collectives import Group, gather
 from trainer.parallel.ring_attention import Ring
@@ -38,10 +38,10 @@ def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
 class ContextAttention:
     """Causal attention over ``[batch, heads, local sequence, head width]``, by one of the three methods."""
 
-    def __init__(self, group: Group, settled: Settled, device: torch.device) -> None:
-        options = settled.options
+    def __init__(self, group: Group, config: Config, device: torch.device) -> None:
+        options = config.options
         self.group, self.method = group, options.cp_method if group.size > 1 else "whole"
-        sequence, layout = settled.shape.sequence, options.cp_layout
+        sequence, layout = config.shape.sequence, options.cp_layout
         held = [positions(sequence, group.size, rank, layout) for rank in range(group.size)]
         self.mine = held[group.rank].to(device)
         self.gathered = torch.cat(held).to(device)

@@ -23,7 +23,7 @@ from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
 
 if TYPE_CHECKING:
-    from trainer.configuration.settled import Settled
+    from trainer.configuration.config import Config
     from trainer.foundation.weight_gradients import Job
     from trainer.instrumentation.injection import Lengths
     from trainer.parallel.collectives import Group
@@ -98,20 +98,20 @@ class Pipeline:
     """The stages of this rank under one schedule."""
 
     def __init__(
-        self, settled: Settled, group: Group, chunks: dict[int, Stage], data: DataParallel, loss: TakeLoss
+        self, config: Config, group: Group, chunks: dict[int, Stage], data: DataParallel, loss: TakeLoss
     ) -> None:
         self.group, self.chunks, self.data, self.take_loss = group, chunks, data, loss
-        self.micro_batches = settled.options.micro_batches
-        schedule, shape = Schedule(settled.schedule), Shape(group.size, self.micro_batches, len(chunks))
+        self.micro_batches = config.options.micro_batches
+        schedule, shape = Schedule(config.schedule), Shape(group.size, self.micro_batches, len(chunks))
         orders = order(schedule, shape)
         self.steps = with_transfers(orders, stage_ranks(schedule, shape))[group.rank]
         complete = [action for action in orders[group.rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
         self.last_of_stage = {action.stage: action for action in complete}
         """The action after which a stage's gradients are complete."""
-        slices = settled.layout.tp if settled.options.sequence_parallel else 1
-        local_sequence = settled.shape.sequence // (settled.layout.cp * slices)
-        self.message = (local_sequence, settled.micro_batch, settled.shape.hidden)
-        self.dtype = settled.compute
+        slices = config.layout.tp if config.options.sequence_parallel else 1
+        local_sequence = config.shape.sequence // (config.layout.cp * slices)
+        self.message = (local_sequence, config.micro_batch, config.shape.hidden)
+        self.dtype = config.compute
 
     def run(
         self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last_round: bool

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from trainer.configuration.settled import Settled
+from trainer.configuration.config import Config
 from trainer.foundation.weight_gradients import Postponed, Product, multiply
 from trainer.instrumentation.pacing import Brake, Pace
 from trainer.parallel import weights
@@ -34,7 +34,7 @@ class Stage(nn.Module):
 class Plan:
     """Everything that the layers need to know beside their sizes."""
 
-    settled: Settled
+    config: Config
     mesh: Mesh
     device: torch.device
     dtype: torch.dtype
@@ -44,7 +44,7 @@ class Plan:
     edges: BlockEdges
     """What tensor-parallel ranks do at the start and at the end of a block."""
     attention: ContextAttention
-    crowd: torch.Tensor | float
+    router_bias: torch.Tensor | float
     """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
     postponed: Postponed | None
     """Where the stage's weight gradients wait for their W; `None` where the schedule never splits a backward."""

@@ -115,7 +115,7 @@ def on_paper(plan: Plan, part: Sizes, note: Note) -> nn.Parameter:
 
 def normal(plan: Plan, name: str) -> Normal:
     """Let a weight be drawn by its name, with the run's seed."""
-    return Normal(name, plan.settled.options.seed)
+    return Normal(name, plan.config.options.seed)
 
 
 def sharded(plan: Plan, beginning: Beginning, whole: Sizes, dim: int) -> nn.Parameter:
@@ -133,16 +133,16 @@ def replicated(plan: Plan, beginning: Beginning, whole: Sizes, *, sees_part: boo
     Where it sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its gradient
     is partial, to be summed over tp. Otherwise every rank has the whole gradient.
     """
-    over_tp = "partial" if sees_part or plan.settled.options.sequence_parallel else "copied"
+    over_tp = "partial" if sees_part or plan.config.options.sequence_parallel else "copied"
     return on_paper(plan, whole, Note(beginning, Placement(whole, (0,) * len(whole)), over_tp))
 
 
 def of_experts(plan: Plan, name: str, rows: int, columns: int) -> nn.Parameter:
     """Keep the matrices of this rank's experts, ``[local experts, rows, columns]``."""
-    group, experts = plan.mesh["ep"], plan.settled.shape.experts
+    group, experts = plan.mesh["ep"], plan.config.shape.experts
     local = experts // group.size
     placement = Placement((experts, rows, columns), (group.rank * local, 0, 0))
-    beginning = NormalEach(name, plan.settled.options.seed)
+    beginning = NormalEach(name, plan.config.options.seed)
     return on_paper(plan, (local, rows, columns), Note(beginning, placement, "expert"))
 
 

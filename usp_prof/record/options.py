@@ -154,7 +154,7 @@ class Settings:
     declared: Declared
 
 
-def settle(given: Mapping[str, Any]) -> Settings:
+def resolve(given: Mapping[str, Any]) -> Settings:
     """Sort options by what they are about; an unknown one is refused with the nearest known names."""
     kinds: tuple[Any, ...] = (Window, Content, Declared)
     known = {field.name for kind in kinds for field in fields(kind)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from usp_prof.record import export
-from usp_prof.record.options import Options, Phase, settle
+from usp_prof.record.options import Options, Phase, resolve
 from usp_prof.record.rank_record import RankRecord
 from usp_prof.record.signals import Termination, held_back
 from usp_prof.record.statement import check_model
@@ -281,7 +281,7 @@ def session(
     a configuration (dataclass, dict, Hugging Face); `groups` says which process group serves which axis or axes.
     `options` are those of `usp_prof.record.Options`.
     """
-    settings = settle(options)
+    settings = resolve(options)
     check_mesh(mesh)
     check_model(model)
     return Session(folder, mesh, model, groups, settings)

@@ -1,4 +1,4 @@
-"""Settled options: a configuration whose options agree, and what follows from them."""
+"""Config options: a configuration whose options agree, and what follows from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16,
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Config:
     """Options that agree with each other, and what follows from them."""
 
     options: Options
@@ -41,7 +41,7 @@ class Settled:
         """Pipeline stages over all ranks."""
         return self.layout.pp * stages_per_rank(self.schedule, self.options)
 
-    def held(self, rank: int) -> list[int]:
+    def stages_of(self, rank: int) -> list[int]:
         """Return the stages of a rank of the pipeline: one, every pp-th, or one from each end."""
         if self.traits.is_v_shaped:
             return [rank, self.stages - 1 - rank]
