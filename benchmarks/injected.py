@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from injection import Delay, read_run, simulate, write_run
+from injection import Delay, read_run, simulate, true_gain, write_run
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
@@ -32,6 +32,7 @@ from usp_prof.whatif.predict import predict, unedited
 if TYPE_CHECKING:
     from injection import RankTrace
 
+    from usp_prof.replay.step_times import StepTimes
     from usp_prof.tables.table_set import TableSet
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4)
@@ -81,15 +82,19 @@ def cases_of(folder: Path) -> list[Case]:
     paths = [path for path in sorted(folder.rglob("*.json*")) if "_et_" not in path.name and path.name != "run.json"]
     ranks = read_run(paths)
     slow = ranks[(len(ranks) - 1) // 2 if len(ranks) > 2 else 1].rank
-    original_ns = _step_ns(ranks, None)
-    timed = [(kind, share * original_ns / 1e3 / (1 - share)) for kind in ("pause", "late_input") for share in SHARES]
+    original = _steps(ranks)
+    timed = [
+        (kind, share * original.mean_measured_ns / 1e3 / (1 - share))
+        for kind in ("pause", "late_input")
+        for share in SHARES
+    ]
     factors = [(kind, factor) for kind in ("slow_host", "slow_kernels") for factor in FACTORS]
     cases = []
     for kind, size in (*timed, *factors):
         delay = Delay(kind, slow, size)
         with TemporaryDirectory() as temporary:
             tables = _delayed(ranks, delay, Path(temporary))
-            truth = 1 - original_ns / unedited(tables).mean_measured_ns
+            truth = true_gain(original, unedited(tables))
             if truth < LEAST_COST:
                 continue
             repaired = predict(tables, [Edit("rank_as_peers", str(slow))])
@@ -100,9 +105,9 @@ def cases_of(folder: Path) -> list[Case]:
     return cases
 
 
-def _step_ns(ranks: list[RankTrace], delay: Delay | None) -> float:
+def _steps(ranks: list[RankTrace]) -> StepTimes:
     with TemporaryDirectory() as temporary:
-        return unedited(_delayed(ranks, delay, Path(temporary))).mean_measured_ns
+        return unedited(_delayed(ranks, None, Path(temporary)))
 
 
 def _delayed(ranks: list[RankTrace], delay: Delay | None, folder: Path) -> TableSet:

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from usp_prof.replay.step_times import StepTimes
+
 Event = dict[str, Any]
 
 HOST_CATEGORIES = ("cuda_runtime", "cuda_driver")
@@ -237,6 +239,18 @@ def simulate(ranks: list[RankTrace], delay: Delay | None) -> None:
                 if work.event["cat"] == "kernel" and not work.communicates:
                     scale[id(work)] = delay.size
     _propagate(ranks, added, scale)
+
+
+def true_gain(original: StepTimes, delayed: StepTimes) -> float:
+    """Return the share of the delayed run's mean step that the delay costs, over the steps that count in that run."""
+    counts = delayed.whole
+    of_step = dict(
+        zip(
+            zip(original.rank.tolist(), original.step.tolist(), strict=True), original.measured_ns.tolist(), strict=True
+        )
+    )
+    same = [of_step[place] for place in zip(delayed.rank[counts].tolist(), delayed.step[counts].tolist(), strict=True)]
+    return 1 - sum(same) / float(delayed.measured_ns[counts].sum())
 
 
 def _delayed_calls(rank: RankTrace, *, in_middle: bool) -> list[Call]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from corpus_sets import TRACES
-from injection import DEVICE_CATEGORIES, Delay, read_run, simulate, write_run
+from injection import DEVICE_CATEGORIES, Delay, read_run, simulate, true_gain, write_run
 from thinned import thinned
 
 from usp_prof.findings.search import search
@@ -59,12 +59,12 @@ def _delays(rank: int, step_us: float) -> list[Delay]:
 @pytest.mark.parametrize("name", [*OWN_SETS, *SHARED_SETS])
 def test_repairing_an_injected_delay_gives_the_original_run_back(name: str, tmp_path: Path) -> None:
     ranks = read_run(_paths(name))
-    original_ns = unedited(_tables(ranks, None, tmp_path / "original")).mean_measured_ns
+    original = unedited(_tables(ranks, None, tmp_path / "original"))
     slow = ranks[(len(ranks) - 1) // 2 if len(ranks) > 2 else 1].rank
     off = []
-    for number, delay in enumerate(thinned(_delays(slow, original_ns / 1e3), 4)):
+    for number, delay in enumerate(thinned(_delays(slow, original.mean_measured_ns / 1e3), 4)):
         tables = _tables(ranks, delay, tmp_path / str(number))
-        truth = 1 - original_ns / unedited(tables).mean_measured_ns
+        truth = true_gain(original, unedited(tables))
         if truth >= WORTH_TESTING:
             off.append(abs(predict(tables, [Edit("rank_as_peers", str(slow))]).gain_fraction - truth))
     assert not off or np.median(off) <= MEDIAN

@@ -1,0 +1,72 @@
+"""Figures on one screen do not contradict each other: lateness, repairs, the job's slowdown, and predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from corpus_sets import TRACES
+
+from usp_prof import open_run
+from usp_prof.cli.app import main
+from usp_prof.findings.engine import found_in, repairs_in
+
+if TYPE_CHECKING:
+    from usp_prof.run import Run
+
+OWN = Path(__file__).parents[2] / "traces"
+SETS = [
+    *(OWN / name for name in ("gpu-nccl-zero3", "recorded-slow-rank", "recorded-ep-imbalance", "recorded-5d")),
+    *(TRACES / name for name in ("megatron-tp2-v100", "megatron-tp8-a100", "torchrec-4r-v100", "param-dlrm-8r")),
+]
+
+
+@pytest.fixture(params=SETS, ids=lambda path: path.name)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    if not request.param.is_dir():
+        pytest.skip("the corpus of real traces is not here")
+    return open_run(request.param, cache_dir=tmp_path)
+
+
+def test_equal_ranks_save_at_least_what_repairing_one_rank_saves(run: Run) -> None:
+    found = found_in(run.tables)
+    assert repr(found.repairs) == repr(repairs_in(run.tables))  # NaN is not equal to itself
+    assert found.ideal is not None
+    for repair in found.repairs:
+        if not repair.disagrees and found.ideal.slowdown is not None:
+            assert found.ideal.slowdown >= 1 / (1 - repair.gain_fraction) - 1e-9
+
+
+def test_no_finding_names_a_rank_whose_repair_is_unknown(run: Run) -> None:
+    found = found_in(run.tables)
+    unknown = {repair.rank for repair in found.repairs if repair.disagrees}
+    assert not [finding for finding in found.findings if finding.edit in {f"rank_as_peers={rank}" for rank in unknown}]
+    assert len(unknown) == sum(row.code == "replay_disagrees" for row in found.skipped)
+
+
+def test_the_sentence_and_the_findings_state_one_gain(run: Run) -> None:
+    found = found_in(run.tables)
+    sentence = run.stragglers().sentence
+    for repair in found.repairs[:1]:
+        assert sentence.startswith(f"Rank {repair.rank} ")
+        if repair.disagrees:
+            assert sentence.endswith("what its repair saves is unknown.")
+        same = [each for each in found.findings if each.code == "late-rank" and each.where.get("rank") == repair.rank]
+        assert all(finding.gain_fraction == pytest.approx(repair.gain_fraction) for finding in same)
+
+
+def test_a_prediction_has_one_step_in_all_its_parts(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["whatif", str(run.path), "--edit", "rank_as_peers=0", "--format", "json", "--cache-dir", str(tmp_path)]
+    if main(words) == 2:  # rank 0 has no peers
+        return
+    written = json.loads(capsys.readouterr().out)
+    predicted = written["prediction"]["together"]
+    (step,) = [each["value"] for each in written["metrics"] if each["id"] == "step_time" and not each["dims"]]
+    if "window" not in {row["code"] for row in written["health"]}:
+        assert step == pytest.approx(predicted["after_ns"], rel=0.01)
+    saved = 1 - predicted["after_ns"] / predicted["before_ns"]
+    assert predicted["gain_fraction"] == pytest.approx(saved)
