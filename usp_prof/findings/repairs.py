@@ -70,7 +70,7 @@ def repair_edit(tables: TableSet, rank: int) -> Edit:
     graph = graph_of(tables)
     like_peers = Edit("rank_as_peers", str(rank))
     for axis in (Axis.EP, Axis.CP):
-        worst, even = worst_of(tables, graph, axis), Edit("even_work", str(axis))
+        worst, even = worst_of(tables, axis), Edit("even_work", str(axis))
         is_uneven = worst is not None and worst.rank == rank and worst.ratio >= UNEVEN
         if is_uneven and _gain(tables, even) >= COVERS * _gain(tables, like_peers):
             return even

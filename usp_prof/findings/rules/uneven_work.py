@@ -70,7 +70,7 @@ class UnevenExperts:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the work of each expert group's ranks."""
-        worst = worst_of(tables, graph_of(tables), Axis.EP)
+        worst = worst_of(tables, Axis.EP)
         if worst is None or worst.ratio < UNEVEN:
             return
         loads = moe.compute(tables).tokens
@@ -126,7 +126,7 @@ class UnevenSequence:
     @staticmethod
     def look(tables: TableSet) -> Iterable[Draft]:
         """Compare the work of each context-parallel group's ranks."""
-        worst = worst_of(tables, graph_of(tables), Axis.CP)
+        worst = worst_of(tables, Axis.CP)
         if worst is not None and worst.ratio >= UNEVEN:
             yield Draft(
                 f"Rank {worst.rank} does {worst.ratio:.2f}x its share of its sequences' work",
@@ -157,8 +157,12 @@ class Uneven:
     spot: PlainMap
 
 
-def worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
-    """Find the rank with the largest share of its group's work on an axis; not one that is slow everywhere."""
+def worst_of(tables: TableSet, axis: str) -> Uneven | None:
+    """Find the rank with the largest share of its group's work on an axis, memoized; none that is slow everywhere."""
+    return tables.memo(("uneven work", axis), lambda: _worst_of(tables, graph_of(tables), axis))
+
+
+def _worst_of(tables: TableSet, graph: Graph, axis: str) -> Uneven | None:
     sums: dict[int, list[float]] = {}
     for group in shares(graph, axis):
         work = group.work.sum(axis=1)
