@@ -196,9 +196,9 @@ def test_an_unknown_device_gives_rates_but_no_efficiency() -> None:
     assert ("kernel_efficiency", "") not in found
     assert found["achieved_flop_rate", ""] > 0
     assert [note.code for note in result.notes] == ["no_device_peak"]
-    run.assumptions = Assumptions(device="NVIDIA B200")
+    run = run.assuming(Assumptions(device="NVIDIA B200"))
     assert values(kernels.compute(run))["kernel_efficiency", ""] > 0
-    run.assumptions = Assumptions(peak_flops=1e15)
+    run = run.assuming(Assumptions(peak_flops=1e15))
     assert values(kernels.compute(run))["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 1e15 / 10e-6)
 
 

@@ -65,21 +65,21 @@ def test_a_window_of_unknown_steps_has_no_mfu() -> None:
 
 def test_the_convention_is_named_and_changes_the_figure() -> None:
     run_tables = tables()
-    run_tables.assumptions = Assumptions(convention="causal")
+    run_tables = run_tables.assuming(Assumptions(convention="causal"))
     result = mfu.compute(run_tables)
     assert result.convention == "causal"
     assert result.mfu < mfu.compute(tables()).mfu
     table = result.to_pandas()
     assert table.convention.tolist() == list(conventions.CONVENTIONS)
     assert table.loc[table.chosen, "mfu"].item() == pytest.approx(result.mfu)
-    run_tables.assumptions = Assumptions(convention="narayanan")
+    run_tables = run_tables.assuming(Assumptions(convention="narayanan"))
     with pytest.raises(UsageError, match="convention"):
         mfu.compute(run_tables)
 
 
 def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
     run_tables = tables()
-    run_tables.assumptions = Assumptions(model=replace(MODEL, parameters=180_000, sequence=0), peak_flops=1e12)
+    run_tables = run_tables.assuming(Assumptions(model=replace(MODEL, parameters=180_000, sequence=0), peak_flops=1e12))
     result = mfu.compute(run_tables)
     assert result.flop_per_token["palm"] == 6 * 180_000 + 12 * 2 * 64 * 32
     assert (result.peak, result.peak_source) == (1e12, "given by hand")
@@ -87,7 +87,7 @@ def test_what_is_given_by_hand_stands_above_the_manifest() -> None:
 
 def test_tokens_given_by_hand_stand_in_for_those_that_nobody_recorded() -> None:
     run_tables = tables(replace(MANIFEST, tokens_per_step=0))
-    run_tables.assumptions = Assumptions(tokens_per_step=1_000_000)
+    run_tables = run_tables.assuming(Assumptions(tokens_per_step=1_000_000))
     assert figures(mfu.compute(run_tables)) == figures(mfu.compute(tables()))
 
 
@@ -121,7 +121,7 @@ def test_what_a_models_description_leaves_open_is_said() -> None:
 def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
     """42,400%: somebody gave the tokens of an epoch, or the peak of a watch."""
     run_tables = tables()
-    run_tables.assumptions = Assumptions(peak_flops=1e3)
+    run_tables = run_tables.assuming(Assumptions(peak_flops=1e3))
     result = mfu.compute(run_tables)
     assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
     assert np.isnan(result.mfu)
@@ -174,8 +174,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assumed(folder: Path, **given: object) -> TableSet:
     run_tables = usp_prof.open_run(folder / "run", cache_dir=folder / "cache").tables
-    run_tables.assumptions = Assumptions(**given)  # type: ignore[arg-type]
-    return run_tables
+    return run_tables.assuming(Assumptions(**given))  # type: ignore[arg-type]
 
 
 def model_of(folder: Path) -> ModelEntry:
@@ -252,9 +251,9 @@ def test_a_peak_below_the_rate_of_the_products_gives_no_mfu() -> None:
     run_tables.manifest = Manifest(tokens_per_step=1, model=ModelEntry(flop_per_token={"palm": 2.0 * 1024**3}))
     right = mfu.compute(run_tables)
     assert right.mfu == pytest.approx(2 * 1024**3 / 900e-6 / 989e12, rel=0.01)
-    run_tables.assumptions = Assumptions(peak_flops=product_rate / 1.05)
+    run_tables = run_tables.assuming(Assumptions(peak_flops=product_rate / 1.05))
     assert not np.isnan(mfu.compute(run_tables).mfu)
-    run_tables.assumptions = Assumptions(peak_flops=product_rate / 2)
+    run_tables = run_tables.assuming(Assumptions(peak_flops=product_rate / 2))
     wrong = mfu.compute(run_tables)
     assert np.isnan(wrong.mfu)
     assert "above the peak of 107 TFLOP/s" in {note.code: note.detail for note in wrong.notes}["peak_contradicted"]

@@ -106,7 +106,7 @@ def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
 def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> None:
     tables = opened(copied).tables
     forms = [engine.kept_form(tables, EVERYTHING), engine.kept_form(tables, Selection(ranks=(0,)))]
-    tables.assumptions = replace(tables.assumptions, device="NVIDIA A100-SXM4-80GB")
+    tables = tables.assuming(replace(tables.assumptions, device="NVIDIA A100-SXM4-80GB"))
     forms.append(engine.kept_form(tables, EVERYTHING))
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=0))
     forms.append(engine.kept_form(tables, EVERYTHING))
@@ -119,9 +119,11 @@ def test_all_that_findings_follow_from_has_a_part_in_the_form(copied: Path) -> N
 
 def test_what_has_no_name_is_not_kept(copied: Path) -> None:
     tables = opened(copied).tables
-    tables.assumptions = replace(tables.assumptions, snapshots=(MemorySnapshot(0, 0, 0, 0, 0, 0, NONE, NONE, NONE),))
+    tables = tables.assuming(
+        replace(tables.assumptions, snapshots=(MemorySnapshot(0, 0, 0, 0, 0, 0, NONE, NONE, NONE),))
+    )
     assert not engine.kept_form(tables, EVERYTHING)
-    tables.assumptions = replace(tables.assumptions, snapshots=())
+    tables = tables.assuming(replace(tables.assumptions, snapshots=()))
     tables.kept = None
     assert not engine.kept_form(tables, EVERYTHING)
     assert find_all(tables) == search(tables)

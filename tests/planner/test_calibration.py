@@ -90,11 +90,11 @@ def test_a_run_that_contradicts_its_tokens_or_its_mesh_is_refused(tmp_path: Path
     """Its plans stood, although no MFU was shown for the same inputs."""
     tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables
     recorded = tables.tokens_per_step
-    tables.assumptions = Assumptions(tokens_per_step=100 * recorded)
+    tables = tables.assuming(Assumptions(tokens_per_step=100 * recorded))
     with pytest.raises(InputError, match=f"{100 * recorded:,} tokens a step") as refused:
         calibrate(tables)
     assert "--tokens-per-step" in refused.value.hint
-    tables.assumptions = Assumptions()
+    tables = tables.assuming(Assumptions())
     assert tables.manifest is not None
     tables.manifest = replace(tables.manifest, mesh={"dp": 3})
     with pytest.raises(InputError, match="which do not go into it") as refused:

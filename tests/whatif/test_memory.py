@@ -19,7 +19,7 @@ PLAIN = Layout(dtype="bf16", zero=0, recompute="none", micro_batches=8, micro_ba
 
 def test_what_is_given_by_hand_counts_without_a_manifest() -> None:
     tables = run({0: {"ranks": [{"device": "", "world_size": 1, "host": "a"}], "steps": [step(0, 0, 10)]}})
-    tables.assumptions = Assumptions(model=LLAMA_8B, device="H100-SXM", tokens_per_step=8192)
+    tables = tables.assuming(Assumptions(model=LLAMA_8B, device="H100-SXM", tokens_per_step=8192))
     layout = layout_of(tables)
     assert (layout.model, layout.device, layout.tokens_per_step) == (LLAMA_8B, "H100-SXM", 8192)
 

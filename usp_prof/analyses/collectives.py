@@ -180,8 +180,7 @@ def bus_factor(op: str, members: int) -> float:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesResult:
     """Measure the calls of the selected steps (with any member among the selected ranks)."""
-    key = ("collectives", selection, tables.assumptions.device)
-    return tables.memo(key, lambda: _measured(tables, selection))
+    return tables.memo(("collectives", selection), lambda: _measured(tables, selection))
 
 
 def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:

@@ -175,9 +175,7 @@ class KernelsResult:
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:
     """Tally the compute of the selected ranks and steps."""
-    assumed = tables.assumptions
-    key = ("kernels", selection, assumed.device, assumed.peak_flops)
-    return tables.memo(key, lambda: _tallied(tables, selection))
+    return tables.memo(("kernels", selection), lambda: _tallied(tables, selection))
 
 
 def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:

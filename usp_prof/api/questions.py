@@ -191,7 +191,7 @@ class Questions:
         is_nothing = not (model or sequence or tokens_per_step or device or convention)
         tokens = tokens_per_step or before.tokens_per_step
         after = replace(before, model=known, device=device or before.device, convention=named, tokens_per_step=tokens)
-        self.tables.assumptions = NOTHING_ASSUMED if is_nothing else after
+        self.tables = self.tables.assuming(NOTHING_ASSUMED if is_nothing else after)
         self.__dict__.pop("summary", None)  # it was made of what was assumed before
         return self
 

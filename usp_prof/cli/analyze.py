@@ -235,10 +235,10 @@ def _document(
             f"a memory snapshot is of rank {spans(absent)}, which is not in run {opened.name}",
             hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
         )
-    opened.tables.assumptions = assumptions
-    results = analyse(opened.tables, selection, only)
+    tables = opened.tables.assuming(assumptions)
+    results = analyse(tables, selection, only)
     return build(
-        opened.tables,
+        tables,
         results,
         name=opened.name,
         selection=selection,

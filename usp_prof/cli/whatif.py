@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("no change was named", hint="give --edit, or --list to see which there are")
     opened = open_from(args)
     model = load_model(args.model, args.sequence) if args.model else None
-    opened.tables.assumptions = Assumptions(model=model, device=args.device)
+    tables = opened.tables.assuming(Assumptions(model=model, device=args.device))
     # A predicted timeline has all ranks in it, so that all are replayed.
-    replayed = Representatives(opened.tables) if args.output else replayed_ranks(opened.tables, edits)
+    replayed = Representatives(tables) if args.output else replayed_ranks(tables, edits)
     together = predict_on(replayed, edits)
     alone = [predict_on(replayed, [single]) for single in edits] if len(edits) > 1 else [together]
     if args.output is not None:

@@ -103,8 +103,8 @@ def repairs_in(tables: TableSet) -> tuple[Repair, ...]:
 
 
 def found_in(tables: TableSet, selection: Selection = EVERYTHING) -> Found:
-    """Return the findings, memoized for these tables and their assumptions."""
-    return tables.memo_as_assumed(("findings", selection), lambda: find_all(tables, selection))
+    """Return the findings, memoized."""
+    return tables.memo(("findings", selection), lambda: find_all(tables, selection))
 
 
 def find(tables: TableSet, selection: Selection = EVERYTHING) -> list[Finding]:

@@ -44,7 +44,7 @@ LEAST_LATENESS = 0.02
 
 def repairs_of(tables: TableSet) -> tuple[Repair, ...]:
     """Return the replayed repairs of the latest ranks, memoized."""
-    return tables.memo_as_assumed("repairs of late ranks", lambda: _repairs(tables))
+    return tables.memo("repairs of late ranks", lambda: _repairs(tables))
 
 
 def _repairs(tables: TableSet) -> tuple[Repair, ...]:

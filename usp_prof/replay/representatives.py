@@ -73,7 +73,6 @@ def representatives(tables: TableSet, wanted: Iterable[int] = ()) -> Representat
             latest.clear()
             latest[key] = _representatives(tables, requested, MOST_NODES)
         chosen = latest[key]
-    chosen.tables.assumptions = tables.assumptions  # these may have been set after the choice was cached
     return chosen
 
 

@@ -89,8 +89,14 @@ class _Share:
     def opened(self) -> TableSet:
         """Return their tables."""
         said = self.of_run.value
-        tables = TableSet(self.sources, manifest=said.manifest, topology=said.topology, known=self.known)
-        tables.assumptions, tables.incomparable = said.assumptions, said.incomparable
+        tables = TableSet(
+            self.sources,
+            manifest=said.manifest,
+            topology=said.topology,
+            assumptions=said.assumptions,
+            known=self.known,
+        )
+        tables.incomparable = said.incomparable
         return tables
 
 
@@ -110,7 +116,7 @@ def of_each_rank(
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
     said = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
-    of_run = tables.memo_as_assumed("said of the run", lambda: Common(said))
+    of_run = tables.memo("said of the run", lambda: Common(said))
     count = at_once or RANKS_OF_SHARE
     dealt = (chosen[first : first + count] for first in range(0, len(chosen), count))
     shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in dealt)

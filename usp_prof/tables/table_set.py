@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.table import View
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
-    from usp_prof.model.selection import Selection
+    from usp_prof.model.selection import Assumptions, Selection
     from usp_prof.tables.shares import Workers
 
 T = TypeVar("T")
@@ -163,6 +164,7 @@ class TableSet:
         manifest: Manifest | None = None,
         health: Iterable[HealthRow] = (),
         topology: Topology | None = None,
+        assumptions: Assumptions = NOTHING_ASSUMED,
         known: Mapping[object, object] | None = None,
     ) -> None:
         """Store the ranks' tables; for a share of a run also the facts `known` about the whole run, by key of `memo`.
@@ -171,10 +173,10 @@ class TableSet:
         """
         self._sources = dict(sorted(sources.items()))
         self._held = _Held(self._sources)
-        self._memo: dict[object, object] = dict(known or {})
-        self._is_share = known is not None
+        self._known = known
+        self._memo: dict[object, object] = {}
+        self._assume(assumptions)
         self.manifest = manifest
-        self.assumptions = NOTHING_ASSUMED
         self.kept: Kept | None = None
         """Where what is made of the tables is kept; only tables as they were read have such a place."""
         self.recorded: TableSet | None = None
@@ -192,6 +194,25 @@ class TableSet:
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were read, in order."""
         return tuple(self._sources)
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """What the user supplied that the traces lack; it never changes (see `assuming`)."""
+        return self._assumptions
+
+    def assuming(self, assumptions: Assumptions) -> TableSet:
+        """Return the same run under other assumptions.
+
+        It shares what was derived from each rank's tables, which no assumption affects, and nothing that was derived
+        from the run.
+        """
+        other = copy(self)
+        other._assume(assumptions)  # noqa: SLF001 - of the same class
+        return other
+
+    def _assume(self, assumptions: Assumptions) -> None:
+        self._assumptions = assumptions
+        self._memo = dict(self._known or {})
 
     @property
     def tokens_per_step(self) -> int:
@@ -237,9 +258,10 @@ class TableSet:
             manifest=self.manifest,
             health=self.health,
             topology=self.topology,
+            assumptions=self.assumptions,
         )
         some._held = self._held
-        some.assumptions, some.incomparable = self.assumptions, self.incomparable
+        some.incomparable = self.incomparable
         some.uneven_steps = self.uneven_steps
         some.recorded = self.recorded or self
         return some
@@ -280,13 +302,7 @@ class TableSet:
     def memo(self, key: object, build: Callable[[], T]) -> T:
         """Build a derived result once."""
         if key not in self._memo:
-            if self._is_share:
+            if self._known is not None:
                 raise KeyError(f"{key!r} is made of all ranks: a share of them cannot tell it")
             self._memo[key] = build()
         return self._memo[key]  # type: ignore[return-value] # the key names the type
-
-    def memo_as_assumed(self, key: object, build: Callable[[], T]) -> T:
-        """Build a result that depends on the assumptions, once per set of assumptions."""
-        assumed = self.assumptions
-        # The pair keeps the assumptions alive, so that their id is not reused.
-        return self.memo((key, id(assumed)), lambda: (assumed, build()))[1]

@@ -49,7 +49,7 @@ def predicted_tables(prediction: Prediction) -> TableSet:
     They contain the ranks that were replayed.
     """
     tables = prediction.replayed.tables
-    return tables.memo_as_assumed(("predicted", prediction.edits), lambda: _predicted(tables, prediction))
+    return tables.memo(("predicted", prediction.edits), lambda: _predicted(tables, prediction))
 
 
 def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
@@ -61,13 +61,12 @@ def _predicted(tables: TableSet, prediction: Prediction) -> TableSet:
     sources = {rank: MemorySource(_tables_of(moved, rank, before, after)) for rank in moved.ranks}
     health = [*moved.health, *_health_of(tables, prediction)]
     topology = _topology(tables.topology, before, after)
-    predicted = TableSet(sources, manifest=manifest, health=health, topology=topology)
-    assumptions = tables.assumptions
-    predicted.assumptions = replace(
-        assumptions,
-        device=after.device if after.device != before.device else assumptions.device,
-        tokens_per_step=after.tokens_per_step if assumptions.tokens_per_step else 0,
+    assumptions = replace(
+        tables.assumptions,
+        device=after.device if after.device != before.device else tables.assumptions.device,
+        tokens_per_step=after.tokens_per_step if tables.assumptions.tokens_per_step else 0,
     )
+    predicted = TableSet(sources, manifest=manifest, health=health, topology=topology, assumptions=assumptions)
     clocks = clock.of(moved)
     predicted.memo("clock", lambda: clocks)
     predicted.recorded = moved.recorded

@@ -37,8 +37,14 @@ _TIMES = ("start_ns", "end_ns", "dur_ns", "host_start_ns", "host_end_ns", *_ON_D
 def retimed(tables: TableSet, graph: Graph, timeline: Timeline) -> TableSet:
     """Return the tables of a run with the times of a replay."""
     sources = {rank: _MovedTables(tables, _Moves(tables, graph, timeline, rank)) for rank in tables.ranks}
-    predicted = TableSet(sources, manifest=tables.manifest, health=tables.health, topology=tables.topology)
-    predicted.assumptions, predicted.recorded = tables.assumptions, tables.recorded or tables
+    predicted = TableSet(
+        sources,
+        manifest=tables.manifest,
+        health=tables.health,
+        topology=tables.topology,
+        assumptions=tables.assumptions,
+    )
+    predicted.recorded = tables.recorded or tables
     clocks = clock.of(tables)
     predicted.memo("clock", lambda: clocks)  # ends of calls move, clocks do not
     return predicted
