@@ -162,7 +162,7 @@ def test_a_cpu_run_says_that_it_launches_nothing() -> None:
 
 
 def test_a_notebook_cuts_long_names_and_scrolls_wide_tables() -> None:
-    answer = replace(ask("kernels"), make_frame=lambda: pd.DataFrame({"name": ["void at::native::" * 30]}))
+    answer = replace(ask("kernels"), _make_frame=lambda: pd.DataFrame({"name": ["void at::native::" * 30]}))
     page = answer._repr_html_()
     assert "overflow-x" in page
     assert "void at::native::" * 15 not in page
@@ -245,7 +245,7 @@ def test_unknown_sizes_are_missing_and_not_minus_one() -> None:
     """The reserved bytes of a CPU run were -1, and their mean with them."""
     answer = ask("memory")
     table = pd.DataFrame({"rank": [0, 1], "taken_bytes": [5, 6], "reserved_bytes": [-1, 8]})
-    shown = replace(answer, make_frame=lambda: table).df
+    shown = replace(answer, _make_frame=lambda: table).df
     assert shown["reserved_bytes"].mean() == 8
     assert shown["taken_bytes"].dtype == np.int64
     assert table["reserved_bytes"].tolist() == [-1, 8]

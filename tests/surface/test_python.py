@@ -22,7 +22,7 @@ ASKED = (
     "pipeline", "report", "stragglers",
 )  # fmt: skip
 SURFACE = {
-    "Answer": "df explain make_frame metric_table metric_values metrics notes picture plot question sentence",
+    "Answer": "df explain metric_table metric_values metrics notes picture plot question sentence",
     "Checked": "df explain passed report verdict",
     "Compared": "comparison df explain metrics plot",
     "Filled": "configuration df explain fits footprints measured_bytes plot room_bytes",

@@ -65,12 +65,12 @@ class Answer:
     """What could not be known, and why."""
     picture: ChartInput | None
     """What `plot` draws, as plain columns; None where there is nothing to draw."""
-    make_frame: Callable[[], pd.DataFrame]
+    _make_frame: Callable[[], pd.DataFrame]
 
     @property
     def df(self) -> pd.DataFrame:
         """The answer's table, each column named with its unit; a new DataFrame each time. Unknown sizes are NaN."""
-        frame = self.make_frame().rename(columns=_UNITS)
+        frame = self._make_frame().rename(columns=_UNITS)
         for name in frame.columns[frame.columns.str.endswith("_bytes")]:
             if (frame[name] < 0).any():  # -1 in our tables: a mean over it would be a wrong figure
                 frame[name] = frame[name].where(frame[name] >= 0)

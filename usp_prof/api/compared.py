@@ -111,7 +111,7 @@ class Compared:
             metric_values=(),
             notes=(),
             picture=picture if before and is_compared else None,
-            make_frame=self._telling_first,
+            _make_frame=self._telling_first,
         )
 
     def _telling_first(self) -> pd.DataFrame:

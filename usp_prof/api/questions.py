@@ -233,7 +233,7 @@ class Questions:
             metric_values=tuple(values),
             notes=tuple(sorted(result.notes)),
             picture=picture(question.analysis, section, result, figures),
-            make_frame=lambda: _rows_of(result.to_pandas(), shown),
+            _make_frame=lambda: _rows_of(result.to_pandas(), shown),
         )
 
     def _selection(self, ranks: Ranks | None, steps: Steps | None) -> Selection:

@@ -39,7 +39,7 @@ class Report:
     """Every question's answer in one document, as `usp-prof analyze` writes it."""
 
     document: Document
-    make_timeline: Callable[[], str] | None = None
+    _make_timeline: Callable[[], str] | None = None
     """Return the interactive timeline for the HTML report."""
 
     @property
@@ -52,7 +52,7 @@ class Report:
             metric_values=document.values,
             notes=document.health,
             picture=stack_of(document.summary.blocks),
-            make_frame=self._key_figures,
+            _make_frame=self._key_figures,
         )
 
     def text(self, form: str = "markdown") -> str:
@@ -64,11 +64,11 @@ class Report:
         if form == "json":
             return json_text.write(self.document)
         if form == "html":
-            if self.make_timeline is None:
+            if self._make_timeline is None:
                 return webpage.write([self.document])
             from usp_prof.timeline.page import assets  # noqa: PLC0415 - as above
 
-            return webpage.write([self.document], [self.make_timeline()], assets())
+            return webpage.write([self.document], [self._make_timeline()], assets())
         raise unknown_name("form of a report", form, ("markdown", "json", "html"))
 
     def write(self, path: str | Path) -> Path:
@@ -116,7 +116,7 @@ def findings_of(tables: TableSet, selection: Selection) -> Answer:
         metric_values=(),
         notes=gathered((*outcome.skipped, *tables.health)),
         picture=gains(outcome.findings),
-        make_frame=lambda: _finding_frame(outcome.findings),
+        _make_frame=lambda: _finding_frame(outcome.findings),
     )
 
 
@@ -154,7 +154,7 @@ def timeline_of(tables: TableSet, name: str, selection: Selection) -> Answer:
         metric_values=(),
         notes=gathered(tables.health),
         picture=drawn,
-        make_frame=lambda: _activities(tables, facts.ranks, chosen),
+        _make_frame=lambda: _activities(tables, facts.ranks, chosen),
     )
 
 
