@@ -43,7 +43,8 @@ DRIVE = (
   for (let i = 0; i < turns; i++) {
     if (pause) await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
     before = line.tile;
-    const start = performance.now(), wheel = { deltaY: i % 2 ? 60 : -60, bubbles: true, cancelable: true };
+    const start = performance.now();
+    const wheel = { deltaY: i % 2 ? 60 : -60, ctrlKey: true, bubbles: true, cancelable: true };
     canvas.dispatchEvent(new WheelEvent('wheel', { ...wheel, clientX: box.left + 700, clientY: box.top + 200 }));
     await frame(); interim.push(performance.now() - start);
     await sharp(before); settled.push(performance.now() - start);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -128,4 +128,22 @@ def test_the_report_opens_fast_and_needs_no_network(report: Path, browser: Brows
     page.wait_for_selector(".usp-area-names tbody tr")
     page.click("#theme")
     assert faults == []
+    page.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_timeline_is_whole_and_light_on_paper(
+    report: Path, browser: Browser, theme: Literal["light", "dark"]
+) -> None:
+    page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=theme)
+    page.goto(report.as_uri())
+    page.wait_for_function(f"() => {LINE}.root.dataset.sharp === 'true'")
+    before = page.evaluate(f"{LINE}.viewHeight")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(f"() => {LINE}.mostScroll() === 0 && {LINE}.visible().length === {LINE}.rows.length")
+    corner = f"[...{LINE}.context.getImageData(4, 60, 1, 1).data].slice(0, 3)"
+    page.wait_for_function(f"() => {corner}.every((part) => part === 255)")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(f"() => {LINE}.viewHeight === {before}")
     page.close()

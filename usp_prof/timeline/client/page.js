@@ -1,10 +1,26 @@
-// The timelines of a report: created when the page is read, redrawn when its theme changes.
+// The timelines of a report: created when the page is read, redrawn when its theme changes, whole and light on paper.
+
+const TALLEST_ON_PAPER = 900; // a sheet's height in CSS pixels, less the heading
 
 window.addEventListener("DOMContentLoaded", () => {
   for (const root of document.querySelectorAll(".usp-timeline")) {
-    const { themes, ...options } = JSON.parse(root.dataset.options), themed = () => ({ ...options, ...themes[document.documentElement.dataset.theme] });
-    root.timeline = new Timeline(root, themed());
-    new MutationObserver(() => { root.timeline.update(themed()); root.timeline.fillBar(); root.timeline.draw(); })
-      .observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    const { themes, ...options } = JSON.parse(root.dataset.options), theme = () => document.documentElement.dataset.theme;
+    const line = (root.timeline = new Timeline(root, { ...options, ...themes[theme()] }));
+    const color = (name) => { line.update({ ...options, ...themes[name] }); line.fillBar(); line.draw(); };
+    new MutationObserver(() => color(theme())).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    let folded = null;
+    window.addEventListener("beforeprint", async () => {
+      if (!line.head) return;
+      folded = new Set(line.folded);
+      for (const [name, value] of [["text", "#1b1f24"], ["background", "#ffffff"]]) root.style.setProperty(`--st-${name}-color`, value);
+      if (line.height > TALLEST_ON_PAPER) { line.folded = new Set(["all"]); line.layout(); }
+      options.height = line.height + AXIS + 12; color("light");
+      clearTimeout(line.timer); await line.fetchTile(); line.paint();
+    });
+    window.addEventListener("afterprint", () => {
+      for (const name of ["text", "background"]) root.style.removeProperty(`--st-${name}-color`);
+      if (folded) line.folded = folded;
+      options.height = JSON.parse(root.dataset.options).height; color(theme());
+    });
   }
 });
