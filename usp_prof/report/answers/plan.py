@@ -65,14 +65,16 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
         return nothing_fits(plans)
     place, refusal = startable(plans, trainer)
     best = plans.best[max(place, 0)]
-    which = f" and {trainer} can start" if place > 0 else ""
-    text = f"The fastest of {plans.fitting:,} plans that fit{which} is {best.configuration}"
+    text = f"{in_words(best.configuration)}: "
     if learnt is None or not is_doubtful(plans.question, learnt):
-        text += f": {quantity(best.step_ns, Unit.NS)} per step"
-        if learnt is not None and is_recorded_question(learnt, plans.question) and best.step_ns > 0:
-            faster = learnt.prediction.step_ns / best.step_ns
-            text += f", {quantity(faster, Unit.RATIO)} as fast as the recorded configuration"
-            text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
+        text += f"{quantity(best.step_ns, Unit.NS)} per step, "
+    which = f" that {trainer} can start" if place > 0 else ""
+    text += f"fits in {quantity(best.footprint.total_bytes, Unit.BYTES)} per device"
+    text += f", the fastest of {plans.fitting:,} plans{which}"
+    if learnt is not None and not is_doubtful(plans.question, learnt) and is_recorded_question(learnt, plans.question):
+        faster = learnt.prediction.step_ns / max(best.step_ns, 1)
+        text += f". The recorded configuration takes {quantity(faster, Unit.RATIO)} as long"
+        text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
     if place > 0:
         if place == 1:
             return f"{text}. It cannot start the one faster plan: {refusal}."
@@ -80,6 +82,19 @@ def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
     if place < 0:
         return f"{text}. {trainer} can start none of the plans: {refusal}."
     return f"{text}."
+
+
+_AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline", "ep": "expert"}
+
+
+def in_words(configuration: Configuration) -> str:
+    """Return a configuration in words: "4-way data, 2-way tensor parallel, ZeRO-2"."""
+    axes = [f"{size}-way {_AXES[axis]}" for axis, size in configuration.degrees().items() if size > 1]
+    # The rest of the short form: micro-batches, ZeRO, schedule, recomputation.
+    _, micro_batches, *settings = str(configuration).split(", ")
+    count, _, size = micro_batches.partition("x")
+    batches = f"{count} micro-batches of {size}" if count != "1" else ""
+    return ", ".join(filter(None, [f"{', '.join(axes)} parallel" if axes else "1 device", *settings, batches]))
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:
