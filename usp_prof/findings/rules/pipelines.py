@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,8 +225,9 @@ class StageImbalance:
         mean = sum(times.values()) / len(times) if times else 0.0
         slowest = max(sorted(times), key=lambda held: times[held], default=())
         if len(times) > 1 and times[slowest] >= UNEQUAL * mean > 0:
-            ratio, stage = times[slowest] / min(times.values()), slowest[0]
-            is_slow = len(slowest) == 1 and not _has_more_work(tables, stage, ratio)
+            stage, fastest_ns = slowest[0], min(times.values())
+            ratio = times[slowest] / fastest_ns if fastest_ns > 0 else inf
+            is_slow = len(slowest) == 1 and ratio < inf and not _has_more_work(tables, stage, ratio)
             slow_advice = f"Check clocks and other processes of the ranks of stage {stage}, or move layers from it"
             yield Draft(
                 f"Stage {stage} computes {times[slowest] / mean:.2f}x as long as the mean stage"
