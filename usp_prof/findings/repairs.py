@@ -51,6 +51,8 @@ def _repairs(tables: TableSet) -> tuple[Repair, ...]:
     if len(tables.ranks) < 2:
         return ()
     step_ns, lateness = unedited(tables).mean_measured_ns, stragglers.compute(tables)
+    if not step_ns > 0:  # no steps, or steps of damaged traces
+        return ()
     late_ns = {
         rank: float(lateness.cost_ns[lateness.rank == rank].mean()) for rank in np.unique(lateness.rank).tolist()
     }
