@@ -33,7 +33,7 @@ def test_our_trainer_settles_on_the_planned_configuration(configuration: Configu
     rules = pytest.importorskip("trainer.rules")
     model = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128) if configuration.ep > 1 else TINY
     words = shlex.split(command("usp-prof", model, replace(configuration, dtype="fp32")))
-    settled = rules.settle(command_line.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
+    settled = rules.resolve(command_line.parse(words[words.index("trainer/run.py") + 1 :]), configuration.devices)
     assert settled.micro_batch == configuration.micro_batch
     assert settled.options.batch == configuration.batch
     assert settled.options.sequence_parallel == configuration.sequence_parallel

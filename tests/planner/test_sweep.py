@@ -109,7 +109,7 @@ def test_a_cell_is_the_configuration_that_the_trainer_settles_on(processes: int,
     found = configuration_of(Cell(processes, tuple(sorted(options.items()))), {"tp": "1"})
     words = [word for name, value in ({"tp": "1"} | options).items() for word in (f"--{name}", value)]
     try:
-        settled = rules.settle(command_line.parse(words), processes)
+        settled = rules.resolve(command_line.parse(words), processes)
     except command_line.OptionError:
         assert found is None
         return
