@@ -367,7 +367,7 @@ def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult,
 def check(
     tables: TableSet, selection: Selection, model: ModelEntry, trace: Traced, times: StepTimeResult
 ) -> tuple[Part, ...]:
-    """Compare the model's FLOP with the trace's. Returns nothing if ranks are missing or the model's FLOP is unknown."""
+    """Compare the model's FLOP with the trace's. The result is empty if ranks or parts of the model are unknown."""
     is_whole = selection.ranks is None and _devices(tables) <= len(tables.ranks)
     if not is_whole or not times.job or flops.per_token(model) is None:
         return ()
