@@ -134,7 +134,7 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """What one rank's trace leaves unknown."""
+    """Figures that one rank's trace leaves unknown."""
 
     is_blind: bool
     """Whether its host was not recorded."""

@@ -1,9 +1,9 @@
 """Arrivals: the last rank at each collective call, how much of its lateness it caused, and the others' waiting.
 
-A rank that is late because it waited for another rank is a victim. So each participant's way is measured: its time
-since its arrival at the group's previous call, without the time in which it waited for others. (Work done during a
-waiting call counts.) The late rank caused the excess of its way over the longest way of the others, at most the time
-by which it was last.
+A rank that is late because it waited for another rank is a victim. So each participant's own time is measured: the
+time since its arrival at the group's previous call, without the time in which it waited for others. (Work done during
+a waiting call counts.) The late rank caused the excess of its own time over the longest own time of the others, at
+most the time by which it was last.
 
 Broadcasts and scatters have no late rank. Their receivers block no other rank, and only the root has the data (a last
 stage's loss or sampled tokens), so the others depend on it. A slow root is late in other calls too.
@@ -65,15 +65,15 @@ def arrivals(tables: TableSet) -> Arrivals:
 def _measure(tables: TableSet) -> Arrivals:
     """Compute the arrivals at all complete collectives of several ranks.
 
-    1. A participant's own way is the time since its arrival at the group's previous call, minus its stalls.
+    1. A participant's own time is the time since its arrival at the group's previous call, minus its stalls.
     2. The last to arrive is late by its distance to the second-last.
-    3. It caused the excess of its own way over all others' ways, between 0 and that distance.
+    3. It caused the excess of its own time over all others', between 0 and that distance.
     """
     matched = call_table.of(tables)
     calls = matched.columns().take(matched.is_collective)
     row_of_call = np.full(len(matched.is_collective), -1, np.int32)
     row_of_call[matched.is_collective] = np.arange(len(calls))
-    # One entry per row: how much later the last participant arrives, and how much longer its way is, than the others'.
+    # One entry per row: how much later the last participant arrives, and how much longer its own time is.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
     measure_ways = partial(_ways, begin=_first_begin(tables))
     ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
@@ -89,7 +89,7 @@ def _measure(tables: TableSet) -> Arrivals:
 
 
 def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
-    """Return one rank's arrivals at its calls and its own way to each, with one entry per row of its `collectives`."""
+    """Return one rank's arrivals at its calls and its own time before each, one entry per row of its `collectives`."""
     matched, clocks = call_table.of(tables), clock.of(tables)
     start = tables.columns("collectives", rank)["start_ns"]
     parts = matched.parts.of(rank, "call", "part")
@@ -113,7 +113,7 @@ def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
 
 
 def _first_begin(tables: TableSet) -> int:
-    """Return the earliest begin of a step of ranks with such calls, on the common clock; the first ways begin there."""
+    """Return the earliest begin of a step of ranks with such calls, on the common clock; own times begin there."""
     matched, clocks = call_table.of(tables), clock.of(tables)
     ranks = [rank for rank in tables.ranks if matched.is_collective[matched.parts.of(rank, "call")["call"]].any()]
     begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks]
@@ -121,7 +121,7 @@ def _first_begin(tables: TableSet) -> int:
 
 
 def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Ints]:
-    """Return per call how much later the last participant arrives, and how much longer its way is, than all others'."""
+    """Return per call how much the last participant exceeds all others in arrival time and in own time."""
     last = latest_of_each(row, arrival, calls)
     others = np.ones(len(row), bool)
     others[last] = False

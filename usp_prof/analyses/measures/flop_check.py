@@ -78,8 +78,8 @@ class Traced:
     def hidden_flop(self, peak: float) -> float:
         """Return the most FLOP that ops without shapes or formula may run.
 
-        If they take a small part of the time, they are assumed to run at most as fast as the fastest known op. If they take
-        a large part, they may be the products themselves and run at the peak.
+        If they take a small part of the time, they are assumed to be at most as fast as the fastest known op. If they
+        take a large part, they may be the products themselves and run at the peak.
         """
         is_small = self.uncovered_ns < _SMALL_UNCOVERED * self.total_ns
         return self.uncovered_ns / 1e9 * (self.best_rate if is_small else max(peak, self.best_rate))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
 
 NO_PRODUCT, AS_STATED, UNKNOWN_ARITHMETIC, IN_TF32 = range(4)
-"""What is known about an op's product, from all of its kernels; the largest code wins."""
+"""Arithmetic of an op's product, from all of its kernels; the largest code wins."""
 
 _CORES = tuple(Cores)
 
@@ -32,7 +32,7 @@ class KernelGroups:
     is_paced: Flags
     """Per kernel: whether it is a timed wait that replaces compute, launched by no op."""
     arithmetic: Ints
-    """Per kernel: what is known about its op's product (`NO_PRODUCT` to `IN_TF32`)."""
+    """Per kernel: the arithmetic of its op's product (`NO_PRODUCT` to `IN_TF32`)."""
     first: Ints
     """Per group, like all following arrays: row of its first kernel."""
     kernels: Ints
@@ -71,7 +71,7 @@ def _is_paced(name: str) -> bool:
 
 
 def _products(work: RankWork) -> tuple[Ints, Ints]:
-    """Return per kernel where it multiplies (index into `_CORES`, -1 on CPUs) and what is known about its op's product.
+    """Return per kernel where it multiplies (index into `_CORES`, -1 on CPUs) and the arithmetic of its op's product.
 
     If none of an op's kernels here has a product, a part of the op was not recorded or is in another step.
     """
