@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exits:
-    """Points where the path can leave a rank: communication that was waited for when it ended, sorted by end."""
+    """Points where the walk can leave a rank: communication that was waited for when it ended, sorted by end."""
 
     end: Ints
     arrival: Ints

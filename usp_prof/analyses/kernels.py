@@ -66,7 +66,7 @@ METRICS = (
 )
 _NOTABLE = 0.001
 _MOST_UNKNOWN = 0.1
-"""If the share of unknown kernels exceeds this, the share on matrix cores is unknown too."""
+"""If the share of kernels with unknown cores exceeds this, the share on matrix cores is unknown too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,7 @@ def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
 
 
 def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
-    """Return the model's FLOP plus recomputation, as often as the trace shows it or as the manifest declares it."""
+    """Return FLOP per token including recomputation, as often as the trace shows it or the manifest declares it."""
     recompute = tables.manifest.recompute if tables.manifest is not None else ""
     if model is None:
         return float("nan")
@@ -270,7 +270,7 @@ def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes
 
 
 def _devices(tables: TableSet) -> int:
-    """Return the number of devices of the whole job. Without a recorded world size, all ranks named anywhere count."""
+    """Return the number of devices of the whole job. Without a recorded world size, the highest rank counts."""
     recorded = _recorded_world(tables)
     if recorded > 0:
         return max(len(tables.ranks), recorded)
@@ -367,7 +367,7 @@ def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult,
 def check(
     tables: TableSet, selection: Selection, model: ModelEntry, trace: Traced, times: StepTimeResult
 ) -> tuple[Part, ...]:
-    """Compare the model's FLOP with the trace's. The result is empty if ranks or parts of the model are unknown."""
+    """Compare the model's FLOP with the trace's; empty if ranks are missing or the model's FLOP are unknown."""
     is_whole = selection.ranks is None and _devices(tables) <= len(tables.ranks)
     if not is_whole or not times.job or flops.per_token(model) is None:
         return ()

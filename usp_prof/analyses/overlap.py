@@ -107,7 +107,7 @@ class OverlapResult:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per rank, step and axis."""
         p = self.parts
-        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  #   # NaN: no communication
+        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: no communication
         frames = [
             frame(
                 {
