@@ -2,10 +2,10 @@
 
 A rank that is late because it waited for another rank is a victim. So each participant's own time is measured: the
 time since its arrival at the group's previous call, without the time in which it waited for others. (Work done during
-a waiting call counts.) The late rank caused the excess of its own time over the longest own time of the others, at
-most the time by which it was last.
+a waiting call counts.) The late rank caused the excess of its own time over the longest own time of the others.
+This is at most the time by which it was last.
 
-Broadcasts and scatters have no late rank. Their receivers block no other rank, and only the root has the data (a last
+Broadcasts and scatters have no late rank. Their receivers block no other rank. Only the root has the data (a last
 stage's loss or sampled tokens), so the others depend on it. A slow root is late in other calls too.
 """
 

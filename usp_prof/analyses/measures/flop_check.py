@@ -1,7 +1,8 @@
 """FLOP check: the trace's FLOP compared with a model's formula, and inputs that the comparison contradicts.
 
-The weights' ops have 4/3 of the formula's FLOP if forward is recomputed in backward. Attention's ops have 7/12 of it if
-a causal mask leaves half of the square and fused backward recomputes the scores (7 products in place of 6).
+The weights' ops have 4/3 of the formula's FLOP if forward is recomputed in backward. Attention's ops have 7/12 of it
+with a causal mask, which leaves half of the square, and a fused backward, which recomputes the scores (7 products in
+place of 6).
 """
 
 from __future__ import annotations

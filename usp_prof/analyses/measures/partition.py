@@ -5,9 +5,11 @@ cause. Idle time in which lost device work may have run is `unrecorded` instead.
 communication only after its peer has sent; the time before is a bubble. gloo's range of a send lasts from its post
 until its completion is queried; only the time in which both sides are present counts.
 
-Each axis' communication has three disjoint parts: hidden (compute runs at the same time), exposed (attributed to this
-axis, so that exposed time adds up over axes to the step) and contended (no compute runs, but the time is attributed to
-another axis that ends later).
+Each axis' communication has three disjoint parts:
+
+- hidden: compute runs at the same time
+- exposed: no compute runs, and the time is attributed to this axis; exposed time can be added up over axes
+- contended: no compute runs, but the time is attributed to another axis that ends later
 
 Causes of idle time on a GPU: the host caused a gap if the work that ends it was launched after the gap began, because
 the queue was empty. Such a gap is split by what the host did: it loaded data (`input`), was in a blocking call
