@@ -219,7 +219,7 @@ def _counted(tables: TableSet, rank: int, selection: Selection) -> Floats:
 
 
 def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
-    """Return (step, received bytes) of uneven forward all-to-alls of the expert axis; even ones are replies or counts."""
+    """Return (step, received bytes) of uneven forward all-to-alls of the `ep` axis; even ones are replies or counts."""
     parts = tables.columns("collectives", rank)
     uneven = (
         parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all") & (parts["in_bytes"] != parts["out_bytes"])
