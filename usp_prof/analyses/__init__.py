@@ -1,7 +1,7 @@
-"""Which questions can be asked of a run? One question a module; results are frozen dataclasses.
+"""Analyses of a run, one module per question; results are frozen dataclasses.
 
-Each module has `METRICS` (what it declares) and `compute(tables, selection) -> Result`. A new analysis is one file,
-one line in `NAMES` and one test file.
+Each module has `METRICS` (the metrics that it declares) and `compute(tables, selection) -> Result`. A new analysis
+takes one file, one line in `NAMES` and one test file.
 """
 
 NAMES: tuple[str, ...] = (
@@ -20,4 +20,4 @@ NAMES: tuple[str, ...] = (
     "moe",
     "cp",
 )
-"""The analyses in the order in which a report shows them; a test walks this folder against it."""
+"""The analyses, in report order. A test compares the list with this folder."""

@@ -1,4 +1,4 @@
-"""Where does the step go? Compute, exposed communication per axis, copies and idle by cause, adding up exactly."""
+"""Step breakdown: compute, exposed communication per axis, copies and idle time by cause, adding up to the step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, UNRECORDED_TIME, IDLE_T
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One part of the step: what it is (`compute`, `comm:tp`, `memcpy`, `idle:host`) and its mean time in ns."""
+    """One part of the step: its role (`compute`, `comm:tp`, `memcpy`, `idle:host`) and its mean time in ns."""
 
     role: str
     mean_ns: float
@@ -60,18 +60,18 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BreakdownResult:
-    """The partition of every selected (rank, step)."""
+    """Partition of every selected (rank, step)."""
 
     parts: Partition
     notes: tuple[HealthRow, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that communicate, in the order in which screens show them."""
+        """The axes with communication, in display order."""
         return self.parts.axes
 
     def slices(self, rank: int | None = None) -> list[Slice]:
-        """Give the parts as means over steps, of one rank or over ranks; they add up to the step."""
+        """Return the parts as means over steps, for one rank or over all ranks; they add up to the step."""
         rows = self.parts if rank is None else self.parts.take(self.parts.rank == rank)
         columns = {"compute": rows.compute}
         columns |= {f"comm:{axis}": rows.exposed[:, i] for i, axis in enumerate(rows.axes)}
@@ -82,7 +82,7 @@ class BreakdownResult:
         return [Slice(role, float(rank_means(rows.rank, column)[1].mean())) for role, column in columns.items()]
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         p = self.parts
         values = spread(COMPUTE_TIME, p.rank, p.step, p.compute)
         values += spread(EXPOSED_COMM_TIME, p.rank, p.step, p.exposed.sum(axis=1))
@@ -97,7 +97,7 @@ class BreakdownResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank and step, a column for each part."""
+        """Return one row per rank and step, with one column per part."""
         p = self.parts
         columns = {"rank": p.rank, "step": p.step, "step_ns": p.wall, "compute_ns": p.compute}
         columns |= {f"exposed_{axis}_ns": p.exposed[:, i] for i, axis in enumerate(p.axes)}
@@ -134,12 +134,12 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """What one rank's trace tells of what is not known of it."""
+    """Figures that one rank's trace leaves unknown."""
 
     is_blind: bool
-    """Its host was not recorded."""
+    """Whether its host was not recorded."""
     one_sided: int
-    """Pipeline receives whose other side is not known."""
+    """Number of pipeline receives without a known sender."""
     sends_waited_ns: int
     sends_lasted_ns: int
 
@@ -148,7 +148,7 @@ def _of_rank(tables: TableSet, rank: int) -> _OfRank:
     collectives = tables.columns("collectives", rank)
     on_pipeline = collectives.matches("axis", str(Axis.PP))
     receives = on_pipeline & collectives.matches("op", "recv", "send_recv")
-    # gloo's range of a send says only when it was posted: its waiting is left out already.
+    # gloo's range of a send shows only when it was posted; its wait is already left out.
     sends = on_pipeline & collectives.matches("op", "send") & ~collectives.matches("library", "gloo")
     pairs = calls.of(tables).pairs_of(rank, "part", "wait_ns", "transfer_ns")
     is_send = sends[pairs["part"]]
@@ -162,7 +162,7 @@ def _of_rank(tables: TableSet, rank: int) -> _OfRank:
 
 
 def _blind_notes(parts: Partition, blind: list[int]) -> list[HealthRow]:
-    """Say where the cause of idle time cannot be known because the host was not recorded."""
+    """Return a note if the cause of idle time is unknown because the host was not recorded."""
     idle = int(parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].sum())
     if not blind or not idle:
         return []
@@ -171,7 +171,7 @@ def _blind_notes(parts: Partition, blind: list[int]) -> list[HealthRow]:
 
 
 def _one_sided_notes(count: int) -> list[HealthRow]:
-    """Say where a pipeline receive's other side is not known: whether it waited for its peer cannot be told."""
+    """Return a note if pipeline receives have no known sender, so that their wait for it is unknown."""
     if not count:
         return []
     detail = "pipeline receives whose sender is not known: the time until it sent is bubble, but counts as exposed pp"
@@ -179,7 +179,7 @@ def _one_sided_notes(count: int) -> list[HealthRow]:
 
 
 def _waiting_send_notes(waited: int, lasted: int) -> list[HealthRow]:
-    """Say how much of the pipeline's sends is waiting for the receiver: exposed pp by definition, not transfer."""
+    """Return a note on the share of pipeline sends spent waiting for the receiver: exposed pp, but not transfer."""
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
     detail = f"{100 * waited / lasted:.1f}% of pipeline sends is waiting for the receiver; it counts as exposed pp"

@@ -1,4 +1,4 @@
-"""How far apart are the ranks' clocks, and how far can times of different ranks be trusted?"""
+"""Clocks: how far apart the ranks' clocks are, and how far times of different ranks can be trusted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockResult:
-    """The clocks of the selected ranks."""
+    """Clocks of the selected ranks."""
 
     clock: Clock
     hosts: tuple[str, ...]
@@ -56,7 +56,7 @@ class ClockResult:
     notes: tuple[HealthRow, ...] = ()
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         ranks = c.ranks[rows].tolist()
         values = [Value(CLOCK_OFFSET, int(np.ptp(c.offset_ns[rows])))] if len(rows) else []
@@ -75,11 +75,11 @@ class ClockResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank."""
+        """Return one row per rank."""
         return frame(self.listing())
 
     def listing(self) -> Listing:
-        """Give the same as plain columns."""
+        """Return the same data as plain columns."""
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         columns = ("component", "offset_ns", "drift_ppm", "reference_ns", "residual_p50_ns", "residual_p99_ns", "ties")
         hosts = [self.hosts[row] for row in self.shown]
@@ -88,7 +88,7 @@ class ClockResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
-    """Give the clocks; they are always solved from the whole run, the selection picks what is shown."""
+    """Return the clocks of the selected ranks. They are always solved from the whole run."""
     solved = clock.of(tables)
     hosts = tuple(clock.hosts_of(tables))
     rows = tuple(i for i, r in enumerate(tables.ranks) if selection.ranks is None or r in selection.ranks)

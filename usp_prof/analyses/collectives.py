@@ -1,4 +1,4 @@
-"""How fast are the collectives, and how much of their time is waiting for the last member? Per axis, kind and size."""
+"""Collectives: bandwidth, and the time spent waiting for the last participant, per axis, kind and size."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ METRICS = (WAIT_TIME, TRANSFER_TIME, ALGBW, BUSBW, LINK_FRACTION, SKEW, CALLS, V
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Calls of one axis, operation and size class (`size_bytes` is its upper bound); sizes are -1 when unknown."""
+    """Calls of one axis, operation and size class (`size_bytes` is its upper bound). Unknown sizes are -1."""
 
     axis: str
     op: str
@@ -104,17 +104,17 @@ _TEXTS = ("axis", "op", "group")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Each complete call of known size, for a chart of bandwidth over size."""
+    """All complete calls of known size, for a chart of bandwidth over size."""
 
     bytes: Ints
     transfer_ns: Ints
     busbw: Floats
     inter_node: Flags
     texts: Mapping[str, tuple[NDArray[Any], list[str]]]
-    """Codes and what they stand for: `axis`, `op`, `group`."""
+    """Codes and their texts, for `axis`, `op` and `group`."""
 
     def matches(self, name: str, text: str) -> Flags:
-        """Mark the calls of one axis, operation or group."""
+        """Return which calls have the given axis, operation or group."""
         codes, texts = self.texts[name]
         return lookup([other == text for other in texts], codes, missing=False)
 
@@ -133,7 +133,7 @@ class CollectivesResult:
     notes: tuple[HealthRow, ...] = ()
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         values = _waiting_values(self.waiting)
         for k in self.kinds:
             dims: Dims = {"axis": k.axis, "collective": k.op, "size": k.size_bytes}
@@ -155,20 +155,20 @@ class CollectivesResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each axis, operation and size class; sizes are NaN where they are not known."""
+        """Return one row per axis, operation and size class. Unknown sizes are NaN."""
         columns = dict(self.listing())
         for name in ("size_bytes", "bytes"):
             columns[name] = [size if size >= 0 else float("nan") for size in columns[name]]
         return frame(columns)
 
     def listing(self) -> Listing:
-        """Give the same as plain columns."""
+        """Return the same data as plain columns."""
         columns = {name: [getattr(kind, name) for kind in self.kinds] for name in Kind.__dataclass_fields__}
         return columns | {"link_fraction": [LINK_FRACTION.known(share) for share in columns["link_fraction"]]}
 
 
 def bus_factor(op: str, members: int) -> float:
-    """Give the nccl-tests factor from algorithm to bus bandwidth."""
+    """Return the nccl-tests factor from algorithm bandwidth to bus bandwidth."""
     match op:
         case "all_reduce":
             return 2 * (members - 1) / members
@@ -179,7 +179,7 @@ def bus_factor(op: str, members: int) -> float:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CollectivesResult:
-    """Measure the calls of the selected steps (with any member among the selected ranks)."""
+    """Analyze the calls of the selected steps that have a participant among the selected ranks."""
     return tables.memo(("collectives", selection), lambda: _measured(tables, selection))
 
 
@@ -213,10 +213,10 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
 
 
 def bus_bandwidth(calls: Columns) -> Floats:
-    """Give each call's bus bandwidth; NaN where size or transfer are not known."""
+    """Return each call's bus bandwidth, or NaN if its size or transfer time is unknown."""
     op, names = calls.codes("op")
     sizes = calls["group_size"]
-    # Calls of one operation and size have one factor: it is worked out once for each combination.
+    # Calls with equal operation and group size share a factor, so it is computed once per combination.
     kinds, kind_of_call = combinations(op, sizes)
     factors = [bus_factor(names[code], max(size, 1)) for code, size in kinds]
     factor = lookup(factors, kind_of_call, missing=1.0)
@@ -278,7 +278,7 @@ def _bandwidth_values(points: Points, rows: Flags, dims: Dims) -> list[Value]:
 
 
 def _link(tables: TableSet) -> tuple[str, float]:
-    """Give the link inside a node of the run's device: its name and peak, NaN when the device is not in the table."""
+    """Return name and peak of the device's link inside a node, or an empty name and NaN if the device is unknown."""
     device = roof(tables).device
     if device is None or device.link_rate <= 0:
         return "", float("nan")

@@ -1,7 +1,7 @@
-"""Does every part of the sequence get the same work, and what do the ring's exchanges cost?
+"""Context parallelism: how evenly the sequence is split, and what the ring's exchanges cost.
 
 With a causal mask, contiguous parts of a sequence are uneven: the last rank sees all keys, the first only its own.
-Imbalance is the slowest rank's compute over the mean of its context-parallel group; ring steps tell where it waits.
+Imbalance is the slowest rank's compute over the mean of its context-parallel group. Ring steps show where it waits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXCHANGES = ("ring_wait", "ring_send_recv", "all_gather_kv", "ulysses_a2a")
 
 @dataclass(frozen=True, slots=True)
 class RankCompute:
-    """One rank's compute in one step, and its place in its group."""
+    """One rank's compute per step, and the number of its group."""
 
     rank: int
     group: int
@@ -54,7 +54,7 @@ class RankCompute:
 
 @dataclass(frozen=True, slots=True)
 class CpResult:
-    """Compute by rank, exchange times by (kind, rank) per step, mean waits by ring step and rank."""
+    """Compute per rank, exchange times per step by (kind, rank), and mean waits by ring step and rank."""
 
     ranks: tuple[RankCompute, ...]
     times: dict[tuple[str, int], float]
@@ -64,7 +64,7 @@ class CpResult:
 
     @property
     def imbalance(self) -> float:
-        """Slowest over mean, of the group where it is worst; NaN without groups."""
+        """Slowest rank's compute over the mean, for the most uneven group; NaN without groups."""
         of_groups = []
         for group in sorted({row.group for row in self.ranks}):
             times = [row.compute_ns for row in self.ranks if row.group == group]
@@ -73,12 +73,12 @@ class CpResult:
         return max(of_groups, default=float("nan"))
 
     def by_ring_step(self) -> dict[int, float]:
-        """Give the mean wait of each ring step, over the ranks that take it."""
+        """Return the mean wait of each ring step over the ranks that take it."""
         steps = sorted({step for step, _ in self.ring_waits})
         return {n: float(np.mean([time for (step, _), time in self.ring_waits.items() if step == n])) for n in steps}
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         values = [Value(CP_TIME, time, {"exchange": kind, "rank": rank}) for (kind, rank), time in self.times.items()]
         for kind in sorted({kind for kind, _ in self.times}):
             mean = float(np.mean([time for (name, _), time in self.times.items() if name == kind]))
@@ -92,7 +92,7 @@ class CpResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank of a context-parallel group."""
+        """Return one row per rank of a context-parallel group."""
         kinds = sorted({kind for kind, _ in self.times})
         rows = self.ranks
         return frame(
@@ -106,7 +106,7 @@ class CpResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
-    """Look at the context-parallel groups of the selected ranks and steps."""
+    """Analyze the context-parallel groups of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     groups = axis_groups(tables, Axis.CP, ranks)
     if not groups:

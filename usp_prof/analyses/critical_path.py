@@ -1,8 +1,8 @@
-"""Which work on which rank bounds the step, and how much could the rest be longer?
+"""Critical path: the work that bounds the step, rank by rank, and the slack of all other work.
 
-The way through the run that nothing could shorten but its own work: over all ranks, through compute, idle time and
-launches, and from rank to rank through collectives and sends. A rank off the way has slack: the time in which it
-stood still for others.
+The path can only be shortened by shortening work on it. It passes over all ranks: through compute, idle time and
+launches on a rank, and from rank to rank through collectives and sends. A rank off the path has slack: the time in
+which it waits for other ranks.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 # The walk: from the last end back to the begin.
 #
-# On one rank, work follows work, so the path stays there until it comes to a communication that was still being
-# waited for when it ended. Its last member's arrival bounds it: the path goes on at that moment on that rank. So the
-# walk takes one step for each change of rank and none for the work between.
+# On one rank, work follows work. The path stays there until it reaches a communication that the rank was still waiting
+# for when it ended. That communication is bounded by the arrival of its last participant, so the path continues on that
+# participant's rank at that moment. The walk takes one step per change of rank, and none for the work in between.
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The way lies on one rank from `begin_ns` to `end_ns` of the common clock; `through` names what led away."""
+    """A stretch of the path on one rank, in common-clock times; `through` is the axis by which the path leaves it."""
 
     rank: int
     begin_ns: int
@@ -54,18 +54,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exits:
-    """Where the way leaves a rank: communication that was waited for when it ended, sorted by end."""
+    """Points where the walk can leave a rank: communication that was waited for when it ended, sorted by end."""
 
     end: Ints
     arrival: Ints
-    """When its last member arrived; all times on the common clock."""
+    """Arrival of the last participant. All times are on the common clock."""
     to: NDArray[np.int32]
-    """That member's rank."""
+    """Rank of the last participant."""
     axis: NDArray[np.object_]
 
 
 def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece, ...]:
-    """Walk from the end on a rank back to the begin; pieces come in order of time."""
+    """Return the path from `begin_ns` to the end on `rank`, found by walking backward; pieces are in time order."""
     pieces: list[Piece] = []
     through = ""
     while end_ns > begin_ns:
@@ -82,7 +82,7 @@ def walk(tables: TableSet, rank: int, begin_ns: int, end_ns: int) -> tuple[Piece
 
 
 def _last_exit(exits: _Exits, now: int) -> int:
-    """Give the last exit that ends by a moment and leads to one before it; -1 for none."""
+    """Return the last exit that ends by `now` and arrives before `now`, or -1 if there is none."""
     place = int(np.searchsorted(exits.end, now, side="right")) - 1
     while place >= 0 and exits.arrival[place] >= now:
         place -= 1
@@ -90,9 +90,9 @@ def _last_exit(exits: _Exits, now: int) -> int:
 
 
 def _exits(tables: TableSet, rank: int) -> _Exits:
-    """Find the exits of a rank: parts of complete calls that waited for another, and that no compute hid at the end.
+    """Return a rank's exits: its parts of complete calls that waited for another rank and end without compute.
 
-    A posted send that outlasts its receive, or that waits for its receiver, holds nobody up by itself.
+    Sends are left out: a posted send that outlasts its receive or waits for its receiver blocks no other work.
     """
     matched, clocks = call_table.of(tables), clock.of(tables)
     calls, collectives = matched.columns(), tables.columns("collectives", rank)
@@ -103,7 +103,7 @@ def _exits(tables: TableSet, rank: int) -> _Exits:
     call, part = parts["call"][rows], parts["part"][rows]
     local_end = collectives["start_ns"][part] + collectives["dur_ns"][part]
     end, arrival = clocks.align(rank, local_end), calls["last_ns"][call]
-    # By their end, then by the last arrival at their call.
+    # Sorted by end, then by the last arrival of their call.
     order = np.lexsort((call, arrival, end))
     order = order[~partition.sets_of(tables, rank).compute.holds(local_end[order] - 1)]
     codes, axes = calls.narrow_codes("axis")
@@ -133,7 +133,7 @@ _NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of the way lies on one rank in one part of the partition."""
+    """Time of the path on one rank in one part of the partition."""
 
     rank: int
     part: str
@@ -142,7 +142,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Bounding:
-    """A compute kernel or op on the way: total time of its runs there."""
+    """A compute kernel or op on the path, with the total time of its runs there."""
 
     rank: int
     name: str
@@ -151,22 +151,22 @@ class Bounding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPathResult:
-    """The way as pieces in order of time, its parts, and the work that bounds."""
+    """The path as pieces in time order, its parts, and the work that bounds it."""
 
     pieces: tuple[Piece, ...]
     shares: tuple[Share, ...]
     bounding: tuple[Bounding, ...]
     parts: Partition
-    """Of all ranks' steps; what they stand still for others is slack."""
+    """Partition of all ranks' steps; its stalls are the slack."""
     notes: tuple[HealthRow, ...] = ()
 
     @property
     def length_ns(self) -> int:
-        """The length of the way."""
+        """Length of the path."""
         return sum([piece.end_ns - piece.begin_ns for piece in self.pieces])
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         if not self.pieces:
             return Values()
         length_ns = self.length_ns
@@ -182,18 +182,18 @@ class CriticalPathResult:
         return in_order(values + spread(SLACK, self.parts.rank, self.parts.step, self.parts.stalled))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank and part."""
+        """Return one row per rank and part."""
         return frame({name: [getattr(share, name) for share in self.shares] for name in Share.__dataclass_fields__})
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPathResult:
-    """Walk the selected steps (of all ranks: the way goes where it goes)."""
+    """Compute the critical path of the selected steps. It covers all ranks, whichever ranks are selected."""
     parts = partition.of_run(tables, Selection(None, selection.first_step, selection.last_step))
     clocks, notes = clock.of(tables), _notes(tables)
     if not len(parts.rank):
         return CriticalPathResult((), (), (), parts, tuple(notes))
     begin, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
-    # The walk starts where the last step of all ends.
+    # The walk starts at the end of the last step over all ranks.
     tied = _largest_component(clocks, parts)
     last_row = tied[np.argmax(end[tied])]
     last_rank = int(parts.rank[last_row])
@@ -206,13 +206,13 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CriticalPath
 
 
 def _largest_component(clocks: Clock, parts: Partition) -> Ints:
-    """Give the rows of the ranks whose clocks are tied to each other, of the largest such set."""
+    """Return the rows of the largest set of ranks whose clocks are tied to each other."""
     component = clocks.component_rows(parts.rank)
     return np.flatnonzero(component == np.argmax(np.bincount(component)))
 
 
 def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals]:
-    """Give each rank's time on the way, on its own clock."""
+    """Return each rank's time on the path, on its own clock."""
     clocks = clock.of(tables)
     on_path = {}
     for rank in sorted({piece.rank for piece in pieces}):
@@ -223,7 +223,7 @@ def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals
 
 
 def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
-    """Divide a rank's time on the way by the same priorities as the breakdown."""
+    """Return the parts of a rank's time on the path, divided with the same priorities as the breakdown."""
     sets = partition.sets_of(tables, rank)
     named = {"compute": sets.compute}
     named |= {f"comm:{axis}": exposed for axis, exposed in sorted(sets.exposed.items())}

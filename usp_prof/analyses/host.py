@@ -1,4 +1,4 @@
-"""What keeps the host from feeding the device? Launches, blocking calls, data loading, garbage collection, CPU ops."""
+"""Host: launches, blocking calls, data loading, garbage collection and CPU ops that keep the device waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
 QUEUE_LIMIT = 1023
-"""Unfinished launches with which a CUDA stream is full: the next launch blocks. Other devices have no such limit."""
+"""Unfinished launches at which a CUDA stream is full and the next launch blocks. Other devices have no such limit."""
 
 LAUNCH_COUNT = Metric(
     "launch_count", Unit.COUNT, Better.LOWER, "Launches", "Calls that start device work, in one step.", ("rank",)
@@ -69,7 +69,7 @@ _NO_LIMIT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RankHost:
-    """One rank's host, per step; a figure that cannot be known is NaN, a queue that is not known -1."""
+    """One rank's host figures, per step. Unknown figures are NaN; an unknown queue depth is -1."""
 
     rank: int
     launches: float
@@ -94,19 +94,19 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The host by rank, its calls by name, what blocked, its ops, and full queues by stream."""
+    """Host figures per rank, calls by name, blocking calls, ops, and queues per stream."""
 
     ranks: tuple[RankHost, ...]
     calls: tuple[CallStat, ...]
     syncs: tuple[SyncStat, ...]
     ops: tuple[OpTime, ...]
     queues: tuple[tuple[int, int, int, int], ...]
-    """Rank, stream, deepest queue, time with a full queue."""
+    """Rank, stream, deepest queue, and time with a full queue."""
     steps: int
     notes: tuple[HealthRow, ...] = ()
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         values: list[Value] = []
         for metric, figure in _FIGURES:
             known = [(host.rank, figure(host)) for host in self.ranks if np.isfinite(figure(host))]
@@ -119,7 +119,7 @@ class HostResult:
         return in_order(values)
 
     def _causes(self) -> list[tuple[str, float]]:
-        """Give the worst causes of blocking, per rank and step."""
+        """Return the causes with the most blocking time, with their mean time per rank and step."""
         sums: dict[str, int] = {}
         for sync in self.syncs:
             sums[sync.cause or "(no op known)"] = sums.get(sync.cause or "(no op known)", 0) + sync.time_ns
@@ -127,13 +127,13 @@ class HostResult:
         return [(cause, time / max(1, self.steps) / max(1, len(self.ranks))) for cause, time in worst]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank; what is not known is NaN, a queue's depth too."""
+        """Return one row per rank. Unknown figures are NaN, including the queue depth."""
         columns = dict(self.listing())
         columns["deepest_queue"] = [depth if depth >= 0 else float("nan") for depth in columns["deepest_queue"]]
         return frame(columns)
 
     def listing(self) -> Listing:
-        """Give the same as plain columns."""
+        """Return the same data as plain columns."""
         return _listing(self.ranks, RankHost)
 
 
@@ -152,7 +152,7 @@ def _listing(rows: Sequence[DataclassInstance], kind: type[DataclassInstance]) -
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> HostResult:
-    """Look at the hosts of the selected ranks and steps."""
+    """Analyze the hosts of the selected ranks and steps."""
     return tables.memo(("host", selection), lambda: _looked_at(tables, selection))
 
 
@@ -175,16 +175,16 @@ def _looked_at(tables: TableSet, selection: Selection) -> HostResult:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """What one rank's trace tells of its host, in the selected steps."""
+    """Host figures of one rank's trace in the selected steps."""
 
     rank: RankHost
     calls: list[CallStat]
     syncs: list[SyncStat]
     ops: list[OpTime]
     depths: list[tuple[int, int, int]]
-    """As `queue_depth` gives them."""
+    """Rows as returned by `queue_depth`."""
     steps: int
-    """How many it has."""
+    """Number of selected steps."""
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
@@ -216,7 +216,7 @@ def _rank(
     delays = ranges.delays(launches)
     empty, starting = ranges.empty_queue(tables, rank, launches)
     marks, ops = (ranges.selected(tables, name, rank, selection) for name in ("annotations", "ops"))
-    # Where device activity alone was recorded, nothing tells of launches and loaders: not known is not zero.
+    # If only device activity was recorded, launches and data loading are unknown, which is not zero.
     on_gpu = bool(len(tables.columns("kernels", rank)) and len(tables.columns("launches", rank)))
     has_host = bool(len(tables.columns("ops", rank)) or (~tables.columns("annotations", rank)["on_device"]).any())
     functions = _functions(tables, rank, selection)
@@ -235,11 +235,11 @@ def _rank(
 
 
 def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
-    """Give the Python functions that began inside the selected steps."""
+    """Return the Python functions that began in the selected steps."""
     events = tables.columns("events", rank)
     functions = events.take(events.matches("category", "python_function"))
     if not len(functions):
-        return functions  # no column of all events is read for none
+        return functions  # if there are none, the other columns are not read
     steps = tables.columns("steps", rank)
     is_selected = np.array([selection.takes_step(number) for number in steps["step"].tolist()], dtype=bool)
     inside = union(steps["host_start_ns"][is_selected], steps["host_end_ns"][is_selected])
@@ -247,7 +247,7 @@ def _functions(tables: TableSet, rank: int, selection: Selection) -> Columns:
 
 
 def _covered(wanted: re.Pattern[str], *tables: Columns) -> int:
-    """Measure the time that ranges with such names cover together."""
+    """Return the time covered by the union of all ranges whose names match."""
     return union_of([time_of(table, table.satisfies("name", wanted.search)) for table in tables]).length
 
 

@@ -1,7 +1,7 @@
-"""What does the compute consist of, and how near does each op come to what the device can do?
+"""Kernels: what compute consists of, and how close each op comes to the device's limits.
 
 For every op with a formula: FLOP and bytes from its shapes, the rate over its kernels, the roofline's bound at that
-intensity, and the efficiency against it. What has no formula is listed with its share of time, never left out.
+intensity, and the efficiency relative to it. Ops without a formula are listed with their share of time.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ METRICS = (
 )
 _NOTABLE = 0.001
 _MOST_UNKNOWN = 0.1
-"""Above this share of unknown kernels, what runs on matrix cores is not known either."""
+"""If the share of kernels with unknown cores exceeds this, the share on matrix cores is unknown too."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelsResult:
-    """Ops by time (`ops`, all ranks and steps together), kernels by time, and the bounds they are held against."""
+    """Ops and kernels by time, over all ranks and steps, and the roofline that they are compared with."""
 
     ops: tuple[OpStat, ...]
     kernels: tuple[KernelStat, ...]
@@ -88,11 +88,11 @@ class KernelsResult:
 
     @property
     def paced_ns(self) -> int:
-        """Time in waits that stand for compute: it is no op's."""
+        """Time of timed waits that replace compute; it belongs to no op."""
         return sum(op.time_ns for op in self.ops if op.name == PACED)
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         if not self.total_ns:
             return Values()
         families = sorted({op.family for op in self.ops if op.family})
@@ -107,7 +107,7 @@ class KernelsResult:
                 ideal = sum(op.ideal_ns for op in bounded)
                 values.append(Value(KERNEL_EFFICIENCY, ideal / sum(op.time_ns for op in bounded), dims))
             counted = [op for op in of_family if op.flop and (op.is_bounded or not op.ideal_ns)]
-            # Ops whose kernels take no time have work and no rate.
+            # Ops whose kernels take no time have FLOP but no rate.
             if counted_ns := sum(op.time_ns for op in counted):
                 values.append(Value(ACHIEVED_FLOP_RATE, sum(op.flop for op in counted) / counted_ns * 1e9, dims))
         if self.on_gpu:
@@ -131,15 +131,15 @@ class KernelsResult:
         return values
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each op and shape, longest first; ops without a formula have no shapes."""
+        """Return one row per op and shape, longest first. Ops without a formula have no shapes."""
         return frame(self.listing())
 
     def top(self) -> pd.DataFrame:
-        """Give one row for each kernel name (on CPU: op), longest first; every statistic is over its calls."""
+        """Return one row per kernel name (on CPUs: per op), longest first, with statistics over its calls."""
         return frame(self.top_listing())
 
     def listing(self) -> Listing:
-        """Give the ops as plain columns."""
+        """Return the ops as plain columns."""
         rows = self.ops
         return {
             "op": [op.name for op in rows],
@@ -159,7 +159,7 @@ class KernelsResult:
         }
 
     def top_listing(self) -> Listing:
-        """Give the kernels as plain columns."""
+        """Return the kernels as plain columns."""
         rows = self.kernels
         return {
             "name": [kernel.name for kernel in rows],
@@ -174,7 +174,7 @@ class KernelsResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> KernelsResult:
-    """Tally the compute of the selected ranks and steps."""
+    """Sum up the compute of the selected ranks and steps by op and by kernel."""
     return tables.memo(("kernels", selection), lambda: _tallied(tables, selection))
 
 
@@ -193,7 +193,7 @@ def _tallied(tables: TableSet, selection: Selection) -> KernelsResult:
 
 
 def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
-    """Say what to record where nothing can be counted, or too little."""
+    """Return a note on what to record if no op, or too little compute time, can be counted."""
     if not total:
         return []
     shaped = any(tables.columns("ops", rank).codes("input_dims")[1] not in ([], [""]) for rank in ranks)
@@ -210,7 +210,7 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
 
 
 def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
-    """Say which precisions the device table has no peak for, and how much work is in no known precision."""
+    """Return notes on precisions without a known peak, and on matrix products of unknown precision."""
     if bounds.notes:
         return []
     notes = []
@@ -228,7 +228,7 @@ def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
 
 
 def _beaten_notes(ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
-    """Say how much work was faster than the peaks allow: it has no efficiency."""
+    """Return a note on the share of ops that were faster than the peaks allow; these have no efficiency."""
     beaten = [op for op in ops if op.ideal_ns > 0 and not op.is_bounded]
     if not beaten or not total:
         return []

@@ -1,9 +1,9 @@
-"""How much memory is in use at worst, of what is it made, and how much is left?
+"""Memory: the peak in use, what it consists of, and how much is left.
 
-Peaks are the allocator's own totals, from the trace's events, else from a memory snapshot that was given beside it. Of
-a CPU there is no such total: torch counts its memory from when the profiler began, without what was held before.
-What is alive at the peak is told by the phase in which it was taken; copies between host and device stand here too,
-with bytes over time as their bandwidth.
+Peaks are the allocator's own totals, taken from the trace's events or from a given memory snapshot. CPUs have no such
+total: torch counts their memory from the start of the profiler, without what was allocated before. Memory alive at
+the peak is shown by the phase that allocated it. The result also lists copies between host and device, with bytes
+over time as their bandwidth.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _TAKES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|MemAlloc|MemFree|MemCreate|MemM
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies of one direction, all ranks together."""
+    """Copies of one direction, over all ranks."""
 
     direction: str
     count: int
@@ -88,18 +88,18 @@ class Copies:
     time_ns: int
 
     def __add__(self, more: Copies) -> Copies:
-        """Add more in the same direction."""
+        """Return the sum of both; `more` has the same direction."""
         return Copies(self.direction, self.count + more.count, self.bytes + more.bytes, self.time_ns + more.time_ns)
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second over all of them: long copies weigh more than short ones."""
+        """Bytes per second over all copies, so that long copies weigh more than short ones."""
         return self.bytes / self.time_ns * 1e9 if self.time_ns else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """Peaks by rank, device memory, allocator calls a step by rank, and copies by direction."""
+    """Peaks per rank, device memory, allocator calls per step and rank, and copies by direction."""
 
     peaks: tuple[Peak, ...]
     capacity: dict[int, int]
@@ -110,11 +110,11 @@ class MemoryResult:
 
     @property
     def fullest(self) -> Peak | None:
-        """The rank with the highest peak."""
+        """The peak of the rank with the most memory in use."""
         return max(self.peaks, key=lambda peak: (peak.allocated, -peak.rank), default=None)
 
     def headroom(self, peak: Peak) -> float:
-        """Give the share of the device that was never held; NaN where its size, or what was held, is not known."""
+        """Return the share of device memory that was never reserved, or NaN if the size or the peak is unknown."""
         if peak.since_recording:
             return float("nan")
         size = self.capacity.get(peak.rank, 0)
@@ -122,7 +122,7 @@ class MemoryResult:
         return (size - held) / size if size else float("nan")
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         values: list[Value] = []
         for of_rank in self.peaks:
             values += [Value(metric, figure, {"rank": of_rank.rank}) for metric, figure in self._figures(of_rank)]
@@ -145,11 +145,11 @@ class MemoryResult:
         return figures
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank, with what was alive at its peak by phase."""
+        """Return one row per rank, with the memory alive at its peak by phase."""
         return frame(self.listing())
 
     def listing(self) -> Listing:
-        """Give the ranks as plain columns."""
+        """Return the ranks as plain columns."""
         phases = sorted({phase for peak in self.peaks for phase in peak.live})
         rows = self.peaks
         since = [peak.since_recording for peak in rows]
@@ -166,7 +166,7 @@ class MemoryResult:
         }
 
     def snapshot_listing(self) -> Listing:
-        """Give the snapshots as plain columns."""
+        """Return the snapshots as plain columns."""
         rows = self.snapshots
         return {
             "snapshot": [one.name for one in rows],
@@ -183,7 +183,7 @@ class MemoryResult:
         }
 
     def site_listing(self) -> Listing:
-        """Give the lines that took memory as plain columns."""
+        """Return the code lines that allocated memory as plain columns, largest first."""
         rows = [(one, site) for one in self.snapshots for site in one.sites]
         rows.sort(key=lambda row: (-row[1].bytes, row[0].name, row[1].where))
         return {
@@ -196,7 +196,7 @@ class MemoryResult:
         }
 
     def copy_listing(self) -> Listing:
-        """Give the copies as plain columns."""
+        """Return the copies as plain columns."""
         rows = self.copies
         return {
             "direction": [one.direction for one in rows],
@@ -208,7 +208,7 @@ class MemoryResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult:
-    """Look at the memory of the selected ranks and steps."""
+    """Analyze the memory of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     peaks, calls, copies = [], {}, dict[str, Copies]()
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
@@ -232,12 +232,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MemoryResult
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """What one rank's trace tells of its memory."""
+    """Memory figures from one rank's trace."""
 
     peak: Peak | None
     copies: list[Copies]
     allocator_calls: float | None
-    """In one step; none where launches were not recorded."""
+    """Per step, or `None` if launches were not recorded."""
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
@@ -251,7 +251,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
 
 
 def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:
-    """Give the peaks that snapshots know and the traces do not; of a rank's several devices the fullest."""
+    """Return the peaks of ranks that have only snapshots; for a rank with several devices, that of the fullest one."""
     fullest: dict[int, MemorySnapshot] = {}
     for one in snapshots:
         if one.rank >= 0 and one.rank not in without and (one.rank not in fullest or one.peak > fullest[one.rank].peak):
@@ -270,7 +270,7 @@ def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
 
 
 def line_of(tables: TableSet, rank: int) -> dict[str, Ints]:
-    """Give one rank's memory after each allocator event, on its own clock."""
+    """Return one rank's memory after each allocator event, on its own clock."""
     rows = device_rows(tables, rank)
     return {name: rows[name] for name in ("start_ns", "step", "bytes", "allocated_bytes", "reserved_bytes")}
 
@@ -286,7 +286,7 @@ _NOT_RECORDED = HealthRow(
 
 
 def capacity_of_ranks(tables: TableSet, ranks: Sequence[int]) -> dict[int, int]:
-    """Give each rank's device memory: as the driver says, else as the table of devices does."""
+    """Return each rank's device memory, from the driver if recorded, otherwise from the device table."""
     capacity = {}
     for rank in ranks:
         row = tables.columns("ranks", rank)
@@ -305,7 +305,7 @@ def _allocator_calls(tables: TableSet, rank: int, selection: Selection) -> float
 
 
 def _copies(tables: TableSet, rank: int, selection: Selection) -> list[Copies]:
-    """Sum up the copies by name, of which several may go in one direction."""
+    """Return the sums of the copies by kernel name; several names can have the same direction."""
     kernels = ranges.selected(tables, "kernels", rank, selection)
     moved = kernels.take(kernels.matches("kind", "memcpy") & (kernels["bytes"] >= 0) & (kernels["dur_ns"] > 0))
     codes, names = moved.codes("name")

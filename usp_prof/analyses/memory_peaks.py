@@ -1,4 +1,4 @@
-"""The peak of a rank: what is alive at its moment of most memory in use, by the phase in which it was taken."""
+"""Memory peak of a rank: the memory alive at the moment of highest use, by the phase that allocated it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PHASES = ("optimizer", "backward", "forward")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """One rank's moment of most memory in use, and what was alive then by the phase in which it was taken."""
+    """One rank's moment of highest memory use, and the memory alive then by the phase that allocated it."""
 
     rank: int
     step: int
@@ -34,27 +34,27 @@ class Peak:
     reserved_peak: int
     live: dict[str, int]
     since_recording: bool = False
-    """Whether the total counts from when the profiler began (CPUs), so that what was held before is not in it."""
+    """Whether the total counts from the start of the profiler (CPUs) and lacks memory allocated before."""
 
     @property
     def contradicts_itself(self) -> bool:
-        """Whether more is in use than the allocator holds: one of its totals is wrong, and nothing tells which."""
+        """Whether more memory is in use than reserved. One of the two totals is wrong, and it is unknown which."""
         return 0 < self.reserved < self.allocated
 
 
 def has_device(tables: TableSet, rank: int) -> bool:
-    """Say whether a device other than the CPU did a rank's work."""
+    """Return whether a device other than the CPU did the rank's work."""
     return len(tables.columns("kernels", rank)) > 0
 
 
 def device_rows(tables: TableSet, rank: int) -> Columns:
-    """Keep the allocator's events of the device: of the GPU where it did the work, else of the CPU."""
+    """Return the allocator events of the rank's device: the GPU if it did the work, otherwise the CPU."""
     memory = tables.columns("memory", rank)
     return memory.take(memory["device_type"] == int(has_device(tables, rank)))
 
 
 def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | None:
-    """Find the peak among the selected events; `None` when there are none, or no totals."""
+    """Return the peak among the selected events, or `None` if there are no events or no totals."""
     total = np.where(inside, rows["allocated_bytes"], -1)
     if not len(total) or total.max() < 0:
         return None
@@ -79,7 +79,7 @@ def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | No
 
 
 def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, int]:
-    """Sum what was taken up to this event and not given back, by phase."""
+    """Return the bytes allocated up to this event and not freed by then, by phase."""
     given_back = lifetimes(rows["address"], rows["bytes"])
     order = np.arange(len(rows))
     alive = (rows["bytes"] > 0) & (order <= place) & (given_back > place)
@@ -96,9 +96,9 @@ def _live(tables: TableSet, rank: int, rows: Columns, place: int) -> dict[str, i
 
 
 def lifetimes(address: Ints, size: Ints) -> Ints:
-    """Give for each event that takes memory the place of the event that gives it back; past the end where none does.
+    """Return for each allocation the position of the event that frees it, or the number of events if none does.
 
-    Events are in order of time; the next event of the same address is the one that gives it back.
+    Events are in time order. The next event at the same address frees the memory.
     """
     count = len(address)
     order = np.lexsort((np.arange(count), address))
@@ -109,7 +109,7 @@ def lifetimes(address: Ints, size: Ints) -> Ints:
 
 
 def _phases(tables: TableSet, rank: int) -> dict[str, Intervals]:
-    """Give when each phase ran on the host; a moment counts for the first that holds it."""
+    """Return when each phase ran on the host. A moment counts for the first phase that contains it."""
     ops, marks = tables.columns("ops", rank), tables.columns("annotations", rank)
     phases = {phase: time_of(ops, ops.matches("phase", phase)) for phase in _PHASES}
     phases["optimizer"] |= time_of(marks, marks.satisfies("name", _OPTIMIZER.search))

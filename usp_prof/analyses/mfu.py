@@ -1,7 +1,8 @@
-"""Which share of the devices' peak becomes model? MFU and HFU by a named convention, cross-checked by the ops' FLOP.
+"""MFU and HFU by a named convention, cross-checked with the FLOP of the trace's ops.
 
-The formula counts what the model needs; the ops in the trace, what was run. Both stand side by side, and what they
-differ by is named: the mask, scores made again in backward, recomputation, padding, ops that no formula covers.
+The convention's formula counts the FLOP that the model needs; the ops in the trace show the FLOP that were run. The
+cross-check compares both and names the reason for a difference: the mask, attention scores recomputed in backward,
+recomputation, padding, or ops without a formula.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ METRICS = (MFU, HFU, TOKENS_PER_SECOND, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
 
 @dataclass(frozen=True, slots=True)
 class MfuResult:
-    """MFU by every convention; `convention` is the one that the metric uses. What is not known is NaN."""
+    """MFU by every convention; `convention` is the one that the metric uses. Unknown figures are NaN."""
 
     convention: str
     flop_per_token: dict[str, float]
     hardware_flop_per_token: float
     tokens_per_second: float
-    """NaN where the tokens are not known, or the trace contradicts them."""
+    """NaN if the tokens are unknown or the trace contradicts them."""
     step_tokens_per_second: dict[int, float]
     devices: int
     peak: float
@@ -82,29 +83,29 @@ class MfuResult:
     parts: tuple[Part, ...]
     notes: tuple[HealthRow, ...] = ()
     contradictions: tuple[HealthRow, ...] = ()
-    """Those of the notes that say what the trace contradicts: the model, the tokens, the peak or the mesh."""
+    """The notes on inputs that the trace contradicts: the model, the tokens, the peak or the mesh."""
     is_paced: bool = False
-    """Whether timed waits replace compute, so that no share of a peak is meant."""
+    """Whether timed waits replace compute; MFU has no meaning then."""
 
     @property
     def is_contradicted(self) -> bool:
-        """Whether the trace contradicts what MFU is made of, so that no share of the peak is known."""
+        """Whether the trace contradicts an input of MFU; MFU is unknown then."""
         return bool(self.contradictions)
 
     def utilisation(self, flop_per_token: float, tokens_per_second: float) -> float:
-        """Give the share of the devices' peak."""
+        """Return the share of the devices' peak, or NaN if it is unknown."""
         bound = self.devices * self.peak
         is_known = bound and not self.is_contradicted and not self.is_paced
         return flop_per_token * tokens_per_second / bound if is_known else float("nan")
 
     @property
     def mfu(self) -> float:
-        """MFU by the chosen convention; NaN where it is not known, or cannot be."""
+        """MFU by the chosen convention, or NaN if it is unknown or outside its range."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
         return MFU.known(self.utilisation(cost, self.tokens_per_second))
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         cost = self.flop_per_token.get(self.convention, float("nan"))
         values = [
             Value(MFU, self.utilisation(cost, self.tokens_per_second)),
@@ -122,12 +123,12 @@ class MfuResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each convention, with all that its MFU is made of."""
+        """Return one row per convention, with all inputs of its MFU."""
         every, peak = len(self.flop_per_token), self.peak or float("nan")
         return frame({**self.listing(), "devices": [self.devices] * every, "peak_flop_per_second": [peak] * every})
 
     def listing(self) -> Listing:
-        """Give the conventions as plain columns."""
+        """Return the conventions as plain columns."""
         names = list(self.flop_per_token)
         return {
             "convention": names,
@@ -138,7 +139,7 @@ class MfuResult:
         }
 
     def check_listing(self) -> Listing:
-        """Give the cross-check as plain columns."""
+        """Return the cross-check as plain columns."""
         rows = self.parts
         return {
             "part": [part.name for part in rows],
@@ -150,7 +151,7 @@ class MfuResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
-    """Work out MFU and HFU of the selected steps."""
+    """Compute MFU and HFU of the selected steps."""
     convention = flops.check_convention(tables.assumptions.convention)
     notes: list[HealthRow] = []
     model = _model(tables, notes)
@@ -201,7 +202,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
 
 
 def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
-    """Take the model given by hand, else the manifest's; the sequence is the manifest's where a file has none."""
+    """Return the given model, or the manifest's. A given model without a sequence length takes the manifest's."""
     recorded = tables.manifest.model if tables.manifest is not None else None
     model = tables.assumptions.model or recorded
     if model is None:
@@ -214,7 +215,7 @@ def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
 
 
 def _no_peak(device: str, kind: Precision | None) -> HealthRow:
-    """Say which of the two is missing: what precision the run computes in, or the device's peak in it."""
+    """Return a note on what is missing: the precision of the run, or the device's peak for it."""
     if kind is None:
         detail = "in which precision the run computes is not known: neither a recorder nor shapes of ops tell"
         return _note("precision_unknown", f"{detail}; profile with record_shapes=True")
@@ -243,7 +244,7 @@ def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> d
 
 
 def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
-    """Take the recorded training type, else the precision that most of the trace's FLOP run in."""
+    """Return the recorded training precision, or the one in which most FLOP of the trace run."""
     recorded = precision(tables.manifest.dtype) if tables.manifest is not None else None
     if recorded is not None:
         return recorded
@@ -255,7 +256,7 @@ def _precision(tables: TableSet, work: KernelsResult) -> Precision | None:
 
 
 def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes: list[HealthRow]) -> float:
-    """Add what runs again to the model's FLOP: as often as the trace shows, else as the manifest says."""
+    """Return FLOP per token including recomputation, as often as the trace shows it or the manifest declares it."""
     recompute = tables.manifest.recompute if tables.manifest is not None else ""
     if model is None:
         return float("nan")
@@ -269,7 +270,7 @@ def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes
 
 
 def _devices(tables: TableSet) -> int:
-    """Count the devices of the whole job, read or not; without a recorded world size, up to the last rank named."""
+    """Return the number of devices of the whole job. Without a recorded world size, the highest rank counts."""
     recorded = _recorded_world(tables)
     if recorded > 0:
         return max(len(tables.ranks), recorded)
@@ -284,7 +285,7 @@ def _recorded_world(tables: TableSet) -> int:
 
 
 def _mesh_size(tables: TableSet) -> int:
-    """Multiply the manifest's axes; experts share the ranks of the others."""
+    """Return the product of the manifest's axes. Experts share the ranks of the other axes."""
     mesh = tables.manifest.mesh if tables.manifest is not None else {}
     data = mesh.get("dp", 0) or mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
     return data * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
@@ -294,13 +295,13 @@ def _note(code: str, detail: str) -> HealthRow:
     return HealthRow(code, Severity.INFO, detail=detail)
 
 
-# What the trace contradicts. Each row says what does not fit and what to give; with any, no MFU and no HFU is shown.
+# Inputs that the trace contradicts. Each row names the contradiction and the remedy; any row hides MFU and HFU.
 
 
 def _wrong_devices(tables: TableSet) -> list[HealthRow]:
-    """Refuse a mesh of which no whole number fits into the world.
+    """Return an error if the world size is not a multiple of the mesh size.
 
-    One that fits several times may have dimensions under names that are not ours, or be a part of the job's mesh.
+    A mesh that divides the world may lack dimensions with other names, or be one part of the job's mesh.
     """
     world, mesh = _recorded_world(tables), _mesh_size(tables)
     if world <= 0 or mesh <= 1 or world % mesh == 0:
@@ -313,7 +314,7 @@ def _wrong_devices(tables: TableSet) -> list[HealthRow]:
 
 
 def _wrong_peak(tables: TableSet, work: KernelsResult, trace: Traced | None, kind: Precision | None) -> list[HealthRow]:
-    """Refuse a peak that the run's products exceed; of processes that share a device, one may use all of it."""
+    """Return an error if the run's products exceed the peak. On a shared device one process may use all of it."""
     roof, manifest = work.roof, tables.manifest
     sharers = manifest.processes_per_device if manifest is not None and not work.on_gpu else 1
     bound = max(roof.op_peak(kind), roof.peak(kind) * sharers)
@@ -329,7 +330,7 @@ def _wrong_peak(tables: TableSet, work: KernelsResult, trace: Traced | None, kin
 def _wrong_model(
     tables: TableSet, model: ModelEntry, trace: Traced, times: StepTimeResult, op_peak: float
 ) -> list[HealthRow]:
-    """Refuse a model and tokens whose FLOP the ops' shapes contradict; ranks that were not read count as these."""
+    """Return an error if the ops' FLOP contradict model and tokens. Ranks that were not read count like the others."""
     devices, rank_steps = _devices(tables), int(np.count_nonzero(~times.is_window))
     tokens = float(tables.tokens_per_step)
     needs = flop_check.of_model(model, tables.assumptions.convention, tokens, backward.measured(tables))
@@ -353,9 +354,9 @@ def _wrong_model(
 
 
 def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult, op_peak: float) -> bool:
-    """Say whether the manifest's own model and these tokens fit the trace: only the model given by hand is wrong then.
+    """Return whether the manifest's own model fits the trace, so that only the given model is wrong.
 
-    Of a model and tokens that contradict the trace together, nothing else tells which of the two is wrong.
+    If both models contradict the trace, it is unknown whether the model or the tokens are wrong.
     """
     recorded = tables.manifest.model if tables.manifest is not None else None
     if recorded is None or tables.assumptions.model is None or flops.per_token(recorded) is None:
@@ -366,7 +367,7 @@ def _recorded_model_fits(tables: TableSet, trace: Traced, times: StepTimeResult,
 def check(
     tables: TableSet, selection: Selection, model: ModelEntry, trace: Traced, times: StepTimeResult
 ) -> tuple[Part, ...]:
-    """Set the model's FLOP beside the trace's; nothing where ranks are missing or the model's FLOP are not known."""
+    """Compare the model's FLOP with the trace's; empty if ranks are missing or the model's FLOP are unknown."""
     is_whole = selection.ranks is None and _devices(tables) <= len(tables.ranks)
     if not is_whole or not times.job or flops.per_token(model) is None:
         return ()

@@ -1,9 +1,9 @@
-"""Do the experts get the same work, and what do dispatch and combine cost?
+"""Mixture of experts: how evenly tokens spread over the experts, and what dispatch and combine cost.
 
 Imbalance is the fullest rank's tokens over the mean of its group, weighted by tokens: how much longer the experts'
-part takes than it would with even loads. Tokens come from the recorder's `ep::load` marks, else from the sizes of
-uneven all-to-alls. Where the marks count each expert's tokens (`experts=12,4`), experts stand apart: they lie on the
-ranks of a group in order, as many on each.
+part takes than with even loads. Tokens come from the recorder's `ep::load` marks, or else from the sizes of uneven
+all-to-alls. If the marks count tokens per expert (`experts=12,4`), experts are reported separately. The ranks of a
+group hold equally many experts each, in rank order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _TIMED = ("dispatch", "experts", "combine", "counts")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What arrived at the ranks of one group in one routing: ranks and tokens side by side."""
+    """Tokens that arrived at the ranks of one group in one routing; `ranks` and `tokens` are parallel."""
 
     step: int
     occurrence: int
@@ -69,13 +69,13 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """Fullest over mean."""
+        """Fullest rank's tokens over the mean; 1 is even."""
         return max(self.tokens) * len(self.tokens) / sum(self.tokens) if sum(self.tokens) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MoeResult:
-    """Loads of every routing, tokens by rank and step, and times by (phase, rank), per step."""
+    """Loads of every routing, tokens per step by rank, and times per step by (phase, rank)."""
 
     loads: tuple[Load, ...]
     tokens: dict[int, float]
@@ -83,10 +83,10 @@ class MoeResult:
     source: str
     notes: tuple[HealthRow, ...] = ()
     experts: dict[int, float] = field(default_factory=dict)
-    """Tokens of each expert per step, where the marks count them."""
+    """Tokens per step by expert, if the marks count them."""
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         values = [Value(MOE_TOKENS, count, {"rank": rank}) for rank, count in self.tokens.items()]
         values += [Value(MOE_TIME, time, {"phase": phase, "rank": rank}) for (phase, rank), time in self.times.items()]
         for phase in sorted({phase for phase, _ in self.times}):
@@ -104,7 +104,7 @@ class MoeResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each routing and rank."""
+        """Return one row per routing and rank."""
         rows = [(load, place) for load in self.loads for place in range(len(load.ranks))]
         return frame(
             {
@@ -118,13 +118,13 @@ class MoeResult:
 
 
 def _weighted(loads: tuple[Load, ...]) -> float:
-    """Give what the fullest ranks take over what even loads would."""
+    """Return the tokens of the fullest ranks over those of even loads, summed over routings."""
     even = sum(sum(load.tokens) / len(load.tokens) for load in loads)
     return sum(max(load.tokens) for load in loads) / even if even else 1.0
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
-    """Look at the routing of the selected ranks and steps."""
+    """Analyze the routing of the selected ranks and steps."""
     ranks = [rank for rank in tables.ranks if selection.ranks is None or rank in selection.ranks]
     of_ranks = shares.of_each_rank(tables, partial(_of_rank, selection=selection), ranks)
     seen = dict(zip(ranks, of_ranks, strict=True))
@@ -150,14 +150,14 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MoeResult:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """What one rank's trace tells of its experts."""
+    """Expert figures from one rank's trace."""
 
     tokens: list[tuple[int, int]]
-    """Step and tokens of each routing that is marked, in order."""
+    """Step and tokens of each marked routing, in order."""
     sent: list[tuple[int, int]]
-    """Step and bytes received of each uneven all-to-all: what stands in where nothing is marked."""
+    """Step and received bytes of each uneven all-to-all, used if nothing is marked."""
     experts: Floats
-    """Tokens of each of its experts per step; empty where they are not counted."""
+    """Tokens per step of each of its experts; empty if they are not counted."""
     times: dict[str, float]
     """Nanoseconds per step of each phase."""
 
@@ -178,7 +178,7 @@ _NO_LOADS = HealthRow(
 
 
 def _has_experts(tables: TableSet, ranks: list[int], times: dict[tuple[str, int], float]) -> bool:
-    """Say whether someone named the expert axis: inferred from all-to-alls, it may be something else."""
+    """Return whether the expert axis was declared or its phases are marked. An inferred axis may be a different one."""
     named = any(
         (groups.matches("axis", Axis.EP) & ~groups.matches("axis_source", "inferred", "none")).any()
         for groups in (tables.columns("groups", rank) for rank in ranks)
@@ -187,7 +187,7 @@ def _has_experts(tables: TableSet, ranks: list[int], times: dict[tuple[str, int]
 
 
 def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
-    """Give (step, tokens) of each routing in order, from the recorder's marks."""
+    """Return (step, tokens) of each routing in order, from the recorder's marks."""
     loads = host_marks(tables, rank, selection, "ep").of("load")
     return [
         (step, count)
@@ -197,7 +197,7 @@ def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tu
 
 
 def _experts(counted: dict[int, Floats], groups: list[tuple[int, ...]]) -> dict[int, float]:
-    """Give each expert's tokens per step over all groups; nothing where a member does not count them."""
+    """Return each expert's tokens per step over all groups; empty if any member lacks matching counts."""
     sums: dict[int, float] = {}
     for group in groups:
         members = [counted[rank] for rank in group]
@@ -209,7 +209,7 @@ def _experts(counted: dict[int, Floats], groups: list[tuple[int, ...]]) -> dict[
 
 
 def _counted(tables: TableSet, rank: int, selection: Selection) -> Floats:
-    """Give the tokens of each expert of one rank per step; empty where marks do not count them alike."""
+    """Return the tokens per step of one rank's experts; empty if the marks do not count the same number of experts."""
     loads = host_marks(tables, rank, selection, "ep").of("load")
     counts = [[int(number) for number in text.split(",") if number.isdigit()] for text in loads.word("experts")]
     if not counts or not counts[0] or len({len(row) for row in counts}) != 1:
@@ -219,7 +219,7 @@ def _counted(tables: TableSet, rank: int, selection: Selection) -> Floats:
 
 
 def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
-    """Give (step, bytes received) of each uneven all-to-all of the expert axis: even ones are answers or counts."""
+    """Return (step, received bytes) of uneven forward all-to-alls of the `ep` axis; even ones are replies or counts."""
     parts = tables.columns("collectives", rank)
     uneven = (
         parts.matches("axis", Axis.EP) & parts.matches("op", "all_to_all") & (parts["in_bytes"] != parts["out_bytes"])
@@ -230,7 +230,7 @@ def _sent_sizes(tables: TableSet, rank: int, selection: Selection) -> list[tuple
 
 
 def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) -> list[Load]:
-    """Set the group's ranks side by side, routing by routing, within each step."""
+    """Return the group's loads: the n-th routing of a step on every rank is the same routing."""
     by_rank: list[dict[int, list[int]]] = []
     for rank in group:
         by_step: dict[int, list[int]] = {}
@@ -246,7 +246,7 @@ def _loads(arrived: dict[int, list[tuple[int, int]]], group: tuple[int, ...]) ->
 
 
 def _times(tables: TableSet, rank: int, selection: Selection) -> dict[str, float]:
-    """Time the marked phases, and the all-to-alls of the expert axis, per step."""
+    """Return the time per step of the marked phases and of the expert axis' all-to-alls."""
     times = {}
     steps = step_count(tables, rank, selection)
     marks = marked(tables, rank, selection, "ep")

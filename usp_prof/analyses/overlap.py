@@ -1,4 +1,4 @@
-"""How much communication does compute hide, which compute hides it, and how much more could be hidden?"""
+"""Overlap: how much communication compute hides, which kernels hide it, and how much more could be hidden."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _HIDERS = 10
 
 @dataclass(frozen=True, slots=True)
 class KindOverlap:
-    """Communication of one axis and kind of collective, mean per step over ranks."""
+    """Communication of one axis and kind of collective: mean per step over ranks."""
 
     axis: str
     collective: str
@@ -66,7 +66,7 @@ class KindOverlap:
 
 @dataclass(frozen=True, slots=True)
 class Hider:
-    """A compute kernel under which communication of an axis ran; total over the selected ranks and steps."""
+    """A compute kernel that ran during communication of an axis: total over the selected ranks and steps."""
 
     axis: str
     name: str
@@ -75,7 +75,7 @@ class Hider:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverlapResult:
-    """Parts of communication for every selected (rank, step), per axis and per kind, and which compute hides it."""
+    """Parts of communication per selected (rank, step), axis and kind, and the kernels that hide it."""
 
     parts: Partition
     kinds: tuple[KindOverlap, ...]
@@ -83,13 +83,13 @@ class OverlapResult:
     notes: tuple[HealthRow, ...] = ()
 
     def hideable(self, axis: int | None = None) -> Ints:
-        """Bound per row what could be hidden in addition: exposed, but no more than compute with nothing beside it."""
+        """Return how much more could be hidden per row: exposed time, at most the compute that hides nothing yet."""
         p = self.parts
         exposed = p.exposed.sum(axis=1) if axis is None else p.exposed[:, axis]
         return np.asarray(np.minimum(exposed, p.compute - p.any_hidden))
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         p = self.parts
         values = _levels(p, p.any_comm, p.any_hidden)
         values += spread(HIDEABLE_COMM_TIME, p.rank, p.step, self.hideable())
@@ -105,9 +105,9 @@ class OverlapResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank, step and axis."""
+        """Return one row per rank, step and axis."""
         p = self.parts
-        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: there was no communication
+        overlap = p.hidden / np.where(p.comm > 0, p.comm, np.nan)  # NaN: no communication
         frames = [
             frame(
                 {
@@ -128,9 +128,9 @@ class OverlapResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> OverlapResult:
-    """Measure overlap in the selected steps."""
+    """Compute the overlap in the selected steps."""
     parts = partition.of_run(tables, selection)
-    # Without its lost work it is not known what a rank's communication is hidden under, or how long it is.
+    # If a rank lost device work, the length of its communication and the compute that hides it are unknown.
     damaged = np.isin(parts.rank, sorted(ranks_without_work(tables)))
     notes = withheld(tables, "communication and its overlap are not shown for these ranks") if damaged.any() else []
     parts = parts.take(~damaged)
@@ -158,7 +158,7 @@ def _levels(p: Partition, comm: Ints, hidden: Ints, **dims: int | str) -> list[V
 def _of_rank(
     tables: TableSet, rank: int, selection: Selection
 ) -> tuple[dict[tuple[str, str], tuple[float, float]], dict[tuple[str, str], int]]:
-    """Measure one rank's kinds of collectives, and what hides them, in its selected steps."""
+    """Return one rank's times per kind of collective, and the kernels that hide them, in the selected steps."""
     windows = tables.columns("steps", rank)
     chosen = selection.takes_steps(windows["step"])
     window = union(windows["start_ns"][chosen], windows["end_ns"][chosen])
@@ -166,20 +166,20 @@ def _of_rank(
 
 
 def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[tuple[str, str], tuple[float, float]]:
-    """Measure each axis' kinds of collectives on one rank: communication and what of it is hidden, mean per step."""
+    """Return one rank's communication and its hidden part per axis and kind of collective, mean per step."""
     activities, collectives = tables.columns("activities", rank), tables.columns("collectives", rank)
     sets = partition.sets_of(tables, rank)
     is_communication = activities.matches("kind", "communication")
     start, end = sets.begin[is_communication], sets.done[is_communication]
     axis_code, axes = activities.codes("axis")
     axis_code = axis_code[is_communication]
-    # Row of `collectives` that each communication belongs to; -1: none is known, shown as "other".
+    # Row of `collectives` per communication activity; -1 if none is known, shown as "other".
     part = activities["collective"][is_communication]
     part = np.where(part < len(collectives), part, -1)
     op_of_part, ops = collectives.codes("op")
     op_code = lookup(op_of_part, part, missing=len(ops))
     kind = group_codes(axis_code, op_code)
-    # Name of each kind; several kinds may have one, where no part is known.
+    # Name of each kind. Several kinds can have the same name if their collective is unknown.
     names = [(axes[axis_code[row]], [*ops, "other"][op_code[row]]) for row in first_rows(kind).tolist()]
     measured = {}
     for axis, op in sorted(set(names)):
@@ -191,7 +191,7 @@ def _kinds(tables: TableSet, rank: int, window: Intervals, steps: int) -> dict[t
 
 
 def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, str], int]:
-    """Measure how much of each axis' communication ran under each compute kernel of one rank."""
+    """Return how long each axis' communication ran during each compute kernel of one rank."""
     activities = tables.columns("activities", rank)
     computes = activities.matches("kind", "compute")
     codes, names = activities.codes("name")
@@ -205,7 +205,7 @@ def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, s
 
 
 def _top(hiders: dict[tuple[str, str], int]) -> list[Hider]:
-    """Keep the kernels of each axis that hide most, in order."""
+    """Return the kernels that hide the most communication, at most `_HIDERS` per axis, sorted by axis."""
     rows = [Hider(axis, name, ns) for (axis, name), ns in hiders.items()]
     kept: list[Hider] = []
     for row in sorted(rows, key=lambda row: (row.axis, -row.hidden_ns, row.name)):

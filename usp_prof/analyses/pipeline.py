@@ -1,4 +1,4 @@
-"""How large is the pipeline's bubble: as measured, at best with the measured durations, and by the textbook?"""
+"""Pipeline bubble: as measured, ideal with the measured durations, and by the textbook formula."""
 
 from __future__ import annotations
 
@@ -69,27 +69,27 @@ METRICS = (BUBBLE, IDEAL, BALANCED, TEXTBOOK, STAGE_TIME, IMBALANCE)
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One rank in one step's schedule: time in actions, and time out of them by phase."""
+    """One rank in one step's schedule: time in actions, and idle time by phase."""
 
     rank: int
     step: int
     window_ns: int
     busy_ns: int
     warm_up_idle_ns: int
-    """Until the rank's first backward."""
+    """Idle time before the rank's first backward."""
     steady_idle_ns: int
     cool_down_idle_ns: int
-    """From the rank's last forward on."""
+    """Idle time after the rank's last forward."""
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of the window out of actions."""
+        """The share of the window outside actions."""
         return 1 - self.busy_ns / self.window_ns if self.window_ns else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: the ranks that hold it and the median length of its actions by kind; 0 for kinds that never ran."""
+    """One stage: the ranks that hold it, and the median length of its actions per kind; 0 for kinds that never ran."""
 
     stage: int
     ranks: tuple[int, ...]
@@ -100,35 +100,35 @@ class Stage:
 
     @property
     def micro_batch_ns(self) -> int:
-        """All work of the stage for one micro-batch."""
+        """Time of all work of the stage for one micro-batch."""
         split = self.input_gradient_ns + self.weight_gradient_ns
         return self.forward_ns + max(self.backward_ns, split)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineResult:
-    """The pipeline's bubble; without any action only `notes` says something."""
+    """The pipeline's bubble. Without actions, only `notes` has information."""
 
     actions: Actions
     cells: tuple[RankStep, ...]
-    """None where the window is not known: it spans all stages, on clocks that are tied to each other."""
+    """Empty if the window is unknown: it needs all stages, on clocks that are tied to each other."""
     stages: tuple[Stage, ...]
     schedule: Guess
     bubbles: Ideal
     micro_batches: int
     notes: tuple[HealthRow, ...] = ()
     pipelines: tuple[tuple[int, ...], ...] = ()
-    """Ranks of each pipeline, first stage first; empty where who follows whom is not known."""
+    """Ranks of each pipeline, first stage first; empty if it is unknown which ranks form a pipeline."""
 
     def bubble_fraction(self, step: int | None = None) -> float:
-        """Give the measured bubble of a step, or the mean over steps; NaN where it is not known."""
+        """Return the measured bubble of a step, or the mean over steps; NaN if unknown."""
         by_step = self._bubble_fractions()
         if step is None:
             return float(np.mean(list(by_step.values()))) if by_step else float("nan")
         return by_step.get(step, float("nan"))
 
     def _bubble_fractions(self) -> dict[int, float]:
-        """Give each step's bubble, in order."""
+        """Return the bubble by step, in order."""
         sums: dict[int, tuple[int, int]] = {}
         for cell in self.cells:
             window, busy = sums.get(cell.step, (0, 0))
@@ -137,7 +137,7 @@ class PipelineResult:
 
     @property
     def imbalance(self) -> float:
-        """Largest over mean work of a micro-batch on a rank; NaN without stages."""
+        """Largest over mean work per micro-batch of a rank's stages; NaN without stages."""
         work: dict[tuple[int, ...], int] = {}
         for stage in self.stages:
             work[stage.ranks] = work.get(stage.ranks, 0) + stage.micro_batch_ns
@@ -147,7 +147,7 @@ class PipelineResult:
         return max(work.values()) / mean
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         wholes = (
             (BUBBLE, self.bubble_fraction()),
             (IDEAL, self.bubbles.measured),
@@ -168,23 +168,23 @@ class PipelineResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank and step."""
+        """Return one row per rank and step."""
         return frame(self.listing())
 
     def listing(self) -> Listing:
-        """Give the same as plain columns."""
+        """Return the same data as plain columns."""
         names = list(RankStep.__dataclass_fields__)
         columns = {name: [getattr(cell, name) for cell in self.cells] for name in names}
         return columns | {"bubble_fraction": [cell.bubble_fraction for cell in self.cells]}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResult:
-    """Measure the bubble of the selected steps, over all ranks: a selection of ranks leaves it as it is."""
+    """Compute the bubble of the selected steps. It covers all ranks, whichever ranks are selected."""
     actions = gather(tables, selection)
     declared = tables.manifest.schedule if tables.manifest else ""
     talks = _talks(tables)
     if not talks and (not all_identified(actions) or len(np.unique(actions.stage)) < _LEAST_STAGES):
-        actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run that is no pipeline
+        actions = actions.take(np.zeros(len(actions.rank), bool))  # marks of a run without a pipeline
     notes = _notes(tables, actions, talks=talks)
     nothing = Ideal(float("nan"), float("nan"), float("nan"))
     if not len(actions.rank):
@@ -224,12 +224,12 @@ _KINDS_ONLY = HealthRow(
 
 
 def _talks(tables: TableSet) -> bool:
-    """Say whether anything is sent between stages."""
+    """Return whether there is communication between stages."""
     return any(tables.columns("collectives", rank).matches("axis", str(Axis.PP)).any() for rank in tables.ranks)
 
 
 def _cells(actions: Actions) -> tuple[RankStep, ...]:
-    """Measure each rank in each step, by step and rank; all at once, for a run has many."""
+    """Return the rank-steps, ordered by step and rank. All are computed at once, as a run has many of them."""
     cell = group_codes(actions.step, actions.rank)
     count = int(cell.max()) + 1
     row = first_rows(cell)
@@ -295,17 +295,17 @@ def _notes(tables: TableSet, actions: Actions, *, talks: bool) -> list[HealthRow
 
 
 def _absent_stages(tables: TableSet, actions: Actions) -> list[HealthRow]:
-    """Say which ranks of the pipeline nothing was read of: window, ideal and imbalance are those of all stages."""
+    """Return an error if stages were not read. Window, ideal and imbalance need all stages."""
     places = [tables.topology.coordinates.get(rank, {}).get(Axis.PP, -1) for rank in np.unique(actions.rank).tolist()]
     absent = sorted(set(range(tables.topology.axes.get(Axis.PP, 1))) - set(places))
-    if not absent or -1 in places:  # -1: where a rank stands is not known
+    if not absent or -1 in places:  # -1: the rank's stage is unknown
         return []
     detail = f"nothing was read of pipeline ranks {spans(absent)}: the bubble is not known"
     return [HealthRow("pipeline_incomplete", Severity.ERROR, detail=detail)]
 
 
 def _untied_clocks(tables: TableSet, actions: Actions) -> list[HealthRow]:
-    """Say that clocks of ranks in the schedule cannot be compared, where they cannot: its window is on all of them."""
+    """Return an error if the ranks' clocks cannot be compared. The window of the schedule spans all of them."""
     clocks = clock.of(tables)
     if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) <= 1:
         return []

@@ -1,4 +1,4 @@
-"""Results of analyses: the protocol that all follow, their DataFrames, and metric values by rank and step."""
+"""Results of analyses: their common protocol, DataFrames, and metric values per rank and step."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from usp_prof.model.metric import Dims, Metric
 
     Listing = Mapping[str, Sequence[Any] | NDArray[Any]]
-    "Plain columns of one length: what a report shows without loading pandas, and what a DataFrame is made of."
+    "Plain columns of equal length. Reports show them without loading pandas; DataFrames are built from them."
 
 
 class Result(Protocol):
-    """An analysis' answer. `notes` holds what could not be known, as health rows."""
+    """Result of an analysis. `notes` holds health rows about figures that are unknown."""
 
     @property
     def notes(self) -> Sequence[HealthRow]:
-        """What could not be known, and why."""
+        """Figures that are unknown, and why."""
         ...
 
     def values(self) -> Values:
-        """Give the metric values that can be, sorted by dimension."""
+        """Return the metric values within their declared ranges, sorted by dimension."""
         ...
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give the answer as one table."""
+        """Return the result as one table."""
         ...
 
 
@@ -45,7 +45,7 @@ IMPOSSIBLE = "impossible_figure"
 
 
 def impossible(values: Values) -> tuple[HealthRow, ...]:
-    """Say of each metric with values that cannot be how many there are, and which input is to be doubted."""
+    """Return one health row per metric with values outside its range: their count, the worst, and the likely input."""
     refused: dict[str, list[Value]] = {}
     for value in values.refused:
         refused.setdefault(value.metric.id, []).append(value)
@@ -65,32 +65,32 @@ def _row(alike: Sequence[Value]) -> HealthRow:
     return HealthRow(IMPOSSIBLE, Severity.ERROR, rank, len(alike), detail)
 
 
-# DataFrames. pandas is loaded at first use: who asks for no DataFrame does not wait for it.
+# DataFrames. pandas is loaded at first use, so that callers without DataFrames do not pay for the import.
 
 
 def frame(columns: Mapping[str, NDArray[Any] | Sequence[object]]) -> pd.DataFrame:
-    """Make a DataFrame; pandas is loaded here, at first use."""
-    import pandas as pd  # noqa: PLC0415 - slow to import, and only who asks for a DataFrame needs it
+    """Build a DataFrame; pandas is imported here, at first use."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, and only DataFrames need it
 
-    # pandas takes a list without rows for numbers; texts come in lists.
+    # pandas gives an empty list a numeric type, but the columns that come as lists hold text.
     empty = pd.Series([], dtype=object)
     typed = {name: values if hasattr(values, "dtype") or len(values) else empty for name, values in columns.items()}
     return pd.DataFrame(typed)
 
 
 def stacked(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Set frames below each other; without any, a frame with the columns and no rows."""
+    """Concatenate frames by rows, or return an empty frame with these columns if there are none."""
     import pandas as pd  # noqa: PLC0415 - as above
 
     return pd.concat(list(frames), ignore_index=True) if frames else pd.DataFrame({name: [] for name in columns})
 
 
-# Metric values of a figure per (rank, step): the cell, the rank's mean over steps, the mean of the ranks' means.
-# Means (not medians) so that the parts of a step still add up to it on every level.
+# Metric values of a figure per (rank, step): each row, the rank's mean over steps, and the mean of the ranks' means.
+# They are means (not medians) so that the parts of a step add up to the step at every level.
 
 
 def rank_means(rank: Ints, figure: Ints) -> tuple[list[int], Floats]:
-    """Give each rank's mean over its steps."""
+    """Return the ranks, and each rank's mean over its steps."""
     ranks, row = numbered(rank)
     sums = np.bincount(row, weights=np.asarray(figure, float), minlength=len(ranks))
     return ranks.tolist(), sums / np.bincount(row, minlength=len(ranks))
@@ -103,7 +103,7 @@ def spread(
     figure: Ints,
     **dims: int | str,
 ) -> list[Value]:
-    """Give a time as the whole, per rank and per (rank, step), each with the further dimensions."""
+    """Return the values of a time: overall, per rank and per (rank, step). `dims` are added to every value."""
     if not len(rank):
         return []
     return [
@@ -120,7 +120,7 @@ def spread_ratio(
     base: Ints,
     **dims: int | str,
 ) -> list[Value]:
-    """Give a fraction on the same levels, as the ratio of the sums there; nothing where the base is zero."""
+    """Return the values of a fraction at these levels: the ratio of the means. Levels with a zero base are skipped."""
     if not len(rank):
         return []
     levels = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
@@ -128,13 +128,13 @@ def spread_ratio(
 
 
 def _levels(rank: Ints, figure: Ints) -> list[float | int]:
-    """Give a figure as the whole, per rank and per row."""
+    """Return a figure overall, per rank and per row."""
     means = rank_means(rank, figure)[1]
     return [float(means.mean()), *means.tolist(), *figure.tolist()]
 
 
 def _places(rank: Ints, step: Ints, dims: Dims) -> list[Dims]:
-    """Give the dimensions of the same levels, each with the further ones."""
+    """Return the dimensions of these levels, each with `dims` added."""
     by_rank = [{"rank": number, **dims} for number in distinct(rank).tolist()]
     return [
         dims,
@@ -144,12 +144,12 @@ def _places(rank: Ints, step: Ints, dims: Dims) -> list[Dims]:
 
 
 def in_order(values: Sequence[Value]) -> Values:
-    """Keep the values that can be; sort them by metric as declared first, then by dimensions, the whole first.
+    """Drop values outside their range. Sort the rest by metric in declared order, then by dimensions, overall first.
 
-    Every analysis ends here, so that no figure outside its declared range leaves one.
+    Every analysis ends here, so no figure outside its declared range leaves an analysis.
     """
     kept = sound(values)
-    groups: dict[str, dict[int, list[Value]]] = {}  # values are many, metrics and sets of dimensions few
+    groups: dict[str, dict[int, list[Value]]] = {}  # there are many values, but few metrics and sets of dimensions
     for value in kept:
         groups.setdefault(value.metric.id, {}).setdefault(len(value.dims), []).append(value)
     ordered = [value for sizes in groups.values() for _, group in sorted(sizes.items()) for value in _by_dims(group)]
@@ -157,7 +157,7 @@ def in_order(values: Sequence[Value]) -> Values:
 
 
 def _by_dims(group: list[Value]) -> list[Value]:
-    """Sort values of equally many dimensions: by name and value of the first, then of the second; an axis is last."""
+    """Sort values with equally many dimensions by name and value of each dimension; an axis comes last."""
     orders = {names: sorted(names, key=lambda n: (n == "axis", n)) for names in {tuple(v.dims) for v in group}}
     if len({tuple(order) for order in orders.values()}) == 1:
         order = next(iter(orders.values()))

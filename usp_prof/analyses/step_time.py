@@ -1,4 +1,4 @@
-"""How long does a step take: on each rank, for the job, and which steps are warm-up or odd?"""
+"""Step time: on each rank, for the job, and which steps are warm-up or outliers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class JobStep:
 
     @property
     def length_ns(self) -> int:
-        """First begin to last end."""
+        """Time from first begin to last end."""
         return self.end_ns - self.begin_ns
 
 
@@ -78,21 +78,21 @@ class StepTimeResult:
     start_ns: Ints
     end_ns: Ints
     length_ns: Ints
-    """On the rank's own clock, as the parts of the step are: drift would make them differ by some ppm."""
+    """Measured on the rank's own clock, like the parts of the step; clock drift would change it by a few ppm."""
     is_window: Flags
-    """The row is a recorded window of which no steps are known: it is in no figure per step."""
+    """Whether the row is a recorded window without known steps. Such rows count in no figure per step."""
     job: tuple[JobStep, ...]
     tokens_per_second: float
-    """As the tokens of a step are given; `mfu` checks them against the trace and has the metric."""
+    """Based on the recorded or given tokens per step. `mfu` checks them against the trace and has the metric."""
     notes: tuple[HealthRow, ...] = ()
 
     @property
     def ordinary(self) -> tuple[JobStep, ...]:
-        """The steps that are neither warm-up nor odd; all of them when none is left."""
+        """The steps that are neither warm-up nor outliers, or all steps if there are none."""
         return tuple(s for s in self.job if not s.warm_up and not s.odd) or self.job
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         known, window = ~self.is_window, self.is_window
         values = spread(STEP_TIME, self.rank[known], self.step[known], self.length_ns[known])
         values += spread(WINDOW_TIME, self.rank[window], self.step[window], self.length_ns[window])
@@ -105,7 +105,7 @@ class StepTimeResult:
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank and step."""
+        """Return one row per rank and step."""
         flags = {s.step: s for s in self.job}
         of_step = [flags.get(step) for step in self.step.tolist()]
         return frame(
@@ -123,7 +123,7 @@ class StepTimeResult:
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResult:
-    """Time the selected steps."""
+    """Compute the step times of the selected steps."""
     parts = partition.of_run(tables, selection)
     clocks = clock.of(tables)
     start, end = (clocks.align_rows(parts.rank, when) for when in (parts.start, parts.end))
@@ -141,12 +141,12 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResu
 
 
 def is_window(tables: TableSet, rank: int) -> bool:
-    """Say whether a rank's only step is all that was recorded, since nothing tells its steps."""
+    """Return whether the rank's only step is the whole recorded window because its steps are unknown."""
     return bool(tables.columns("steps", rank).matches("source", WINDOW).any())
 
 
 def _job(step: Ints, start: Ints, end: Ints, component: Ints) -> tuple[JobStep, ...]:
-    """Set ranks side by side; ranks whose clocks nothing ties are compared only among themselves."""
+    """Combine the ranks' steps. Begin and end come from the largest set of ranks with comparable clocks."""
     drafts = []
     order = np.argsort(step, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(step[order])) + 1) if len(order) else ():
@@ -196,7 +196,7 @@ def _source_notes(tables: TableSet, selection: Selection) -> list[HealthRow]:
 
 
 def _window_notes(windows: list[int]) -> list[HealthRow]:
-    """Say why there is no figure per step, and how to record steps."""
+    """Return the note that explains why there are no figures per step, and how to record steps."""
     if not windows:
         return []
     detail = (

@@ -1,8 +1,8 @@
-"""Who keeps the others waiting, why, and what does it cost the job?
+"""Stragglers: which ranks keep others waiting, why, and what that costs the job.
 
-HTA names the rank with the most communication time: that is a victim. The straggler of a call arrives last, so it
-waits least. What a rank costs is the lateness that is its own doing (see `arrivals.py`), on the axis where it weighs
-most; two ranks that are equally slow cost nothing each, as mending one alone gains nothing.
+HTA names the rank with the most communication time, but that rank is a victim. The straggler of a call arrives last
+and therefore waits least. A rank's cost is the lateness that it causes itself (see `arrivals.py`), on the axis where
+this is largest. Two equally slow ranks cost nothing each, because fixing only one of them saves nothing.
 """
 
 from __future__ import annotations
@@ -61,26 +61,26 @@ STRAGGLER_COST = Metric(
 )  # fmt: skip
 METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)
 
-_WORTH = 0.02  # of the step: less is noise to whoever reads the verdict
+_WORTH = 0.02  # share of the step; a lower cost is noise
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How one rank arrives on one axis."""
+    """How late one rank arrives on one axis."""
 
     rank: int
     axis: str
     calls: int
     late: int
     late_by_ns: int
-    """By how much it was last, summed."""
+    """Sum of the time by which it was last."""
     own_ns: int
-    """What of it is its own doing."""
+    """The part of it that the rank caused itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A rank that costs the job time: `cost_ns` per step (mean over all steps), and in which steps."""
+    """A rank that costs the job time: `cost_ns` per step (mean over all steps), and the affected steps."""
 
     rank: int
     axis: str
@@ -90,7 +90,7 @@ class Culprit:
     steps: tuple[int, ...]
     persistent: bool
     evidence: Mapping[str, int]
-    """Own time over the peers' median in these steps, by part."""
+    """Own time in these steps in excess of the peers' median, by part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,13 +107,13 @@ class StragglersResult:
     notes: tuple[HealthRow, ...] = ()
 
     def rank_slowdown(self, rank: int) -> float:
-        """Give a rank's median slowdown over steps; NaN without peers."""
+        """Return a rank's median slowdown over steps, or NaN without peers."""
         by_step = self.slowdown[self.rank == rank]
         known = by_step[~np.isnan(by_step)]
         return float(np.median(known)) if len(known) else float("nan")
 
     def values(self) -> Values:
-        """Give the metric values, sorted by dimension."""
+        """Return the metric values, sorted by dimension."""
         per_rank = [(rank, self.rank_slowdown(rank)) for rank in np.unique(self.rank).tolist()]
         known = [(rank, figure) for rank, figure in per_rank if not np.isnan(figure)]
         values = [Value(SLOWDOWN, max(figure for _, figure in known))] if known else []
@@ -128,25 +128,25 @@ class StragglersResult:
             values.append(Value(LATE_FRACTION, late.late / late.calls, {"rank": late.rank, "axis": late.axis}))
         costs = spread(STRAGGLER_COST, self.rank, self.step, self.cost_ns)
         if self.lateness and costs:
-            values += costs[1:]  # without the mean: the job's cost is that of its most expensive rank
+            values += costs[1:]  # without the mean: the job's cost is that of its costliest rank
             values.append(Value(STRAGGLER_COST, max(cost.value for cost in costs if set(cost.dims) == {"rank"})))
         return in_order(values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give one row for each rank and axis."""
+        """Return one row per rank and axis."""
         return frame(self.listing())
 
     def listing(self) -> Listing:
-        """Give the same as plain columns."""
+        """Return the same data as plain columns."""
         names = list(Lateness.__dataclass_fields__)
         columns = {name: [getattr(late, name) for late in self.lateness] for name in names}
         return columns | {"slowdown": [self.rank_slowdown(late.rank) for late in self.lateness]}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersResult:
-    """Find the stragglers of the selected steps; peers are always all ranks, the selection picks who is shown.
+    """Find the stragglers of the selected steps. All ranks are compared; the selection picks the ranks that are shown.
 
-    Nothing is said where the ranks' steps do not hold the same work.
+    The result is empty if the ranks' steps do not contain the same work.
     """
     if tables.incomparable:
         nothing, unknown = np.zeros(0, np.int64), np.zeros(0)
@@ -182,19 +182,19 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 def _slowdown(parts: Partition, peers: Peers) -> Floats:
     usual = lateness.peer_medians(parts, peers, parts.compute)
-    known = usual > 0  # not where no peer is known, which is NaN
+    known = usual > 0  # False also where the median is NaN because the rank has no peers
     return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
 
 
 def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:
-    """Give for each (rank, step) the own lateness on the axis where it is largest, and that axis.
+    """Return each (rank, step)'s own lateness on the axis where it is largest, and that axis.
 
-    Lateness under a call that is hidden can be made up later: what the rank's own time exceeds its peers' bounds it.
+    The rank's own time in excess of its peers' is an upper bound: lateness in a hidden call can be recovered later.
     """
     cost, where = np.zeros(len(parts.rank), np.int64), np.full(len(parts.rank), "", object)
     rows = np.flatnonzero(is_selected & ~seen.is_from_one_rank & (seen.late_rank >= 0))
     (ranks, place_of_rank), (steps, place_of_step) = numbered(parts.rank), numbered(parts.step)
-    # By call: the row of its late rank and step; -1 where the partition has none.
+    # Per call: the row of its late rank and step; -1 if the partition has none.
     late, step = rows_of(ranks, seen.late_rank[rows]), rows_of(steps, seen.step[rows])
     key = np.where((late >= 0) & (step >= 0), late * len(steps) + step, -1)
     cell = rows_of(place_of_rank * len(steps) + place_of_step, key)
@@ -215,9 +215,9 @@ def _culprit(
     cost: Ints,
     weightiest: NDArray[np.object_],
 ) -> Culprit | None:
-    """Name what a rank costs the others and why, by the steps in which that is worth naming; `None` without such steps.
+    """Return a rank's cost to the others and its cause, from the steps with a notable cost; `None` if it is negligible.
 
-    `slow`, `cost` and `weightiest` have an entry for each (rank, step) of the partition.
+    `slow`, `cost` and `weightiest` have one entry per (rank, step) of the partition.
     """
     parts = own.parts
     of_rank = parts.rank == rank
@@ -247,11 +247,11 @@ def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Late
     is_blamable = is_selected & ~seen.is_from_one_rank
     axes = sorted({seen.axes[code] for code in distinct(seen.axis[is_blamable]).tolist()})
     place_of_code = [axes.index(name) if name in axes else -1 for name in seen.axes]
-    # By arrival the place of its axis, -1 for one that is left out; the same by number of a call.
+    # Per arrival: index of its axis, -1 if it is left out. `axis_of_call` is the same per call number.
     axis = np.where(is_blamable, lookup(place_of_code, seen.axis, missing=-1), -1)
     axis_of_call = lookup(axis, seen.row_of_call, missing=-1)
     ranks, parts = tables.ranks, call_table.of(tables).parts
-    # By axis and place of a rank: calls that it is a member of, those that it is the last in, and sums over these.
+    # Per axis and rank: calls that it takes part in, calls in which it is last, and the times summed over the latter.
     member_of, last_in, late_by, own = (np.zeros((len(axes), len(ranks)), np.int64) for _ in range(4))
     for place, rank in enumerate(ranks):
         of_parts = axis_of_call[parts.of(rank, "call")["call"]]
@@ -269,7 +269,7 @@ def _lateness(tables: TableSet, seen: Arrivals, is_selected: Flags) -> list[Late
 
 
 def _own_time_slowdown(own: lateness.OwnTime, peers: Peers) -> dict[int, float]:
-    """Set each step beside the slowest stage's mean own time and mean bubble."""
+    """Return each step's mean length over the own time plus bubble of the slowest stage (mean over its ranks)."""
     parts = own.parts
     bubble = np.take(parts.idle, partition.CAUSES.index(Cause.BUBBLE), axis=1)
     kind = peers.kinds(parts.rank)

@@ -1,4 +1,4 @@
-"""Formulas by op name: the FLOP and the bytes of an op, from its recorded shapes alone."""
+"""Formulas by op name: an op's FLOP and bytes from its recorded shapes alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FORMULAS: dict[str, Formula] = {
     **bandwidth.FORMULAS,
     **products.FORMULAS,
 }
-"""The formula of each op that has one; fused Triton kernels and foreach ops are recognised by their prefix."""
+"""Formula per op name. Fused Triton kernels and foreach ops are recognized by their prefix instead."""
 
 
 def cost(name: str, shapes: Shapes) -> Cost | None:
-    """Give an op's cost; `None` without a formula, and where shapes were not recorded or do not fit it."""
+    """Return an op's cost, or `None` if it has no formula or its shapes are missing or do not match the formula."""
     formula = _formula(name)
     if formula is bandwidth.nothing_moved:
         return formula(shapes)
@@ -23,7 +23,7 @@ def cost(name: str, shapes: Shapes) -> Cost | None:
         return None
     try:
         estimate = formula(shapes)
-    except (IndexError, ValueError, TypeError):  # shapes that the formula does not know: another version of the op
+    except (IndexError, ValueError, TypeError):  # shapes of another version of the op
         return None
     return estimate if estimate is not None and (estimate.flop > 0 or estimate.bytes > 0) else None
 

@@ -1,10 +1,10 @@
 """Ops without matrix products: the bytes that they must move. Every input is read and every output written once.
 
-Views and allocations move nothing: all of their time is the host's own.
+Views and allocations move nothing; all of their time is host time.
 
-Of ops on lists (fused and foreach optimizers, concatenation, FSDP's copies) profilers record the dims of a list's
-tensors, not their type. It is taken from another input of the op that has one, from the kernel's name, or from the run
-where all numbers are of one type; where nothing says it there is no cost.
+For ops on lists (fused and foreach optimizers, concatenation, FSDP's copies), profilers record the dims of a list's
+tensors but not their type. The type comes from another input of the op, from the kernel's name, or from the run if
+all its numbers have one type. Otherwise the op has no cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# By the number of tensors that are read; more tensors among the inputs are where the result goes (out=).
+# Grouped by the number of tensors that are read; any further tensors among the inputs are outputs (out=).
 _UNARY = """
 neg abs exp log sqrt rsqrt reciprocal sigmoid tanh relu gelu silu clamp clamp_min clamp_max sin cos pow _to_copy clone
 native_dropout cumsum tril triu roll flip bitwise_not sign round floor
@@ -43,7 +43,7 @@ native_group_norm_backward native_batch_norm native_batch_norm_backward cudnn_ba
 miopen_batch_norm miopen_batch_norm_backward batch_norm_backward_reduce _softmax _log_softmax
 _softmax_backward_data _log_softmax_backward_data
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
-# Apex', Megatron-LM's and Transformer Engine's own functions, under the names of their classes.
+# Functions of Apex, Megatron-LM and Transformer Engine, under the names of their classes.
 _FUSED_NORMS = """
 FusedLayerNormAffineFunction FusedLayerNormFunction FusedRMSNormAffineFunction FusedRMSNormFunction
 FastLayerNormFN FusedScaleMaskSoftmax ScaledMaskedSoftmax ScaledSoftmax GenericScaledMaskedSoftmax
@@ -58,12 +58,12 @@ transpose_ unbind unflatten unfold unsafe_split unsqueeze unsqueeze_ _unsafe_vie
 view_as_real
 """.split()  # noqa: SIM905 - words read better than a hundred quoted lines
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_")
-# They copy only by an op inside them: what is left of them moves nothing.
+# They copy only through an op inside them; their own part moves nothing.
 _COPY_INSIDE = ("contiguous", "result_type", "to", "type_as")
 
 
 def tensors(shapes: Shapes) -> Iterator[tuple[list[int], int]]:
-    """Give the dims and the bytes of every tensor among the inputs; lists of tensors have no type recorded."""
+    """Yield dims and bytes of every tensor among the inputs, except tensors in lists, whose type is not recorded."""
     for dims, kind in zip(shapes.dims, shapes.types, strict=False):
         width = element_bytes(kind)
         if dims and width:
@@ -71,17 +71,17 @@ def tensors(shapes: Shapes) -> Iterator[tuple[list[int], int]]:
 
 
 def _of_all_tensors(shapes: Shapes) -> int:
-    """Give the bytes of all tensors among the inputs."""
+    """Return the bytes of all tensors among the inputs."""
     return sum(size for _, size in tensors(shapes))
 
 
 def _moves(moved: int, shapes: Shapes, like: int = 0) -> Cost:
-    """Give the cost of an op that only moves bytes, in the precision of one of its inputs."""
+    """Return the cost of an op that only moves bytes, in the precision of input `like`."""
     return Cost(Family.ELEMENTWISE, 0.0, float(moved), shapes.precision(like))
 
 
 def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost | None]:
-    """Make the formula of an op that reads so many tensors and writes one of their common shape; `flags` are bytes."""
+    """Return the formula of an op that reads `reads` tensors and writes their common shape; `flags` are bytes."""
 
     def formula(shapes: Shapes) -> Cost | None:
         read = list(tensors(shapes))[:reads]
@@ -96,33 +96,33 @@ def _elementwise(reads: int, *, flags: bool = False) -> Callable[[Shapes], Cost 
 
 
 def _selection(shapes: Shapes) -> Cost:
-    """Read whole slices by index and write them: what is not asked for is not read."""
+    """Return the cost of reading and writing the slices that an index selects."""
     source, dim = shapes.tensor(0), int(shapes.values[1])
     picked = prod(shapes.tensor(2)) * prod(source) // source[dim]
     return _moves(2 * picked * shapes.element(0) + shapes.size(2), shapes)
 
 
 def _gather(shapes: Shapes) -> Cost:
-    """Read one element for each index and write it."""
+    """Return the cost of reading and writing one element per index."""
     moved = 2 * prod(shapes.tensor(2)) * shapes.element(0) + shapes.size(2)
     return _moves(moved, shapes)
 
 
 def _embedding(shapes: Shapes) -> Cost:
-    """Read one row for each token and write it."""
+    """Return the cost of reading and writing one row per token."""
     moved = 2 * prod(shapes.tensor(1)) * shapes.tensor(0)[-1] * shapes.element(0) + shapes.size(1)
     return _moves(moved, shapes)
 
 
 def _embedding_backward(shapes: Shapes) -> Cost:
-    """Read the gradient of each token's row, and write the whole table's."""
+    """Return the cost of reading each token's gradient and writing the gradient of the whole table."""
     gradient, rows = shapes.tensor(0), int(shapes.values[2])
     moved = shapes.size(0) + shapes.size(1) + rows * gradient[-1] * shapes.element(0)
     return _moves(moved, shapes)
 
 
 def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
-    """Make the formula of an op that adds a source to places that an index names: read both, change the places."""
+    """Return the formula of an op that adds a source to indexed places: it reads both and updates the places."""
 
     def formula(shapes: Shapes) -> Cost:
         moved = 3 * shapes.size(source) + shapes.size(index)
@@ -132,24 +132,24 @@ def _scattered(index: int, source: int) -> Callable[[Shapes], Cost]:
 
 
 def _put(shapes: Shapes) -> Cost:
-    """Read the values and write them to their places; the index is not recorded."""
+    """Return the cost of reading the values and writing them to their places. The index is not recorded."""
     moved = 2 * shapes.size(2)
     return _moves(moved, shapes, like=2)
 
 
 def _sorted(shapes: Shapes) -> Cost:
-    """Read once, write the values and an index of eight bytes for each."""
+    """Return the cost of reading once, and writing the values and an 8-byte index for each."""
     moved = 2 * shapes.size(0) + 8 * prod(shapes.tensor(0))
     return _moves(moved, shapes)
 
 
 def _in_place(shapes: Shapes) -> Cost:
-    """Read every input, and write the first."""
+    """Return the cost of reading every input and writing the first."""
     return _moves(_of_all_tensors(shapes) + shapes.size(0), shapes)
 
 
 def _copy(shapes: Shapes) -> Cost:
-    """Write the first and read the second."""
+    """Return the cost of writing the first input and reading the second."""
     return _moves(shapes.size(0) + shapes.size(1), shapes)
 
 
@@ -162,30 +162,30 @@ def _reduction(shapes: Shapes) -> Cost:
 
 
 def _norm(shapes: Shapes) -> Cost:
-    """Read every input and write one as large as the largest."""
+    """Return the cost of reading every input and writing an output as large as the largest input."""
     sizes = [size for _, size in tensors(shapes)]
     return Cost(Family.NORM, 0.0, float(sum(sizes) + max(sizes)), shapes.precision(0))
 
 
 def _causal_softmax(shapes: Shapes) -> Cost:
-    """Read what a causal mask leaves, half of the square, and write all of it."""
+    """Return the cost of reading the causal half of a square and writing all of it."""
     return Cost(Family.NORM, 0.0, 1.5 * shapes.size(0), shapes.precision(0))
 
 
 def fused(shapes: Shapes) -> Cost | None:
-    """Count every tensor that a generated kernel takes once: it reads or writes each."""
+    """Return the cost of a generated kernel: every tensor argument is read or written once."""
     moved = float(_of_all_tensors(shapes))
     return Cost(Family.FUSED, 0.0, moved, None) if moved else None
 
 
 def _broadcast(shapes: list[list[int]]) -> list[int]:
-    """Give the dims that several dims have together."""
+    """Return the dims that several dims broadcast to."""
     sizes: list[Any] = [max(column) for column in zip_longest(*(dims[::-1] for dims in shapes), fillvalue=1)]
     return sizes[::-1]
 
 
 def nothing_moved(shapes: Shapes) -> Cost:
-    """Say that nothing is computed or moved."""
+    """Return the cost of an op that computes and moves nothing."""
     del shapes
     return Cost(Family.NOTHING, 0.0, 0.0, None)
 
@@ -204,7 +204,7 @@ _OVERWRITES = ("_foreach_copy_", "_foreach_zero_")
 
 
 def element_type(kernel: str) -> str:
-    """Give the type of the elements that a kernel's name tells; empty where it tells none."""
+    """Return the element type that a kernel's name contains, or an empty string."""
     opaque = _OPAQUE.search(kernel)
     if opaque is not None:
         return _BY_WIDTH.get(int(opaque["bytes"]), "")
@@ -213,7 +213,7 @@ def element_type(kernel: str) -> str:
 
 
 def foreach(name: str) -> Formula:
-    """Make the formula of a foreach op: every list read, and the first written (or as many new tensors)."""
+    """Return the formula of a foreach op: every list is read, and the first (or as many new tensors) is written."""
     plain = name.removeprefix("aten::")
     writes_first = not plain.startswith(_KEEPS)
     reads_first = not plain.startswith(_OVERWRITES)
@@ -227,7 +227,7 @@ def foreach(name: str) -> Formula:
 
 
 def _optimizer(written: tuple[int, ...]) -> Callable[[Shapes], Cost]:
-    """Make the formula of a fused optimizer: parameters, gradients and states read; all but gradients written."""
+    """Return the formula of a fused optimizer: it reads all lists and writes those at the indexes `written`."""
     lists = max(written) + 1
 
     def formula(shapes: Shapes) -> Cost:
@@ -240,23 +240,23 @@ def _optimizer(written: tuple[int, ...]) -> Callable[[Shapes], Cost]:
 
 
 def _joined(shapes: Shapes) -> Cost:
-    """Read every tensor of the list and write as much."""
+    """Return the cost of reading every tensor of the list and writing as many bytes."""
     return _moving(2 * _count(shapes.dims[0]) * _width(shapes))
 
 
 def _chunk_cat(shapes: Shapes) -> Cost:
-    """Read every tensor of the list; what is written is padded, where the result is given."""
+    """Return the cost of reading every tensor of the list and writing the result, which is padded if it is given."""
     written = prod(shapes.tensor(3)) if len(shapes.dims) > 3 and shapes.dims[3] else _count(shapes.dims[0])
     return _moving((_count(shapes.dims[0]) + written) * _width(shapes))
 
 
 def _taken_apart(shapes: Shapes) -> Cost:
-    """Read one tensor and write it in pieces."""
+    """Return the cost of reading one tensor and writing it in pieces."""
     return _moving(2 * shapes.size(0))
 
 
 def _count(dims: Any) -> int:  # noqa: ANN401 - dims as recorded
-    """Count the elements of a list of tensors, a tensor without dims as one; none where nothing was recorded."""
+    """Return the number of elements in a list of tensors; a tensor without dims counts as one. 0 if not recorded."""
     return sum(prod(int(size) for size in one) for one in dims) if _is_list(dims) else 0
 
 
@@ -265,7 +265,7 @@ def _is_list(dims: Any) -> bool:  # noqa: ANN401 - dims as recorded
 
 
 def _width(shapes: Shapes) -> int:
-    """Give the bytes of one element of the lists; raise where nothing says it."""
+    """Return the bytes per element of the lists; raise ValueError if the type is unknown."""
     typed = [element_bytes(kind) for kind, dims in zip(shapes.types, shapes.dims, strict=False)
              if dims and not _is_list(dims)]  # fmt: skip
     width = next((one for one in typed if one), 0) or element_bytes(shapes.lists)
@@ -307,7 +307,7 @@ FORMULAS: dict[str, Formula] = {
     "fsdp::all_gather_copy_in": _joined,
     "aten::split_with_sizes_copy": _taken_apart,
     "fsdp::split_with_sizes_copy": _taken_apart,
-    # Places of the lists that are written: parameters and states, not gradients.
+    # Indexes of the lists that are written: parameters and states, not gradients.
     **dict.fromkeys(("aten::_fused_adamw_", "aten::_fused_adam_"), _optimizer((0, 2, 3, 4))),
     "aten::_fused_sgd_": _optimizer((0, 2)),
     "aten::_fused_adagrad_": _optimizer((0, 2)),

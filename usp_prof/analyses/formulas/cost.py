@@ -1,4 +1,4 @@
-"""Cost of an op: what a formula takes (recorded shapes) and gives (FLOP and bytes)."""
+"""Cost of an op: the input of a formula (recorded shapes) and its result (FLOP and bytes)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from usp_prof.model.hardware import Precision, element_bytes, precision
 
 
 class Family(StrEnum):
-    """What kind of work an op is."""
+    """Kind of work that an op does."""
 
     PRODUCT = "matrix product"
     ATTENTION = "attention"
@@ -37,9 +37,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """An op's inputs as recorded: dims (of a list of tensors: a list of dims), types, and scalar values as text.
+    """An op's recorded inputs: dims (for a list of tensors: a list of dims), types, and scalar values as text.
 
-    `lists` is the type of the tensors in lists, for which profilers record none; empty where it is not known.
+    `lists` is the element type of tensor lists, which profilers do not record; empty if unknown.
     """
 
     dims: list[Any]
@@ -48,36 +48,36 @@ class Shapes:
     lists: str = ""
 
     def tensor(self, place: int) -> list[int]:
-        """Give one tensor's dims; raise where the place holds none."""
+        """Return a tensor's dims; raise ValueError if the input is not a tensor."""
         dims = self.dims[place]
         if not dims or isinstance(dims[0], list):
             raise ValueError("no tensor there")
         return [int(size) for size in dims]
 
     def size(self, place: int) -> int:
-        """Give the bytes of one tensor."""
+        """Return the bytes of one tensor."""
         return prod(self.tensor(place)) * self.element(place)
 
     def element(self, place: int) -> int:
-        """Give the bytes of one element; raise for a type that is not known."""
+        """Return the bytes of one element; raise ValueError if the type is unknown."""
         width = element_bytes(self.types[place]) if place < len(self.types) else 0
         if not width:
             raise ValueError("unknown element type")
         return width
 
     def precision(self, place: int) -> Precision | None:
-        """Give the precision of one tensor's type."""
+        """Return the precision of one tensor's type."""
         return precision(self.types[place]) if place < len(self.types) else None
 
     def flag(self, place: int) -> bool:
-        """Give a recorded truth value; raise where none was recorded."""
+        """Return a recorded Boolean; raise ValueError if none was recorded."""
         value = self.values[place].lower()
         if value not in {"true", "false", "1", "0"}:
             raise ValueError("no truth value there")
         return value in {"true", "1"}
 
     def numbers(self, place: int) -> list[int]:
-        """Give a recorded list of whole numbers."""
+        """Return a recorded list of integers."""
         return [int(number) for number in json.loads(self.values[place])]
 
 
@@ -85,7 +85,7 @@ Formula = Callable[[Shapes], Cost | None]
 
 
 def parse(dims: str, types: str, values: str, lists: str = "") -> Shapes:
-    """Read an op's recorded inputs; what is damaged counts as not recorded."""
+    """Parse an op's recorded inputs. Damaged text counts as not recorded."""
     return Shapes(_list(dims), [str(t) for t in _list(types)], [str(v) for v in _list(values)], lists)
 
 

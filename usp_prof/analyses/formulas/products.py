@@ -1,8 +1,8 @@
 """Matrix products, convolutions and fused attention: FLOP and bytes from their shapes.
 
-A product of (rows, inner) and (inner, columns) computes 2 x rows x inner x columns; both factors are read and the
+A product of (rows, inner) and (inner, columns) computes 2 x rows x inner x columns. Both factors are read and the
 result is written once. A convolution computes 2 x outputs x the window that each output sees. Fused attention is two
-products forward and five backward (scores are made again), over the keys that each query sees.
+products forward and five backward (scores are recomputed), over the keys that each query sees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _product(left: int) -> Callable[[Shapes], Cost]:
-    """Make the formula of a product of two matrices, batched or not, whose left factor is at this place."""
+    """Return the formula of a product of two matrices, batched or not; `left` is the index of the left factor."""
 
     def formula(shapes: Shapes) -> Cost:
         one, other = shapes.tensor(left), shapes.tensor(left + 1)
@@ -35,7 +35,7 @@ def _product(left: int) -> Callable[[Shapes], Cost]:
 
 
 def _matmul(shapes: Shapes) -> Cost:
-    """Multiply as `torch.matmul` does: rows of any number of dims fold where the other factor is one matrix."""
+    """Return the cost of `torch.matmul`: all leading dims are rows if the other factor is a single matrix."""
     one, other = shapes.tensor(0), shapes.tensor(1)
     if len(other) != 2:
         return _product(0)(shapes)
@@ -45,7 +45,7 @@ def _matmul(shapes: Shapes) -> Cost:
 
 
 def _linear(shapes: Shapes) -> Cost:
-    """Multiply any number of rows with a transposed weight."""
+    """Return the cost of multiplying any number of rows by a transposed weight."""
     *batch, inner = shapes.tensor(0)
     columns, fits = shapes.tensor(1)
     if fits != inner:
@@ -66,7 +66,7 @@ def _dot(shapes: Shapes) -> Cost:
 
 
 def _grouped(shapes: Shapes) -> Cost:
-    """One product a group; the groups divide the rows, the columns or the inner size, whose sum is what counts."""
+    """Return the cost of one product per group. Groups divide the rows, the columns or the inner size."""
     one, other = shapes.tensor(0), shapes.tensor(1)
     groups = len(shapes.dims) > 2 and len(one) == len(other) == 2 and next((d[0] for d in shapes.dims[2:] if d), 1)
     flop = 2.0 * prod(one) * other[-1]
@@ -88,19 +88,19 @@ def _result_size(one: list[int], other: list[int], groups: int) -> int:
 def _cost(shapes: Shapes, left: int, batch: int, rows: int, inner: int, columns: int) -> Cost:
     width = shapes.element(left)
     kind = shapes.precision(left)
-    # Eight-bit factors give a result of at least sixteen bits.
+    # Factors of 8 bits give a result of at least 16 bits.
     result = 2 if kind is Precision.FP8 else 4 if width == 1 else width
     moved = width * (rows * inner + inner * columns) + result * rows * columns
     return Cost(Family.PRODUCT, 2.0 * batch * rows * inner * columns, float(batch * moved), kind)
 
 
 def _convolution(padding: int, stride: int, dilation: int, transposed: int = -1) -> Callable[[Shapes], Cost | None]:
-    """Make the formula of a forward convolution whose settings stand at these places."""
+    """Return the formula of a forward convolution; the arguments are the indexes of its settings."""
 
     def formula(shapes: Shapes) -> Cost | None:
         image, weight = shapes.tensor(0), shapes.tensor(1)
         if transposed >= 0 and shapes.flag(transposed):
-            # Each input meets the whole window, whatever the output's size.
+            # Each input is multiplied with the whole window, regardless of the output size.
             outputs, written = prod(image), 0
         else:
             settings = (shapes.numbers(place) for place in (padding, stride, dilation))
@@ -115,7 +115,7 @@ def _convolution(padding: int, stride: int, dilation: int, transposed: int = -1)
 def _output_sizes(
     image: list[int], weight: list[int], padding: list[int], stride: list[int], dilation: list[int]
 ) -> list[int]:
-    """Give the output's sizes; a single setting counts for every dimension."""
+    """Return the output sizes. A setting with a single value applies to every dimension."""
     count = len(weight) - 2
     pads, steps, gaps = ((given * count)[:count] for given in (padding, stride, dilation))
     return [
@@ -125,7 +125,7 @@ def _output_sizes(
 
 
 def _convolution_backward(shapes: Shapes) -> Cost:
-    """Count one convolution for each of the two gradients that were asked for."""
+    """Return the cost of one convolution per requested gradient (input and weight)."""
     output, image, weight = (shapes.tensor(place) for place in range(3))
     mask = shapes.values[10].lower()
     gradients = sum(part.strip() == "true" for part in mask.strip("[]").split(",")[:2])
@@ -140,10 +140,11 @@ BACKWARD_PRODUCTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Where an attention op's inputs stand: the first of query, key, value; the causal flag; which dim is the heads.
+    """Indexes of an attention op's inputs: first of query, key and value; causal flag; and which dim is the heads.
 
-    `lengths` is the place of the sequences' bounds of packed batches: with them the lengths are not in the shapes.
-    `window` is the place of the keys seen before and (next to it) after a query; none or negative: all of them.
+    `lengths` is the index of the sequence bounds of packed batches. If they are given, the shapes lack the lengths.
+    `window` is the index of the number of keys visible before a query; the number after it is the next input. If there
+    is none, or it is negative, all keys are visible.
     """
 
     first: int
@@ -155,7 +156,7 @@ class Signature:
 
 
 def _formula(signature: Signature, products: int) -> Callable[[Shapes], Cost | None]:
-    """Make the formula of one attention op."""
+    """Return the formula of one attention op."""
 
     def formula(shapes: Shapes) -> Cost | None:
         if 0 <= signature.lengths < len(shapes.dims) and shapes.dims[signature.lengths]:
@@ -187,7 +188,7 @@ def _is_causal(shapes: Shapes, signature: Signature) -> bool:
 
 
 def _window(shapes: Shapes, signature: Signature) -> tuple[int, int]:
-    """Give how many keys before and after its own a query sees; -1 where all."""
+    """Return how many keys before and after its own position a query sees; -1 means all."""
     places = (signature.window, signature.window + 1)
     sizes = [shapes.values[place] if 0 <= place < len(shapes.values) else "" for place in places]
     before, after = (int(size) if size.lstrip("-").isdigit() else -1 for size in sizes)
@@ -195,7 +196,7 @@ def _window(shapes: Shapes, signature: Signature) -> tuple[int, int]:
 
 
 def _seen(rows: int, columns: int, before: int, after: int) -> float:
-    """Count the pairs of query and key that a mask leaves; queries stand at the end of the keys.
+    """Return the number of (query, key) pairs that a mask leaves. The queries are aligned with the last keys.
 
     A query at key position p sees keys p - before to p + after. The causal diagonal counts half, as is usual.
     """

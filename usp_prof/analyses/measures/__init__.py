@@ -1,1 +1,1 @@
-"""Measures that several analyses share, once a run: partition of steps, arrivals, op work, pipeline actions."""
+"""Measures shared by several analyses, computed once per run: partition, arrivals, op work, pipeline actions."""

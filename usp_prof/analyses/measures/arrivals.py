@@ -1,12 +1,12 @@
-"""Arrivals: the last rank at each collective call, how much of its lateness is its own, and the waiting of the others.
+"""Arrivals: the last rank at each collective call, how much of its lateness it caused, and the others' waiting.
 
-A rank that is late because it waited for somebody else is a victim. So each member's way since its arrival at the
-group's call before is measured without the time in which it stood still for others (work done under a call that
-waited counts): what the late one took longer than every other member on that way is its own doing, and never more
-than the time by which it was last.
+A rank that is late because it waited for another rank is a victim. So each participant's own time is measured: the
+time since its arrival at the group's previous call, without the time in which it waited for others. (Work done during
+a waiting call counts.) The late rank caused the excess of its own time over the longest own time of the others.
+This is at most the time by which it was last.
 
-Of a broadcast or scatter nobody is blamed. Its receivers hold nobody up, and its root alone has the data (a last
-stage's loss or sampled tokens): the others depend on it. A root that is slow is late in other calls too.
+Broadcasts and scatters have no late rank. Their receivers block no other rank. Only the root has the data (a last
+stage's loss or sampled tokens), so the others depend on it. A slow root is late in other calls too.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ if TYPE_CHECKING:
 
 
 FROM_ONE_RANK = ("broadcast", "scatter")
-"""Operations that carry what one rank alone has."""
+"""Operations that carry data of a single rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrivals:
-    """One row for each complete call of a group of several ranks, in order of first arrival."""
+    """One row per complete call of a group with several ranks, in order of first arrival."""
 
     step: Ints
     axis: NDArray[np.integer]
-    """Place in `axes`."""
+    """Index into `axes`."""
     axes: list[str]
     late_rank: Ints
-    """-1 when tied within what the clocks leave open."""
+    """-1 if the last arrivals are tied within the clocks' accuracy."""
     late_by_ns: Ints
-    """Last less second-last arrival."""
+    """Last minus second-last arrival."""
     own_ns: Ints
-    """What of it is the late rank's own doing; 0 where the data comes from one rank."""
+    """The part that the late rank caused itself; 0 if the data comes from one rank."""
     is_from_one_rank: Flags
-    """The others depend on what one rank alone has: nobody is late."""
+    """Whether the others depend on data of one rank, so that no rank counts as late."""
     row_of_call: NDArray[np.int32]
-    """By number of a call: its row here, -1 for those that are left out."""
+    """By call number: its row here; -1 for calls that are left out."""
 
 
 def arrivals(tables: TableSet) -> Arrivals:
-    """Measure the arrivals of a run's calls, once."""
+    """Return the arrivals at a run's calls; memoized."""
     return tables.memo("arrivals", lambda: _measure(tables))
 
 
 def _measure(tables: TableSet) -> Arrivals:
-    """Measure the arrivals at all complete collectives of several ranks.
+    """Compute the arrivals at all complete collectives of several ranks.
 
-    1. A member's own way is the time from its arrival at the group's call before to this one, less what it stood still.
-    2. The last to arrive is late by its distance to the second last.
-    3. Its own doing is what its way is longer than all others', between nothing and that distance.
+    1. A participant's own time is the time since its arrival at the group's previous call, minus its stalls.
+    2. The last to arrive is late by its distance to the second-last.
+    3. It caused the excess of its own time over all others', between 0 and that distance.
     """
     matched = call_table.of(tables)
     calls = matched.columns().take(matched.is_collective)
     row_of_call = np.full(len(matched.is_collective), -1, np.int32)
     row_of_call[matched.is_collective] = np.arange(len(calls))
-    # One entry a row: by how much the last arrival is later, and its own way longer, than all others'.
+    # One entry per row: how much later the last participant arrives, and how much longer its own time is.
     late_by, own_by = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
     measure_ways = partial(_ways, begin=_first_begin(tables))
     ways = call_table.of_each_rank(tables, measure_ways, matched.parts.ranks, partition.stalls_of_share)
@@ -89,7 +89,7 @@ def _measure(tables: TableSet) -> Arrivals:
 
 
 def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
-    """Measure one rank's arrivals at its calls, and its own way to each: one entry a row of its `collectives`."""
+    """Return one rank's arrivals at its calls and its own time before each, one entry per row of its `collectives`."""
     matched, clocks = call_table.of(tables), clock.of(tables)
     start = tables.columns("collectives", rank)["start_ns"]
     parts = matched.parts.of(rank, "call", "part")
@@ -103,8 +103,8 @@ def _ways(tables: TableSet, rank: int, begin: int) -> Rows:
 
 
 def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
-    """Give for each of a rank's parts its arrival at the group's call before; for the first the begin of all."""
-    # In this order a part follows the one before it of the same group.
+    """Return for each part the rank's arrival at the group's previous call, or `first` for the first call."""
+    # In this order a part follows the previous one of the same group.
     order = np.lexsort((start, group))
     before = np.full(len(start), first, np.int64)
     follows = group[order][1:] == group[order][:-1]
@@ -113,7 +113,7 @@ def _arrival_before(group: Ints, start: Ints, first: int) -> Ints:
 
 
 def _first_begin(tables: TableSet) -> int:
-    """Give the begin of the first step of ranks with such calls, on the common clock: first ways begin there."""
+    """Return the earliest begin of a step of ranks with such calls, on the common clock; own times begin there."""
     matched, clocks = call_table.of(tables), clock.of(tables)
     ranks = [rank for rank in tables.ranks if matched.is_collective[matched.parts.of(rank, "call")["call"]].any()]
     begins = [clocks.align(rank, tables.columns("steps", rank)["start_ns"][:1]) for rank in ranks]
@@ -121,7 +121,7 @@ def _first_begin(tables: TableSet) -> int:
 
 
 def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Ints]:
-    """Give for each call by how much the last arrival is later, and its own way longer, than all others'."""
+    """Return per call how much the last participant exceeds all others in arrival time and in own time."""
     last = latest_of_each(row, arrival, calls)
     others = np.ones(len(row), bool)
     others[last] = False
@@ -131,17 +131,17 @@ def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Int
 
 
 EVERY_AXIS = ""
-"""Stands for all axes together, whose communication may overlap."""
+"""All axes together; their communication may overlap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Per rank, step and axis the communication until and after the last arrival; both are parts of its union."""
+    """Communication per rank, step and axis, until and after the last arrival; the two are disjoint."""
 
     rank: Ints
     step: Ints
     axis: NDArray[np.object_]
-    """`EVERY_AXIS` for all together."""
+    """`EVERY_AXIS` for all axes together."""
     wait_ns: Ints
     transfer_ns: Ints
 
@@ -154,7 +154,7 @@ def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
     axes = sorted(occurring, key=partition.place_of_axis)
     counts = [len(steps) for steps, _ in of_ranks]
     nothing = [np.zeros((2, count), np.int64) for count in counts]
-    # A row for waits and one for transfers; axis by axis a column for each step of each rank.
+    # One row for waits and one for transfers. Columns: axis by axis, the steps of each rank.
     sums = np.concatenate(
         [
             np.zeros((2, 0), np.int64),
@@ -172,9 +172,9 @@ def waiting_of(tables: TableSet, selection: Selection) -> Waiting:
 
 
 def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[Ints, dict[str, Ints]]:
-    """Return the steps of one rank, and for each axis a row of its waits and one of its transfers, per step.
+    """Return the steps of one rank, and per axis an array with a row of waits and a row of transfers, per step.
 
-    A moment in which one call of the axis transfers is transfer, whatever other calls wait for.
+    A moment in which any call of the axis transfers counts as transfer, even if other calls wait.
     """
     matched = call_table.of(tables)
     windows, calls = tables.columns("steps", rank), matched.columns()
@@ -190,7 +190,7 @@ def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple
     split = {}
     for code in distinct(axis).tolist():
         of_axis, name = axis == code, names[code] or str(Axis.UNKNOWN)
-        # Without device events the calls' own ranges are all that is known.
+        # Without device events, only the calls' own ranges are known.
         whole = comm.get(name, union(begin[of_axis], end[of_axis]))
         transfer = whole & union(arrived[of_axis], end[of_axis])
         split[name] = ((whole & union(begin[of_axis], arrived[of_axis])) - transfer, transfer)

@@ -1,4 +1,4 @@
-"""Device bounds: the peak rates that a run's figures are held against, and the kernels that use matrix cores."""
+"""Device bounds: the peak rates that a run is compared with, and which kernels use matrix cores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The bounds that rates are held against. A rate that is not known is 0."""
+    """Upper bounds of rates. Unknown rates are 0."""
 
     name: str
     device: Device | None
@@ -27,26 +27,26 @@ class Roof:
     source: str
     notes: tuple[HealthRow, ...] = ()
     sharers: int = 1
-    """Processes that share one device: each has its share of the peak, but any op of one may use all of it."""
+    """Processes that share one device: each has its share of the peak, but a single op may use all of it."""
 
     def op_peak(self, kind: Precision | None) -> float:
-        """Give the dense peak that no single op can exceed, in FLOP per second."""
+        """Return the dense peak that no single op can exceed, in FLOP per second."""
         return self.peak(kind) * self.sharers
 
     def peak(self, kind: Precision | None) -> float:
-        """Give the dense peak in FLOP per second for a precision."""
+        """Return the dense peak for a precision, in FLOP per second."""
         if self.stated:
             return self.stated
         return self.device.peak(kind) if self.device is not None and kind is not None else 0.0
 
     @property
     def memory_rate(self) -> float:
-        """The memory bandwidth in bytes per second."""
+        """Memory bandwidth in bytes per second."""
         return self.device.memory_rate if self.device is not None else 0.0
 
 
 def roof(tables: TableSet) -> Roof:
-    """Find the bounds of the run's device."""
+    """Return the bounds of the run's device."""
     assumed, manifest = tables.assumptions, tables.manifest
     name = assumed.device or _recorded(tables)
     device = hardware.find(name)
@@ -73,26 +73,26 @@ def _recorded(tables: TableSet) -> str:
 
 # Matrix cores: which kernels multiply on them, which on the ordinary lanes, and in which arithmetic.
 #
-# A kernel's name decides, read from the top of `RULES`: the first pattern that is found in it counts. Names of
-# generated kernels (Triton) do not say it; there the data type does, since 16- and 8-bit products always run on matrix
-# cores. What neither decides is unknown, and its share of time is stated.
+# The kernel's name decides: the first pattern of `RULES` that matches counts. Names of generated kernels (Triton) do
+# not show it. For them the data type decides, since 16-bit and 8-bit products always run on matrix cores. If neither
+# decides, the kernel is unknown, and its share of time is reported.
 
 
 class Cores(StrEnum):
-    """Where a kernel does its products."""
+    """Where a kernel computes its products."""
 
     MATRIX = "matrix"
     """Tensor cores (NVIDIA), matrix cores (AMD)."""
     ORDINARY = "ordinary"
     """The ordinary lanes: products by single multiply-adds."""
     NO_PRODUCT = "no product"
-    """Copies, reductions, transposes: what an op runs beside its product."""
+    """Copies, reductions, transposes: work that an op does in addition to its product."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A name in which the pattern is found runs on these cores."""
+    """Kernels whose names match the pattern run on these cores."""
 
     pattern: re.Pattern[str]
     cores: Cores
@@ -106,7 +106,7 @@ def _rules(cores: Cores, *patterns: str) -> tuple[Rule, ...]:
 _SHAPE = r"(?<![a-z0-9])[hisdb](884|8816|8832|1688|16816|16832|16864|88128)(?![0-9])"
 
 RULES: tuple[Rule, ...] = (
-    # Beside a product: these come first, since many carry the product's name within their own.
+    # Kernels without a product. They come first, since many names contain the name of the product's kernel.
     *_rules(
         Cores.NO_PRODUCT,
         r"(?i)splitk_?reduce|reduceSplitK|split_?kv?_?combine|FwdCombine|combine_kernel",
@@ -117,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         r"^(void )?at::native::(?!.*(depthwise|conv_))|^(void )?at_cuda_detail::|^(void )?cub::|^Mem(set|cpy)",
         r"^triton_(poi|red|per|for)_",
     ),
-    # By multiply-adds on ordinary lanes. In `xmma_gemm_f32f32_f32f32_f32` the middle pair is the arithmetic: fp32.
+    # Multiply-adds on ordinary lanes. In `xmma_gemm_f32f32_f32f32_f32` the middle pair is the arithmetic: fp32.
     *_rules(
         Cores.ORDINARY,
         r"xmma_\w*?f32f32_f32f32_f32|_ffma|simt",
@@ -140,22 +140,22 @@ RULES: tuple[Rule, ...] = (
         r"(?i)deep_gemm::|sm\d+_(fp8|bf16|fp4)\w*(gemm|mqa|moe)|fp8\w*_gemm|gemm\w*_fp8",
     ),
 )
-"""Public names of NVIDIA's, AMD's and the common libraries' kernels; the test beside this has cases of each."""
+"""Public kernel names of NVIDIA's, AMD's and common libraries. The tests have cases of each."""
 
-# Generated kernels that hold a product: the data type tells whether it runs on matrix cores.
+# Generated kernels with a product: the data type shows whether it runs on matrix cores.
 _GENERATED = re.compile(
     r"^triton_(tem|mm)|^_?(attn|_attn|flex)\w*(fwd|bwd)|^bwd_kernel_|^_(fwd|bwd)_kernel|matmul|grouped_(mm|gemm)|^_p?_?matmul_ogs"
 )
 _NARROW = (Precision.FP16, Precision.BF16, Precision.FP8)
-# Single-precision inputs rounded to TF32; xFormers' single-precision attention takes three TF32 products for one.
+# Single-precision inputs rounded to TF32. xFormers' single-precision attention uses three TF32 products per product.
 _TF32 = re.compile(r"(?i)tf32|tensorop_s1688(?!\w*f16)|fmha_cutlass[FB]_f32_\w*_sm(8|9|1)\d")
-# AMD's matrix cores multiply in plain single precision too.
+# AMD's matrix cores also multiply in plain single precision.
 _PLAIN_FP32 = re.compile(r"^(Custom_)?Cijk_|(?i:xdl|mfma)|igemm_(fwd|bwd|wrw)_gtcx")
 
 
 @lru_cache(maxsize=1 << 14)
 def cores(kernel: str, precision: Precision | None = None) -> Cores:
-    """Say where a kernel multiplies, by its name and the data type of the op that launched it."""
+    """Return where a kernel multiplies, by its name and the data type of the op that launched it."""
     for rule in RULES:
         if rule.pattern.search(kernel):
             return rule.cores
@@ -166,7 +166,7 @@ def cores(kernel: str, precision: Precision | None = None) -> Cores:
 
 @lru_cache(maxsize=1 << 14)
 def single_precision_arithmetic(kernel: str) -> Precision | None:
-    """Give the arithmetic in which a kernel multiplies single-precision numbers; `None` where its name does not say."""
+    """Return the arithmetic of a kernel's single-precision products, or `None` if its name does not show it."""
     if _TF32.search(kernel):
         return Precision.TF32
     where = cores(kernel, Precision.FP32)

@@ -1,4 +1,4 @@
-"""Exchanges: traffic of sends and receives by direction, and how unevenly an all-to-all spreads over its members."""
+"""Exchanges: traffic of sends and receives by direction, and how unevenly an all-to-all spreads over participants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """All-to-alls of one axis: imbalance of what members receive, and bytes by (source, target) where splits tell."""
+    """All-to-alls of one axis: imbalance of received bytes, and bytes by (source, target) if splits are recorded."""
 
     axis: str
     calls: int
@@ -46,7 +46,7 @@ class Exchange:
 
 
 def pairs(tables: TableSet, calls: Columns) -> tuple[Pair, ...]:
-    """Sum up matched sends and receives by direction."""
+    """Return the traffic of matched sends and receives by direction."""
     row_of_call = _rows(tables, calls, calls["complete"] & calls.matches("matched_by", "p2p"))
     axis_codes, axis_names = calls.codes("axis")
     directions = []
@@ -74,7 +74,7 @@ def pairs(tables: TableSet, calls: Columns) -> tuple[Pair, ...]:
 
 
 def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
-    """Measure how unevenly all-to-alls fall on their members: what the largest receives over the mean, call by call."""
+    """Return the imbalance of all-to-alls per axis: largest over mean bytes that a participant receives."""
     wanted = calls["complete"] & calls.matches("op", "all_to_all")
     if not wanted.any():
         return ()
@@ -87,7 +87,7 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
         smallest, largest, total = (
             per_code(call, received, reduce, len(rows)) for reduce in (np.minimum, np.maximum, np.add)
         )
-        is_known = (smallest >= 0) & (total > 0)  # -1: what a member received is not recorded
+        is_known = (smallest >= 0) & (total > 0)  # -1: the bytes received are not recorded
         ratio[rows] = np.where(is_known, largest * np.bincount(call) / np.maximum(total, 1), np.nan)
     sent = _sent(tables, calls, row_of_call)
     measured = []
@@ -100,20 +100,20 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
 
 
 def _rows(tables: TableSet, calls: Columns, wanted: Flags) -> Ints:
-    """Give by number of a call its row among some calls, if it is wanted there; else -1."""
+    """Return for each call number its row in `calls`, or -1 for calls that are not wanted."""
     row_of_call = np.full(len(call_table.of(tables).columns()), -1, np.int64)
     row_of_call[calls["call"][wanted]] = np.flatnonzero(wanted)
     return row_of_call
 
 
 def _received(tables: TableSet) -> Iterator[Rows]:
-    """Give for each rank with parts, by row of its `collectives`, what it received."""
+    """Yield for each rank with parts the bytes received, by row of its `collectives`."""
     for _, columns in tables.one_by_one("collectives", call_table.of(tables).parts.ranks):
         yield {"received": columns["out_bytes"]}
 
 
 def _sent(tables: TableSet, calls: Columns, row_of_call: Ints) -> dict[str, tuple[tuple[int, int, int], ...]]:
-    """Add up bytes from member to member where the split sizes are written; loops over distinct splits only."""
+    """Return bytes by axis, source and target from recorded split sizes. Equal splits are processed once."""
     group_of_call, group_keys = calls.codes("group")
     # Bytes by axis, source and target.
     sums: dict[tuple[str, int, int], float] = {}

@@ -1,7 +1,8 @@
-"""FLOP check: the work of a trace's ops beside what a model's formula asks for, and inputs that the two contradict.
+"""FLOP check: the trace's FLOP compared with a model's formula, and inputs that the comparison contradicts.
 
-The weights' ops count 4/3 of the formula where forward is run again in backward. Attention's ops count 7/12 of it where
-a causal mask leaves half of the square, and fused backward recomputes the scores (7 products in place of 6).
+The weights' ops have 4/3 of the formula's FLOP if forward is recomputed in backward. Attention's ops have 7/12 of it
+with a causal mask, which leaves half of the square, and a fused backward, which recomputes the scores (7 products in
+place of 6).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WEIGHT_REASONS = (
     (1.0, "as the formula"),
     (4 / 3, "forward is run again in backward (recomputation)"),
 )
-# What attention's ops may count over 12 · L · h · s, by products run and what the mask leaves.
+# Possible ratios of attention's FLOP to 12 · L · h · s, by products run and by the share that the mask leaves.
 _AGAIN = "fused backward recomputes the scores"
 _PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
 _RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
@@ -47,46 +48,46 @@ class Part:
 
     @property
     def ratio(self) -> float:
-        """The trace's over the model's."""
+        """The trace's FLOP over the model's."""
         return self.trace / self.model if self.model else float("nan")
 
 
 def flop_ratio(parts: tuple[Part, ...]) -> float:
-    """Give all of the trace's FLOP over all of the model's."""
+    """Return the trace's total FLOP over the model's, or NaN if the model's is unknown."""
     model = sum(part.model for part in parts)
     return sum(part.trace for part in parts) / model if model else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The FLOP that the ops' shapes tell, and the compute time whose work they do not, over ranks and steps."""
+    """FLOP from the ops' shapes, and the compute time without known FLOP, over ranks and steps."""
 
     weights: float
     attention: float
     product_rate: float
-    """FLOP per second of the matrix products in their kernels; NaN where there are none."""
+    """FLOP per second of the matrix products in their kernels; NaN if there are none."""
     best_rate: float
-    """FLOP per second of the op that runs fastest."""
+    """FLOP per second of the fastest op."""
     uncovered_ns: int
     total_ns: int
 
     @property
     def flop(self) -> float:
-        """All FLOP together."""
+        """Total FLOP."""
         return self.weights + self.attention
 
     def hidden_flop(self, peak: float) -> float:
-        """Give the most FLOP that ops without shapes or formula may run.
+        """Return the most FLOP that ops without shapes or formula may run.
 
-        A small part of the time holds no faster products than those that are known; a large part may be the products
-        themselves, up to the peak.
+        If they take a small part of the time, they are assumed to be at most as fast as the fastest known op. If they
+        take a large part, they may be the products themselves and run at the peak.
         """
         is_small = self.uncovered_ns < _SMALL_UNCOVERED * self.total_ns
         return self.uncovered_ns / 1e9 * (self.best_rate if is_small else max(peak, self.best_rate))
 
 
 def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
-    """Add up what the ops tell; `None` where no shapes were recorded."""
+    """Return the sums over the ops, or `None` if no shapes were recorded."""
     counted = [op for op in ops if op.flop]
     if not counted or not total_ns:
         return None
@@ -100,10 +101,10 @@ def traced(ops: Sequence[OpStat], total_ns: int) -> Traced | None:
 
 
 def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: bool) -> tuple[Part, ...]:
-    """Compare the model's FLOP of these tokens with the trace's, and name what explains a difference.
+    """Compare the model's FLOP for these tokens with the trace's, and name the reason for a difference.
 
-    `is_recomputed` is false where the ops or the manifest show that no forward runs again: more FLOP then have another
-    reason.
+    `is_recomputed` is false if the ops or the manifest show that no forward is recomputed. Additional FLOP then have
+    another reason.
     """
     needs = flops.parts(model)
     uncovered = work.uncovered_ns / work.total_ns
@@ -122,7 +123,7 @@ def compared(model: ModelEntry, tokens: float, work: Traced, *, is_recomputed: b
 
 
 def attention_reasons(*, again: bool) -> tuple[tuple[float, str], ...]:
-    """List what attention may come to; recomputation only where the weights were multiplied again too."""
+    """Return the possible ratios of attention's FLOP, with reasons; `again` includes recomputation of forward."""
     products = _PRODUCTS + (_RECOMPUTED if again else ())
     return tuple(
         (count * left, " and ".join(filter(None, (mask, product))))
@@ -156,59 +157,60 @@ def _part(
     return Part(name, model, trace, why)
 
 
-# Contradiction: FLOP that no reading of the inputs explains. A model has a range, since the trace does not tell all:
+# Contradiction: FLOP that no interpretation of the inputs explains. A model has a range, since the trace does not show
+# everything:
 #
-#   least   every weight of the layers once forward and twice backward, causal attention; the head may be one kernel
-#           with the loss, of which no shapes tell
-#   most    head and whole attention, and forward again as often as the ops show (once where they do not tell); the
-#           input embedding, which `palm` counts, stands for what a description does not say of a tied head
+#   least   every weight of the layers once forward and twice backward, causal attention; the head may be fused with the
+#           loss into a kernel without shapes
+#   most    head and full attention, and forward again as often as the ops show (once if they do not show it); the input
+#           embedding, which `palm` counts, covers for descriptions that do not declare a tied head
 #
-# The trace has a range, too: ops without shapes or formula may have run nothing, or as much as their time allows. Where
-# the two ranges lie further apart than the tolerance, the model or the tokens are those of another run.
+# The trace has a range, too: ops without shapes or formula may have run nothing, or as much as their time allows. If
+# the ranges are further apart than the tolerance, the model or the tokens belong to another run.
 
 TOLERANCE = 1.25
-"""Of a whole job: biases, norms, routers and padding are far less than a quarter."""
+"""For a whole job: biases, norms, routers and padding are far less than a quarter."""
 LOOSE_TOLERANCE = 2.0
-"""Of some of the ranks (stages hold unequal parts), of experts (padded to their capacity), of FLOP only declared."""
+"""For some of the ranks (stages are uneven), for experts (padded to capacity), and for declared FLOP."""
 RATE_TOLERANCE = 1.1
-"""Of a peak: clocks may exceed those of the data sheet."""
+"""For a peak: clocks may exceed those of the data sheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Least and most FLOP of a step of the whole job."""
+    """Least and most FLOP per step of the whole job."""
 
     least: float
     most: float
 
 
 def of_model(model: ModelEntry, convention: str, tokens: float, again: Recomputation | None) -> Range | None:
-    """Give the FLOP that a step of so many tokens may run; `None` where the model gives none."""
+    """Return the range of FLOP of a step with `tokens` tokens, or `None` if the model's FLOP are unknown."""
     per_token = flops.per_token(model, convention)
     if not per_token:
         return None
     whole = conventions.attention_flop_per_token(model) or 0.0
     recurrence = conventions.recurrence_flop_per_token(model)
     weights = per_token - (conventions.attention_flop_per_token(model, convention) or 0.0) - recurrence
-    # `palm` counts the input embedding beside the head where the two are not one.
+    # `palm` counts the input embedding in addition to the head if they are not tied.
     matrices = 2 if convention == conventions.PALM and not model.tied_embeddings else 1
     least_weights = weights - matrices * 6.0 * conventions.vocabulary_parameters(model)
     products = 1.0 if again is None else again.products
     scores = products if again is None or isnan(again.attention) else again.attention
-    # Attention: 6 products, 7 where backward makes the scores again, 2 more where forward runs again.
+    # Attention: 6 products, 7 if backward recomputes the scores, 2 more if forward is recomputed.
     most = (weights + recurrence) * (1 + products / 3) + whole * (7 + 2 * scores) / 6
     return Range((max(least_weights, 0.0) + whole / 2) * tokens, most * tokens)
 
 
 def tolerance(model: ModelEntry, *, is_whole: bool) -> float:
-    """Give the factor by which model and trace may differ before one of them is called wrong."""
+    """Return the factor by which model and trace may differ before they count as contradicting."""
     is_counted = conventions.multiplying_parameters(model) is not None and not model.experts
     # Notes name parts that the description leaves out, such as a vision model.
     return TOLERANCE if is_counted and is_whole and not model.notes else LOOSE_TOLERANCE
 
 
 def contradiction(model: Range, trace: Range, factor: float) -> str:
-    """Say how the trace's FLOP contradict the model's; empty where they do not."""
+    """Return how the trace's FLOP contradict the model's, or an empty string if they do not."""
     if trace.least > model.most * factor:
         return f"{trace.least / model.most:.3g} times the most that model and tokens explain"
     if trace.most * factor < model.least:

@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
 
 NO_PRODUCT, AS_STATED, UNKNOWN_ARITHMETIC, IN_TF32 = range(4)
-"""What is known of an op's product, from all of its kernels; the largest of their codes counts."""
+"""Arithmetic of an op's product, from all of its kernels; the largest code wins."""
 
 _CORES = tuple(Cores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelGroups:
-    """Kernels of one rank in groups: of ops of one kind with one arithmetic, or of no op."""
+    """One rank's kernels in groups. A group has one kind of op (or no op) and one arithmetic."""
 
     of_kernel: Ints
-    """By kernel: its group."""
+    """Per kernel: its group."""
     is_paced: Flags
-    """By kernel: it stands for compute, and no op launched it."""
+    """Per kernel: whether it is a timed wait that replaces compute, launched by no op."""
     arithmetic: Ints
-    """By kernel: what is known of its op's product (`NO_PRODUCT` to `IN_TF32`)."""
+    """Per kernel: the arithmetic of its op's product (`NO_PRODUCT` to `IN_TF32`)."""
     first: Ints
-    """By group, as all that follow: row of its first kernel."""
+    """Per group, like all following arrays: row of its first kernel."""
     kernels: Ints
     calls: Ints
-    """Ops, each once however many kernels it launched; a kernel without an op counts itself."""
+    """Number of ops. An op counts once however many kernels it launched; a kernel without an op counts itself."""
     time_ns: Ints
     matrix_core_ns: Ints
     unknown_core_ns: Ints
 
 
 def group_kernels(work: RankWork) -> KernelGroups:
-    """Group the kernels of one rank, and sum each group."""
+    """Group one rank's kernels and sum up each group."""
     is_paced = lookup([_is_paced(name) for name in work.names], work.name, missing=False) & (work.kind < 0)
     core, arithmetic = _products(work)
     group = group_codes(work.kind, is_paced.astype(np.int64), arithmetic)
@@ -71,13 +71,13 @@ def _is_paced(name: str) -> bool:
 
 
 def _products(work: RankWork) -> tuple[Ints, Ints]:
-    """Say for each kernel where it multiplies (a place in `_CORES`; CPU: -1), and what is known of the op's product.
+    """Return per kernel where it multiplies (index into `_CORES`, -1 on CPUs) and the arithmetic of its op's product.
 
-    An op whose kernels here hold no product is one of which a part was not recorded, or lies in another step.
+    If none of an op's kernels here has a product, a part of the op was not recorded or is in another step.
     """
     if not work.on_gpu:
         return np.full(len(work.name), -1), np.full(len(work.name), AS_STATED)
-    # Each kind of op (-1: no op) with each kernel name is looked at once.
+    # Each combination of op kind (-1: no op) and kernel name is evaluated once.
     pair = group_codes(work.kind, work.name)
     first = first_rows(pair)
     core_of_pair = np.zeros(len(first), np.int64)
@@ -87,7 +87,7 @@ def _products(work: RankWork) -> tuple[Ints, Ints]:
         core, product = _product(work.names[name], cost)
         core_of_pair[code] = _CORES.index(core)
         product_of_pair[code] = product
-    # By op: the largest code of its kernels counts.
+    # Per op: the largest code of its kernels wins.
     is_owned = work.owner >= 0
     product_of_op = np.zeros(int(work.owner.max(initial=-1)) + 1, np.int64)
     np.maximum.at(product_of_op, work.owner[is_owned], product_of_pair[pair[is_owned]])
@@ -112,24 +112,24 @@ def _product(kernel: str, cost: Cost | None) -> tuple[Cores, int]:
 
 
 def _calls(work: RankWork, group: Ints, groups: int) -> Ints:
-    """Count the ops of each group, each once however many kernels it launched; unowned kernels count themselves."""
+    """Return the number of ops per group. Each op counts once; kernels without an op count themselves."""
     is_owned = work.owner >= 0
     owned_group = group[is_owned]
-    # One kernel for each op in each group.
+    # One kernel per op in each group.
     first = first_rows(group_codes(owned_group, work.owner[is_owned]))
     ops = np.bincount(owned_group[first], minlength=groups)
     return np.asarray(ops + np.bincount(group[~is_owned], minlength=groups), np.int64)
 
 
 def sums(codes: Ints, values: Ints, count: int) -> Ints:
-    """Add up the values of each code 0..count-1, exactly."""
+    """Return the exact sum of the values for each code 0..count-1."""
     total = np.zeros(count, np.int64)
     np.add.at(total, codes, values)
     return total
 
 
 def first_of_each_op(work: RankWork) -> Flags:
-    """Mark one kernel of each op, however many it launched; a kernel without an op stands for itself."""
+    """Return flags that mark one kernel of each op, and every kernel without an op."""
     chosen = work.owner < 0
     chosen[first_rows(work.owner)] = True
     return chosen

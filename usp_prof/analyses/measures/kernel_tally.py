@@ -1,4 +1,4 @@
-"""Kernel tally: the work of all ranks by op and shape and by kernel name, with true statistics over calls."""
+"""Kernel tally: the work of all ranks by op and shape and by kernel name, with exact statistics over calls."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 SMALL_NS = 10_000
 _NO_OP = "(no CPU op known)"
 PACED = "(paced wait)"
-"""Timed waits that stand for compute: no work, and said so."""
+"""Timed waits that replace compute. They are labeled as such and count as no work."""
 
 
 @dataclass(slots=True)
 class KernelStat:
-    """The calls of one kernel name."""
+    """Statistics of the calls of one kernel name."""
 
     name: str
     count: int = 0
@@ -47,14 +47,14 @@ class KernelStat:
     small_ns: int = 0
 
     def add(self, other: KernelStat) -> None:
-        """Add more calls of the same."""
+        """Add more calls of the same kernel."""
         for name in ("count", "total_ns", "squares", "small_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.min_ns, self.max_ns = min(self.min_ns, other.min_ns), max(self.max_ns, other.max_ns)
 
     @property
     def mean_ns(self) -> float:
-        """Mean over calls."""
+        """Mean duration over calls."""
         return self.total_ns / self.count if self.count else nan
 
     @property
@@ -65,7 +65,7 @@ class KernelStat:
 
 @dataclass(slots=True)
 class OpStat:
-    """The calls of one op and shape; an op without formula has no family and no shapes."""
+    """Statistics of the calls of one op and shape; an op without a formula has no family and no shapes."""
 
     name: str
     dims: str
@@ -82,17 +82,17 @@ class OpStat:
     unknown_core_ns: int = 0
     bound: str = ""
     is_costed: bool = False
-    """A formula tells its cost."""
+    """Whether a formula gives its cost."""
 
     def add(self, other: OpStat) -> None:
-        """Add more calls of the same."""
+        """Add more calls of the same op."""
         for name in ("calls", "kernels", "time_ns", "flop", "bytes", "ideal_ns", "matrix_core_ns", "unknown_core_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.bound = other.bound or self.bound
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte that must be moved."""
+        """FLOP per byte that must be moved."""
         return self.flop / self.bytes if self.bytes else nan
 
     @property
@@ -102,28 +102,28 @@ class OpStat:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the roofline bounds it: data that lie in the cache, or work that the shapes overstate, beat it."""
+        """Whether the roofline bounds it. An op beats it if data are cached or the shapes overstate the work."""
         return 0 < self.ideal_ns <= self.time_ns
 
     @property
     def efficiency(self) -> float:
-        """Time that the roofline allows over time taken; NaN where there is no bound, or it is beaten."""
+        """Roofline time over measured time; NaN if there is no bound or the op beats it."""
         return self.ideal_ns / self.time_ns if self.is_bounded else nan
 
 
 @dataclass(frozen=True, slots=True)
 class RankTally:
-    """The compute of one rank."""
+    """Compute of one rank."""
 
     kernels: list[KernelStat]
     ops: list[OpStat]
-    """One a group of kernels: several may be of one op."""
+    """One entry per group of kernels; several groups can belong to the same op."""
     steps: list[tuple[int, float, int]]
-    """Step, the time that the roofline allows, and the time taken, of the groups that have a bound."""
+    """Step, roofline time and measured time, of the groups that have a bound."""
 
 
 def of_rank(tables: TableSet, rank: int, roof: Roof, selection: Selection) -> RankTally:
-    """Tally the compute of the selected steps of one rank; nothing where its device was not recorded."""
+    """Return the compute of one rank's selected steps; empty if its device was not recorded."""
     work = op_work.of_rank(tables, rank, selection) if tables.has_device_work(rank) else None
     if work is None or not len(work.name):
         return RankTally([], [], [])
@@ -151,20 +151,20 @@ class Tally:
             self._steps[step] = (allowed_before + allowed, taken_before + taken)
 
     def kernels(self) -> tuple[KernelStat, ...]:
-        """Give the kernels, longest first."""
+        """Return the kernels, longest first."""
         return tuple(sorted(self._kernels.values(), key=lambda kernel: (-kernel.total_ns, kernel.name)))
 
     def ops(self) -> tuple[OpStat, ...]:
-        """Give the ops, longest first."""
+        """Return the ops, longest first."""
         return tuple(sorted(self._ops.values(), key=lambda op: (-op.time_ns, op.name, op.dims)))
 
     def efficiency_by_step(self) -> dict[int, float]:
-        """Give the roofline's time over the time taken, of the ops with a bound, for each step."""
+        """Return roofline time over measured time per step, for ops with a bound."""
         return {step: ideal / taken for step, (ideal, taken) in sorted(self._steps.items()) if taken}
 
 
 def _kernels(work: RankWork) -> list[KernelStat]:
-    """Sum up the kernels by name."""
+    """Return the statistics per kernel name."""
     dur, names = work.dur_ns, len(work.names)
     count = np.bincount(work.name, minlength=names)
     total = sums(work.name, dur, names)
@@ -188,17 +188,17 @@ def _kernels(work: RankWork) -> list[KernelStat]:
 
 
 def _ops_and_steps(work: RankWork, roof: Roof) -> tuple[list[OpStat], list[tuple[int, float, int]]]:
-    """Sum up the ops by name, shapes and arithmetic.
+    """Return the sums by op name, shapes and arithmetic, and the roofline and measured times by step.
 
-    1. Group the kernels: those of ops of one kind (name and shapes) with one arithmetic, and paced waits apart.
-    2. Sum each group.
-    3. Where the op has a formula, give one op of the group the time that the roofline allows.
-    4. Add these times step by step, but for groups that are faster: what beats its bound has none.
+    1. Group the kernels: one group per op kind (name and shapes) and arithmetic; paced waits are separate.
+    2. Sum up each group.
+    3. If the op has a formula, compute the roofline time of one op of the group.
+    4. Add these times per step, except for groups that beat their bound.
 
-        kernels  gemm of op 1, bias of op 1, gemm of op 2 (alike)     one group: 2 calls, 3 kernels
+        kernels  gemm of op 1, bias of op 1, gemm of op 2 (same kind)     one group: 2 calls, 3 kernels
     """
     groups = group_kernels(work)
-    ideal = np.zeros(len(groups.first))  # ns that the roofline allows one op of the group; 0: it has no bound
+    ideal = np.zeros(len(groups.first))  # roofline time in ns of one op of the group; 0: no bound
     ops = []
     for code, row in enumerate(groups.first.tolist()):
         kind = work.kinds[work.kind[row]] if work.kind[row] >= 0 else None
@@ -216,7 +216,7 @@ def _ops_and_steps(work: RankWork, roof: Roof) -> tuple[list[OpStat], list[tuple
 
 
 def _steps(work: RankWork, group: Ints, ideal: Floats) -> list[tuple[int, float, int]]:
-    """Sum up what the roofline allows and what was taken, step by step, of the groups that have a bound."""
+    """Return roofline time and measured time per step, for the groups that have a bound."""
     is_bounded = ideal[group] > 0
     # An op's time counts once, in the step of its first kernel.
     rows = np.flatnonzero(is_bounded & first_of_each_op(work))
@@ -239,7 +239,7 @@ def _stat(kind: OpKind | None, *, arithmetic: int, paced: bool) -> OpStat:
 
 
 def _bound(stat: OpStat, cost: Cost, roof: Roof) -> float:
-    """Put in what the ops cost, and the time that the roofline allows for them; give that of one in ns."""
+    """Set the cost and the roofline time of the ops; return the roofline time of one op in ns, 0 if unbounded."""
     stat.flop, stat.bytes = cost.flop * stat.calls, cost.bytes * stat.calls
     peak = roof.op_peak(Precision(stat.precision) if stat.precision else None)
     by_flop = cost.flop / peak * 1e9 if peak else 0.0

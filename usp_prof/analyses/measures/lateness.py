@@ -1,8 +1,8 @@
-"""Lateness of a rank: its own time, part by part, beside its peers', and the cause where a part covers the cost.
+"""Lateness of a rank: its own time compared with its peers', part by part, and the part that explains its cost.
 
-Own time is what does not wait for other ranks: compute, transfers, copies, input, host. The excess of a part is what it
-takes beyond the median of the rank's peers, which do the same work. A part is the cause where its excess covers at
-least half of what the rank costs the others.
+Own time is time not spent waiting for other ranks: compute, transfers, copies, input, host. The excess of a part is
+its time minus the median of the rank's peers, which do the same work. A part is the cause of lateness if its excess is
+at least half of the rank's cost to the others.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ _OWN = (Why.SLOW_COMPUTE, Why.SLOW_LINK, Why.COPIES, Why.LATE_INPUT, Why.HOST)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTime:
-    """Own time: one row for each (rank, step) of the partition in each array."""
+    """Own time; each array has one row per (rank, step) of the partition."""
 
     parts: Partition
     columns: Ints
-    """In ns, a column for each part in the order of `_OWN`."""
+    """In ns, one column per part in the order of `_OWN`."""
     flop: Floats
-    """What the ops of known shape must compute; 0 where no shapes were recorded."""
+    """FLOP of the ops with known shapes; 0 if no shapes were recorded."""
 
     @property
     def total(self) -> Ints:
-        """All own time of a rank's step."""
+        """Total own time of a rank's step."""
         return np.asarray(self.columns.sum(axis=1))
 
 
 def own_time(tables: TableSet, parts: Partition) -> OwnTime:
-    """Divide each rank's steps into own time: compute, transfers, copies, input, host."""
+    """Split each rank's steps into own time: compute, transfers, copies, input, host."""
     own = {
         Why.SLOW_COMPUTE: parts.compute,
         Why.SLOW_LINK: np.maximum(parts.exposed.sum(axis=1) - parts.waited, 0),
@@ -78,11 +78,11 @@ def own_time(tables: TableSet, parts: Partition) -> OwnTime:
 
 
 def _flop(tables: TableSet, parts: Partition) -> Floats:
-    """Add up per (rank, step) the FLOP of the ops, each op once however many kernels it launched."""
+    """Return the FLOP of the ops per (rank, step). Each op counts once, however many kernels it launched."""
     flop_of_row, rows_of_rank = np.zeros(len(parts.rank)), rows_by_code(parts.rank)
     of_ranks = shares.of_each_rank(tables, _flop_of_ops, list(rows_of_rank))
     for rows, (step, flop) in zip(rows_of_rank.values(), of_ranks, strict=True):
-        # By op: the place of its step among the rank's steps; ops outside of them do not count.
+        # By op: index of its step among the rank's steps. Ops outside these steps do not count.
         steps, place_of_row = numbered(parts.step[rows])
         place = rows_of(steps, step)
         inside = place >= 0
@@ -91,9 +91,9 @@ def _flop(tables: TableSet, parts: Partition) -> Floats:
 
 
 def _flop_of_ops(tables: TableSet, rank: int) -> tuple[Ints, Floats]:
-    """Give step and FLOP of each op of a known kind that launched kernels."""
+    """Return step and FLOP of each op of a known kind that launched kernels."""
     work = op_work.of_rank(tables, rank, EVERYTHING)
-    # The first kernel of each op; -1 stands for kernels without one.
+    # The first kernel of each op; -1 is for kernels without one.
     first = first_rows(work.owner)
     first = first[(work.owner[first] >= 0) & (work.kind[first] >= 0)]
     flop_of_kind = [kind.cost.flop if kind.cost is not None else 0.0 for kind in work.kinds]
@@ -102,22 +102,22 @@ def _flop_of_ops(tables: TableSet, rank: int) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
-    """Ranks by the work that they do: peers are those of one kind."""
+    """Ranks grouped by the kind of work that they do; ranks of one kind are peers."""
 
     kind_of_rank: dict[int, int]
     ranks_of_kind: list[list[int]]
 
     def of(self, rank: int) -> tuple[int, ...]:
-        """Give the other ranks of its kind."""
+        """Return the other ranks of its kind."""
         return tuple(other for other in self.ranks_of_kind[self.kind_of_rank[rank]] if other != rank)
 
     def kinds(self, rank: Ints) -> Ints:
-        """Give the kind of each of these ranks."""
+        """Return the kind of each of these ranks."""
         return np.array([self.kind_of_rank[each] for each in rank.tolist()], np.int64)
 
 
 def peers_of(tables: TableSet) -> Peers:
-    """Find those that do the same work: same pipeline stage and, where known, same place on `cp`."""
+    """Return the peers: ranks with the same pipeline stage and, if known, the same position on `cp`."""
     kind_of_work: dict[tuple[object, ...], int] = {}
     kind_of_rank: dict[int, int] = {}
     ranks_of_kind: list[list[int]] = []
@@ -136,14 +136,14 @@ def peers_of(tables: TableSet) -> Peers:
 
 
 def excess_by_row(own: OwnTime, peers: Peers) -> Ints:
-    """Give for each (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
+    """Return per (rank, step) how much longer its own parts take than its peers' medians; -1 without peers."""
     usual = peer_medians(own.parts, peers, own.columns)
     over = np.maximum(own.columns - usual, 0).sum(axis=1)
     return np.where(np.isnan(over), -1, over).astype(np.int64)
 
 
 def peer_medians(parts: Partition, peers: Peers, figures: NDArray[Any]) -> Floats:
-    """Give for each (rank, step), a row of `figures`, the medians over its peers in that step; NaN without any."""
+    """Return per (rank, step), a row of `figures`, the medians over its peers in that step; NaN without peers."""
     medians = np.full(figures.shape, np.nan)
     for rows in rows_by_code(group_codes(peers.kinds(parts.rank), parts.step)).values():
         if len(rows) > 1:
@@ -152,11 +152,11 @@ def peer_medians(parts: Partition, peers: Peers, figures: NDArray[Any]) -> Float
 
 
 def _medians_of_others(values: NDArray[Any]) -> Floats:
-    """Give for each row, column by column, the median of all other rows.
+    """Return for each row and column the median of all other rows.
 
-    Of 3, 9, 4, 7 in order (3 4 7 9) the others of 4 have 7 in the middle: behind its own place all move up by one.
+    Example: in 3 4 7 9, the values other than 4 have the median 7, since values after the left-out one move up by one.
     """
-    # By column: the rows in ascending order, and the place of each row in it.
+    # By column: the rows in ascending order, and the position of each row in it.
     order = np.argsort(values, axis=0, kind="stable")
     place = np.argsort(order, axis=0, kind="stable")
     ascending = np.take_along_axis(values, order, axis=0)
@@ -168,13 +168,13 @@ def _medians_of_others(values: NDArray[Any]) -> Floats:
 
 
 def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) -> str:
-    """Name the axis whose transfers take a rank longest beyond its peers'; empty when none does."""
+    """Return the axis with the rank's largest excess of transfer time over its peers', or an empty string if none."""
     if not peers:
         return ""
     matched = call_table.of(tables)
     is_chosen = np.isin(matched.columns()["step"], steps)
     axis_of_call, names = matched.columns().codes("axis")
-    by_axis = []  # the rank's own, then its peers'
+    by_axis = []  # the rank's own sums, then its peers'
     for member in (rank, *peers):
         parts = matched.parts.of(member, "call", "transfer_ns")
         rows = np.flatnonzero(is_chosen[parts["call"]] & (parts["transfer_ns"] >= 0))
@@ -186,7 +186,7 @@ def slow_axis(tables: TableSet, rank: int, peers: tuple[int, ...], steps: Ints) 
 
 
 def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> Floats:
-    """Give each part's mean excess over the peers' median, over some steps; NaN without peers in these steps."""
+    """Return each part's mean excess over the peers' median in these steps; NaN without peers in them."""
     by_step = [
         own.columns[own_row] - np.median(own.columns[peer_rows], axis=0)
         for own_row, peer_rows in _beside_peers(own.parts, rank, peers, steps)
@@ -195,7 +195,7 @@ def excess(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> Floa
 
 
 def _beside_peers(parts: Partition, rank: int, peers: tuple[int, ...], steps: Ints) -> Iterator[tuple[int, Ints]]:
-    """Give the rank's row and its peers' rows in each step that the rank and some peer have."""
+    """Yield the rank's row and its peers' rows for each step that the rank and at least one peer have."""
     is_peer = np.isin(parts.rank, peers)
     for step in steps.tolist():
         own_rows = np.flatnonzero((parts.rank == rank) & (parts.step == step))
@@ -205,12 +205,12 @@ def _beside_peers(parts: Partition, rank: int, peers: tuple[int, ...], steps: In
 
 
 def work_ratio(own: OwnTime, rank: int, peers: tuple[int, ...], steps: Ints) -> float:
-    """Give how much more the rank has to do than its peers: by kernels or by FLOP, whichever tells of more."""
+    """Return the rank's work over its peers', by kernel count or by FLOP, whichever is larger."""
     return max(_ratio(own, counts, rank, peers, steps) for counts in (own.parts.kernels, own.flop))
 
 
 def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...], steps: Ints) -> float:
-    """Give the median over steps of a rank's count over its peers' median; 1 where none is known."""
+    """Return the median over steps of the rank's count over its peers' median; 1 if unknown."""
     ratios = [
         float(counts[own_row] / usual)
         for own_row, peer_rows in _beside_peers(own.parts, rank, peers, steps)
@@ -220,7 +220,7 @@ def _ratio(own: OwnTime, counts: NDArray[Any], rank: int, peers: tuple[int, ...]
 
 
 def why(over: Floats, cost_ns: float, slowdown: float, work: float) -> Why:
-    """Name the part whose excess covers the cost, if one does."""
+    """Return the part whose excess covers the cost, or `UNKNOWN`."""
     if not len(over) or np.isnan(over).any() or over.max() < COVERS * cost_ns:
         return Why.UNKNOWN
     cause = _OWN[int(np.argmax(over))]
@@ -230,5 +230,5 @@ def why(over: Floats, cost_ns: float, slowdown: float, work: float) -> Why:
 
 
 def describe(over: Floats) -> dict[str, int]:
-    """Give the excess by part, for evidence."""
+    """Return the excess by part, as evidence."""
     return {} if np.isnan(over).any() else {str(part): round(float(ns)) for part, ns in zip(_OWN, over, strict=True)}

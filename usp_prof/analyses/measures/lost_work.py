@@ -1,8 +1,8 @@
 """Lost device work: the time in which it may have run.
 
-A launch whose kernel is missing ran after its call. On a stream work runs in the order of its launches, so it ended
-before the next recorded work of its stream began. The stream of lost work is not known; compute and copies are taken
-to run on the stream with most of the recorded compute, communication on the streams of communication.
+A launch whose kernel is missing ran after its call. Work on a stream runs in launch order, so it ended before the next
+recorded work of its stream began. The stream of lost work is unknown. Compute and copies are assumed to run on the
+stream with most of the recorded compute, communication on the streams of communication.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def lost_time(tables: TableSet, rank: int) -> Intervals:
 
 
 def _of_busiest_stream(stream: Ints, chosen: Flags) -> Flags:
-    """Keep the chosen work of the stream that has most of it."""
+    """Return the chosen work of the stream that has most of it."""
     streams, count = np.unique(stream[chosen], return_counts=True)
     return chosen & (stream == streams[np.argmax(count)]) if len(streams) else chosen
 
 
 def _windows(lost: Ints, launched: Ints, begun: Ints, end: int) -> Intervals:
-    """Return the time from each lost launch to the begin of the next recorded work in order of launch.
+    """Return the time from each lost launch to the begin of the next recorded work in launch order.
 
-    Work that was launched before bounds it from below: on its stream the lost work began after that did.
+    Work that was launched before is a lower bound: on its stream, the lost work began after it.
     """
     order = np.argsort(launched, kind="stable")
     launched, begun = launched[order], np.maximum.accumulate(begun[order])

@@ -1,8 +1,8 @@
-"""Op work: the op that each piece of device work carries out, and what that op must compute and move.
+"""Op work: the op that each piece of device work belongs to, and what that op must compute and move.
 
-A kernel belongs to the innermost op around its launch; where that op has no formula, to the nearest one around it
-that has. An op's FLOP count once however many kernels it launched, and not at all where an op inside it counts them:
-`aten::linear` leaves them to its `aten::mm`. Ops that compute and move nothing (views) stand for themselves only where
+A kernel belongs to the innermost op around its launch. If that op has no formula, it belongs to the nearest enclosing
+op that has one. An op's FLOP count once, however many kernels it launched, and not at all if an op inside it counts
+them: `aten::linear` leaves them to its `aten::mm`. Ops that compute and move nothing (views) own their kernels only if
 no op around them has a formula.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpKind:
-    """Ops of one name and shape, and what one of them costs; without a formula `cost` is `None`."""
+    """Ops of one name and shape, and the cost of one of them; `cost` is `None` without a formula."""
 
     name: str
     dims: str
@@ -39,25 +39,25 @@ class OpKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankWork:
-    """One rank's compute: one entry an activity in each array."""
+    """One rank's compute; each array has one entry per activity."""
 
     names: list[str]
     name: Ints
-    """Place in `names`."""
+    """Index into `names`."""
     event: Ints
     start_ns: Ints
     dur_ns: Ints
     kinds: list[OpKind]
     kind: Ints
-    """Place in `kinds` of the op that it carries out; -1 where none is known."""
+    """Index into `kinds` of the op that it belongs to; -1 if unknown."""
     owner: Ints
-    """Row in `ops` of that op; -1 likewise."""
+    """Row in `ops` of that op; -1 if unknown."""
     step: Ints
     on_gpu: bool
 
 
 def of_rank(tables: TableSet, rank: int, selection: Selection) -> RankWork:
-    """Tie the compute activities of the selected steps of one rank to ops and their costs, once."""
+    """Return one rank's compute in the selected steps, with the op and cost of each activity; memoized."""
     return tables.memo_of_rank(rank, ("op work", selection), lambda: _tied(tables, rank, selection))
 
 
@@ -83,7 +83,7 @@ def _inside(step: Ints, selection: Selection) -> Flags:
 
 
 def _one_type(tables: TableSet) -> str:
-    """Give the type of all of the run's numbers, where it trains in one and the recorder says so."""
+    """Return the element type of all numbers of the run if it trains in full precision, or an empty string."""
     declared = tables.manifest.dtype if tables.manifest is not None else ""
     return "float" if declared in _FULL else ""
 
@@ -92,7 +92,7 @@ _FULL = ("fp32", "float32")
 
 
 def _tell_lists(kinds: list[OpKind], kind: Ints, name: Ints, names: list[str]) -> None:
-    """Cost ops on lists of tensors by the type that their kernels' names tell, where nothing else told it."""
+    """Set the cost of ops on tensor lists by the element type in their kernels' names, if it is still missing."""
     has_no_cost = lookup([of_kind.cost is None and LIST in of_kind.types for of_kind in kinds], kind, missing=False)
     for place in distinct(kind[has_no_cost]).tolist():
         kernels = [names[code] for code in distinct(name[kind == place]).tolist()]
@@ -106,7 +106,7 @@ def _cost(kind: OpKind, lists: str) -> Cost | None:
 
 
 def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
-    """Give the distinct ops by name and shape, and each op row's place among them."""
+    """Return the distinct ops by name and shape, and for each op row its index among them."""
     if not len(ops):
         return [], np.zeros(0, np.int64)
     coded = [ops.codes(name) for name in ("name", "input_dims", "input_types", "concrete_inputs")]
@@ -121,13 +121,13 @@ def _op_kinds(ops: Columns, lists: str) -> tuple[list[OpKind], Ints]:
 
 @lru_cache(maxsize=1 << 14)
 def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
-    """Say what one op costs; ranks run the same ops, so that each is read once for all of them."""
+    """Return the kind of one op with its cost. It is cached, since ranks run the same ops."""
     kind = OpKind(name, dims, types, values)
     return replace(kind, cost=_cost(kind, lists))
 
 
 def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
-    """Say which ops count by their own formula: those inside which no other op counts the same."""
+    """Return which ops count by their own formula: those with no op inside that counts the same work."""
     known = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
     multiplies = lookup([kind.cost is not None and kind.cost.flop > 0 for kind in kinds], kind_of, missing=False)
     parent = rows_of(ops["event"], ops["parent"])
@@ -135,9 +135,9 @@ def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
 
 
 def _encloses(wanted: Flags, parent: Ints) -> Flags:
-    """Say which ops have a wanted op somewhere inside."""
+    """Return which ops contain a wanted op at any depth."""
     encloses = np.zeros(len(wanted), dtype=bool)
-    # From the wanted ops outwards, level by level; what was marked on the way has been followed already.
+    # From the wanted ops outward, level by level. Ops that are already marked have been followed before.
     above = distinct(parent[wanted])
     above = above[above >= 0]
     while len(above):
@@ -149,10 +149,10 @@ def _encloses(wanted: Flags, parent: Ints) -> Flags:
 
 
 def _owners(ops: Columns, events: Ints, known: Flags) -> Ints:
-    """Climb from each op to the nearest one with a formula; where there is none, stay."""
+    """Return for each op the nearest enclosing op with a formula, or the op itself if there is none."""
     own_row = rows_of(ops["event"], events)
     parent = rows_of(ops["event"], ops["parent"])
-    # By event: the row that the climb has reached; -1 when it is over, with an owner or at the top.
+    # Per event: the row that the search has reached; -1 when it has ended, at an owner or at the top.
     current, owner = own_row, np.full(len(own_row), -1, np.int64)
     while (current >= 0).any():
         has_formula = lookup(known, current, missing=False)

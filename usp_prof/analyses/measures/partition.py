@@ -1,19 +1,21 @@
-"""Partition of steps: one owner for each nanosecond of a rank's step (compute, communication by axis, idle by cause).
+"""Partition of steps: each nanosecond of a rank's step has one owner (compute, communication by axis, idle by cause).
 
-Every moment goes to the first of: compute, exposed communication (of the axis that ends last), copies, and idle by
-cause. Idle time in which lost device work may have run is no idle time, but `unrecorded`. A pipeline receive counts as
-communication only from when its peer has sent, before that it is a bubble. gloo's range of a send lasts from its post
-until someone asks: it counts while both sides are there.
+A moment belongs to the first of: compute, exposed communication (of the axis that ends last), copies, and idle by
+cause. Idle time in which lost device work may have run is `unrecorded` instead. A pipeline receive counts as
+communication only after its peer has sent; the time before is a bubble. gloo's range of a send lasts from its post
+until its completion is queried; only the time in which both sides are present counts.
 
-Each axis' communication has three disjoint parts: hidden (compute runs at the same time), exposed (attributed to this
-axis, so that exposed time adds up over axes to the step) and contended (no compute runs, but the time is attributed to
-another axis that ends later).
+Each axis' communication has three disjoint parts:
 
-Causes of idle time on a GPU: a gap is the host's when the work that ends it was launched after the gap began, since
-the queue was empty. It is split by what the host did meanwhile: it loaded data (`input`), sat in a blocking call
-(`sync`), or was still on its way to the launch (`host`). Work launched earlier waited for something else (`other`).
-On a CPU trace the host is the device: gaps inside data loading are `input`, inside a wait on another rank `sync`,
-inside any op or mark `host`.
+- hidden: compute runs at the same time
+- exposed: no compute runs, and the time is attributed to this axis; exposed time can be added up over axes
+- contended: no compute runs, but the time is attributed to another axis that ends later
+
+Causes of idle time on a GPU: the host caused a gap if the work that ends it was launched after the gap began, because
+the queue was empty. Such a gap is split by what the host did: it loaded data (`input`), was in a blocking call
+(`sync`), or had not reached the launch yet (`host`). If the work was launched earlier, the cause is `other`. On a CPU
+trace the host is the device: gaps inside data loading are `input`, inside a wait for another rank `sync`, and inside
+any op or mark `host`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ _FRAMES_STEP = re.compile(r"^ProfilerStep#")
 
 
 def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Intervals]:
-    """Give what the host is to blame for among the gaps of one rank; what is left has another cause."""
+    """Return the parts of one rank's idle gaps that the host caused, by cause; the rest has another cause."""
     on_cpu = not len(tables.columns("kernels", rank))
     ops, annotations = tables.columns("ops", rank), tables.columns("annotations", rank)
     loading = _named(ops, LOADS_DATA.search) | _named(annotations, LOADS_DATA.search)
@@ -77,7 +79,7 @@ def host_causes(tables: TableSet, rank: int, gaps: Intervals) -> dict[Cause, Int
 
 
 def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
-    """Find the gaps that end with work launched after they began."""
+    """Return the gaps that end with work launched after they began."""
     activities, launches = tables.columns("activities", rank), tables.columns("launches", rank)
     if not len(gaps) or not len(activities) or not len(launches):
         return EMPTY
@@ -91,7 +93,7 @@ def _queue_empty(tables: TableSet, rank: int, gaps: Intervals) -> Intervals:
 
 
 def launch_starts(tables: TableSet, rank: int) -> Ints:
-    """Give for each activity when the host launched it, looked up once; -1 where that is not known."""
+    """Return the launch time of each activity, or -1 if unknown; memoized."""
     return tables.memo_of_rank(rank, "launch starts", lambda: _launch_starts(tables, rank))
 
 
@@ -134,23 +136,23 @@ class Partition:
     """Exposed time during which several axes were exposed at once."""
     memcpy: Ints
     unrecorded: Ints
-    """Time without recorded work in which lost device work may have run: any other part may be longer by it."""
+    """Time without recorded work in which lost device work may have run; any other part may be longer by it."""
     idle: Ints
-    """A column for each of `CAUSES`."""
+    """One column per cause in `CAUSES`."""
     stalled: Ints
-    """Time in which the rank stood still for others, see `stalls`."""
+    """Time in which the rank waited for other ranks, see `stalls`."""
     waited: Ints
-    """The same without bubbles."""
+    """Stalled time without bubbles."""
     kernels: Ints
-    """How many pieces of compute began in the step."""
+    """Number of compute activities that began in the step."""
 
     @property
     def wall(self) -> Ints:
-        """The step's length."""
+        """Length of the step."""
         return self.end - self.start
 
     def take(self, rows: Flags) -> Partition:
-        """Keep some rows."""
+        """Return the selected rows."""
         return Partition(self.axes, *(getattr(self, name)[rows] for name in _ARRAYS))
 
     def with_axes(self, axes: tuple[str, ...]) -> Partition:
@@ -169,17 +171,17 @@ _ARRAYS_BY_AXIS = ("comm", "hidden", "exposed", "contended")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sets:
-    """What one rank did when: disjointness is not promised, that is what the partition is for."""
+    """Intervals of one rank's work. They may overlap; the partition makes them disjoint."""
 
     compute: Intervals
     begin: Ints
-    """Start of each activity, after a receive's waiting for its peer."""
+    """Start of each activity; for a pipeline receive, the moment after the wait for its peer."""
     done: Ints
-    """End of each activity, a send's when its receiver has it."""
+    """End of each activity; for a send, the moment when its receiver has the data."""
     axes: dict[str, Intervals]
     """Union of each axis' communication."""
     exposed: dict[str, Intervals]
-    """Communication of each axis without compute, given to the axis that ends last; disjoint."""
+    """Each axis' communication without compute, attributed to the axis that ends last; disjoint."""
     copies: Intervals
     unrecorded: Intervals
     """Time in which lost device work may have run."""
@@ -196,7 +198,7 @@ class Sets:
 
 
 def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
-    """Partition the selected steps of the selected ranks; ranks whose device was not recorded have no rows."""
+    """Return the partition of the selected steps and ranks. Ranks without recorded device work have no rows."""
     whole = _measured(tables).parts
     kept = selection.takes_steps(whole.step)
     if selection.ranks is not None:
@@ -205,17 +207,17 @@ def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
 
 
 def sets_of(tables: TableSet, rank: int) -> Sets:
-    """Give what one rank did when."""
+    """Return the intervals of one rank's work; memoized."""
     return tables.memo_of_rank(rank, "sets", lambda: _sets(tables, rank))
 
 
 def stalls(tables: TableSet, rank: int) -> Intervals:
-    """Give the time (on the rank's own clock) in which it stood still for others: waits not hidden by compute."""
+    """Return the time in which a rank waited for others, not hidden by compute, on the rank's own clock."""
     return _stalls(tables).of(rank)
 
 
 def stalls_of_share(tables: TableSet, ranks: Sequence[int]) -> Known:
-    """Give the stalls of some ranks as a worker is told them."""
+    """Return the stalls of some ranks in the form that is passed to a worker."""
     return {_STALLS: _stalls(tables).only(ranks)}
 
 
@@ -229,7 +231,7 @@ def _stalls(tables: TableSet) -> Stalls:
 def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
     sets, collectives = sets_of(tables, rank), tables.columns("collectives", rank)
     parts = calls.of(tables).parts.of(rank, "part", "wait_ns")
-    # By row of `collectives`: the wait for the last member; 0 for parts of no call.
+    # By row of `collectives`: the wait for the last participant; 0 for parts that belong to no call.
     waiting = np.zeros(len(collectives), np.int64)
     waiting[parts["part"]] = np.maximum(parts["wait_ns"], 0)
     start = collectives["start_ns"]
@@ -238,7 +240,7 @@ def _stalls_of_rank(tables: TableSet, rank: int) -> Intervals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """What one pass over the ranks gives."""
+    """Result of one pass over all ranks."""
 
     parts: Partition
     stalls: Stalls
@@ -249,7 +251,7 @@ def _measured(tables: TableSet) -> _Measured:
 
 
 def _whole(tables: TableSet) -> _Measured:
-    """Partition the steps of each rank by the axes that it has; an axis of other ranks takes none of its time."""
+    """Return the partition and the stalls of all ranks. Axes that a rank does not have take none of its time."""
     of_ranks, stalled = [], Stalls(Folder("stalls") if calls.of(tables).parts.are_in_files else None)
     for rank, (parts, stalled_of_rank) in zip(tables.ranks, calls.of_each_rank(tables, _of_rank), strict=True):
         of_ranks.append(parts)
@@ -268,7 +270,7 @@ def _sets(tables: TableSet, rank: int) -> Sets:
     talks = activities.matches("kind", "communication")
     waiting, delivered = _carrying_nothing(tables, rank)
     begin, done = np.minimum(start + waiting, end), end - delivered
-    # By communication: the place of its axis in `names`; from here on `code` has no entry for other activities.
+    # By communication: index of its axis in `names`. From here on `code` has no entry for other activities.
     code, names = _axis_codes(activities)
     code = code[talks]
     by_axis = {
@@ -288,7 +290,7 @@ def _sets(tables: TableSet, rank: int) -> Sets:
 
 
 def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
-    """Give each activity's axis as its place in the order of axes; none named is unknown."""
+    """Return each activity's axis as an index into the sorted axes, and these; an empty axis is unknown."""
     codes, recorded = activities.codes("axis")
     axis_names = [name or str(Axis.UNKNOWN) for name in recorded]
     names = sorted(set(axis_names), key=place_of_axis)
@@ -297,12 +299,12 @@ def _axis_codes(activities: Columns) -> tuple[Ints, list[str]]:
 
 
 def place_of_axis(axis: str) -> tuple[int, str]:
-    """Sort axes as screens show them; names that are not of the mesh come last."""
+    """Return the sort key of an axis in display order; axes outside the mesh come last."""
     return (AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), axis)
 
 
 def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give for each activity how long it waited as a pipeline receive, and outlasted its delivery as a send."""
+    """Return per activity the wait of a pipeline receive for its peer, and the time of a send after its delivery."""
     activities = tables.columns("activities", rank)
     part = activities["collective"]
     idling = calls.idling(tables, rank, str(Axis.PP))
@@ -313,7 +315,7 @@ def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
 
 
 def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
-    """Partition the steps of one rank (none where its device was not recorded), and give its stalls."""
+    """Return one rank's partition (empty if its device was not recorded) and its stalls."""
     sets, windows = sets_of(tables, rank), tables.columns("steps", rank)
     start, end = windows["start_ns"], np.maximum(windows["end_ns"], windows["start_ns"])
     axes = tuple(sorted(sets.axes, key=place_of_axis))
@@ -328,7 +330,7 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
         idle[:, CAUSES.index(cause)] = owned[:, column]
     idle[:, CAUSES.index(Cause.OTHER)] = (end - start) - owned.sum(axis=1)
     stalled, activities = _stalls_of_rank(tables, rank), tables.columns("activities", rank)
-    # Starts of compute in order: those before the end of a step, less those before its start, began in it.
+    # Sorted starts of compute. The number before a step's end minus the number before its start began in it.
     begun = np.sort(activities["start_ns"][activities.matches("kind", "compute")])
     parts = Partition(
         axes=axes,
@@ -355,5 +357,5 @@ def _of_rank(tables: TableSet, rank: int) -> tuple[Partition, Intervals]:
 
 
 def _by_window(sets: Sequence[Intervals], start: Ints, end: Ints) -> Ints:
-    """Measure the time of each set (columns) within each window (rows)."""
+    """Return the time of each set (columns) within each window (rows)."""
     return np.stack([part.within(start, end) for part in sets], axis=1) if sets else np.zeros((len(start), 0), np.int64)

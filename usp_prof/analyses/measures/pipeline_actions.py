@@ -1,4 +1,4 @@
-"""Pipeline actions of all ranks on one clock, the schedule that their order looks like, and its bubble at best."""
+"""Pipeline actions of all ranks on one clock, the schedule that matches their order, and its ideal bubble."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 _INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
-_WAITS_INSIDE = "torch"  # its own marks enclose the receive that an action waits for
+_WAITS_INSIDE = "torch"  # torch's own marks include the receive that an action waits for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Actions:
-    """One row for each action, by rank and start; times are common. `busy_ns` leaves waiting for a receive out."""
+    """One row per action, by rank and start, in common-clock times. `busy_ns` excludes waiting for a receive."""
 
     rank: Ints
     step: Ints
@@ -48,11 +48,11 @@ class Actions:
     source: str
 
     def take(self, rows: Flags | Ints) -> Actions:
-        """Keep some rows."""
+        """Return the selected rows."""
         return _made({name: getattr(self, name)[rows] for name in _ARRAYS}, self.source)
 
     def within(self, rank: int) -> Intervals:
-        """Give the time that one rank spends in actions."""
+        """Return the time that one rank spends in actions."""
         of_rank = self.rank == rank
         return union(self.start_ns[of_rank], self.end_ns[of_rank])
 
@@ -65,7 +65,7 @@ _ARRAYS = tuple(name for name in Actions.__dataclass_fields__ if name != "source
 
 
 def gather(tables: TableSet, selection: Selection) -> Actions:
-    """Take the actions of the selected steps of all ranks (a pipeline cannot be judged by some of its stages)."""
+    """Return the actions of all ranks in the selected steps. A pipeline cannot be judged by some of its stages."""
     actions_of_rank: list[dict[str, NDArray[Any]]] = []
     sources: set[str] = set()
     for sources_of_rank, arrays in calls.of_each_rank(tables, partial(_of_rank, selection=selection)):
@@ -80,7 +80,7 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str], dict[str, NDArray[Any]]]:
-    """Give what told one rank's actions, and the actions; nothing where it has none."""
+    """Return the sources of one rank's actions and the action columns; both are empty if it has no actions."""
     clocks, columns = clock.of(tables), tables.columns("actions", rank)
     if not len(columns):
         return set(), {}
@@ -102,10 +102,10 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str
 
 
 def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
-    """Give where each action's own work begins and ends on the device.
+    """Return begin and end on the device of each action's own work.
 
-    That is its compute and the collectives inside it. A backward also launches the gradients' reduction, which runs
-    on beside later actions, and transfers between stages; neither is the action's time.
+    This is its compute and the collectives inside a stage. A backward also launches the gradients' reduction, which
+    continues during later actions, and transfers between stages; neither counts as the action's time.
     """
     columns, activities = tables.columns("actions", rank), tables.columns("activities", rank)
     first, last = columns["device_start_ns"].copy(), columns["device_end_ns"].copy()
@@ -126,15 +126,15 @@ def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
 
 
 def all_identified(actions: Actions) -> bool:
-    """Say whether stage and micro-batch of every action are known: an order needs both, time in actions neither."""
+    """Return whether every action's stage and micro-batch are known; the order of actions needs both."""
     return bool(((actions.stage >= 0) & (actions.micro_batch >= 0)).all())
 
 
 def pipelines(actions: Actions) -> list[tuple[int, ...]]:
-    """Sort ranks into pipelines, each in order of its first stage.
+    """Return the ranks of each pipeline, in order of first stage, or an empty list if they are unknown.
 
-    Ranks with the same stages stand for each other (data, tensor, context parallel); as meshes are regular, the n-th
-    rank of each such set belongs to the n-th pipeline. Where the sets differ in size nothing tells who goes with whom.
+    Ranks with the same stages are replicas (data, tensor, context parallel). Meshes are regular, so the n-th rank of
+    each such set belongs to the n-th pipeline. If the sets differ in size, it is unknown which ranks form a pipeline.
     """
     holders: dict[tuple[int, ...], list[int]] = {}
     for rank in np.unique(actions.rank).tolist():
@@ -147,7 +147,7 @@ def pipelines(actions: Actions) -> list[tuple[int, ...]]:
 
 
 def middle_step(actions: Actions, ranks: Iterable[int]) -> int:
-    """Return the middle one of the steps in which most of `ranks` act: a rank that lost its marks has other numbers."""
+    """Return the middle one of the steps in which most of `ranks` act; ranks without marks number steps differently."""
     rows = np.flatnonzero(np.isin(actions.rank, list(ranks)))
     (steps, step), (present, rank) = numbered(actions.step[rows]), numbered(actions.rank[rows])
     acts = np.zeros((len(steps), len(present)), bool)
@@ -158,7 +158,7 @@ def middle_step(actions: Actions, ranks: Iterable[int]) -> int:
 
 
 def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:
-    """Give the order in which the ranks of one pipeline acted in a step; micro-batches are counted from 0."""
+    """Return the order in which the ranks of one pipeline acted in a step. Micro-batches count from 0."""
     orders = []
     for rank in ranks:
         rows = np.flatnonzero((actions.rank == rank) & (actions.step == step))
@@ -169,7 +169,7 @@ def order_of(actions: Actions, ranks: Iterable[int], step: int) -> Order:
 
 
 def _counted(actions: Actions, rows: Ints) -> list[int]:
-    """Give micro-batches as written; where a mark repeats one within a step (rounds), the rounds follow each other."""
+    """Return the micro-batches as marked. If marks repeat a number within a step (rounds), later rounds count on."""
     written = actions.micro_batch[rows]
     kinds = {kind: place for place, kind in enumerate(Kind)}
     kind = np.array([kinds[Kind(k)] for k in actions.kind[rows].tolist()], np.int64)
@@ -178,7 +178,7 @@ def _counted(actions: Actions, rows: Ints) -> list[int]:
     return [int(number) for number in written + again * (int(written.max(initial=0)) + 1)]
 
 
-# The schedule: the named one whose order is most like the actions', and the bubble when nothing is lost.
+# The schedule: the known schedule whose order is most similar to the actions', and its bubble without losses.
 
 
 _LIKE_ENOUGH = 0.8
@@ -186,7 +186,7 @@ _LIKE_ENOUGH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The schedule that the orders look like, and how much: the share of places with the same action."""
+    """The most similar schedule, and its similarity: the share of positions with the same action."""
 
     schedule: Schedule | None
     likeness: float
@@ -195,28 +195,28 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Ideal:
-    """Bubbles of the order that ran, simulated without any loss; NaN when the order cannot be simulated.
+    """Bubbles of the order that ran, simulated without losses; NaN if the order cannot be simulated.
 
-    `measured` takes each stage's own median durations, `balanced` the mean over stages: their difference is what
-    uneven stages cost.
+    `measured` uses each stage's own median durations, `balanced` their mean over stages. The difference is the cost of
+    uneven stages.
     """
 
     measured: float
     balanced: float
     textbook: float
     line: Timeline | None = None
-    """When each action would run at best, with the measured durations; ranks are places in the pipeline."""
+    """Ideal time of each action with the measured durations; ranks are positions in the pipeline."""
 
 
 def shape_of(observed: Order) -> Shape:
-    """Read ranks, micro-batches and stages on each rank off an order."""
+    """Return the number of ranks, micro-batches and stages per rank in an order."""
     stages = {action.stage for actions in observed for action in actions}
     numbers = {action.micro_batch for actions in observed for action in actions}
     return Shape(len(observed), len(numbers), max(1, round(len(stages) / max(1, len(observed)))))
 
 
 def guess(observed: Order, declared: str) -> Guess:
-    """Find the schedule whose order is most like the observed one."""
+    """Return the schedule whose order is most similar to the observed one, or the declared one if none is similar."""
     shape, best = shape_of(observed), Guess(None, 0.0, declared)
     for schedule in Schedule:
         try:

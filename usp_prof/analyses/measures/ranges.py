@@ -1,4 +1,4 @@
-"""Host calls and marks of the selected steps: launches, blocking calls with the op around them, ranges of an area."""
+"""Host calls and marks of the selected steps: launches, blocking calls with their enclosing op, marks of an area."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STARTS_WORK = ("launch", "graph_launch", "memcpy", "memset")
 
 @dataclass(slots=True)
 class CallStat:
-    """The calls of one name: how many, their host time, what they started, and how long their work waited."""
+    """Calls of one name: count, host time, kernels started, and how long these waited."""
 
     rank: int
     name: str
@@ -50,7 +50,7 @@ class SyncStat:
 
 
 def selected(tables: TableSet, name: str, rank: int, selection: Selection) -> Columns:
-    """Give the rows of a table that lie in the selected steps, chosen once."""
+    """Return the rows of a table in the selected steps; memoized."""
     key = ("selected", name, selection)
     return tables.memo_of_rank(rank, key, lambda: _chosen(tables.columns(name, rank), selection))
 
@@ -62,7 +62,7 @@ def _chosen(table: Columns, selection: Selection) -> Columns:
 
 
 def call_stats(rank: int, launches: Columns) -> list[CallStat]:
-    """Tally calls by name: every spelling counts, of the runtime and the driver, of CUDA and HIP, and graphs."""
+    """Return statistics of calls by name. Runtime and driver calls, CUDA and HIP, and graph launches all count."""
     codes, names = launches.codes("name")
     kind = launches["kind"]
     stats = []
@@ -77,17 +77,17 @@ def call_stats(rank: int, launches: Columns) -> list[CallStat]:
 
 
 def delays(launches: Columns) -> Ints:
-    """Give for every call that started device work how long the work waited."""
+    """Return how long the started work waited, for every call that started device work."""
     return np.asarray(launches["delay_ns"][launches.matches("kind", *_STARTS_WORK) & (launches["delay_ns"] >= 0)])
 
 
 def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, int]:
-    """Count the calls that found the device idle with nothing queued, and all calls that started work."""
+    """Return the number of calls that found the device idle with nothing queued, and of all calls that started work."""
     starting = launches.take(launches.matches("kind", *_STARTS_WORK) & (launches["kernels"] > 0))
     kernels = tables.columns("kernels", rank)
     if not len(starting) or not len(kernels):
         return 0, 0
-    # Work counts from its launch (where that is known) to its end: a call finds the queue empty when none is open.
+    # Work is open from its launch (if known) to its end. A call finds the queue empty if no work is open.
     open_from = np.sort(launched_at(tables, rank))
     ends = np.sort(kernels["start_ns"] + kernels["dur_ns"])
     at = starting["start_ns"]
@@ -96,7 +96,7 @@ def empty_queue(tables: TableSet, rank: int, launches: Columns) -> tuple[int, in
 
 
 def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int, int]]:
-    """Give for each stream the deepest queue of launched and unfinished work, and how long it held `limit` or more."""
+    """Return per stream the deepest queue of unfinished launches, and the time with `limit` or more of them."""
     kernels = tables.columns("kernels", rank)
     begun = launched_at(tables, rank)
     queued = np.flatnonzero(begun < kernels["start_ns"])
@@ -104,7 +104,7 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
     for stream, places in rows_by_code(kernels["stream"][queued]).items():
         rows = queued[places]
         ends = kernels["start_ns"][rows] + kernels["dur_ns"][rows]
-        # +1 at each launch, -1 at each end (ends first where both fall together): the running sum is the depth.
+        # +1 at each launch, -1 at each end (ends come first at equal times); the running sum is the depth.
         times = np.concatenate([begun[rows], ends])
         change = np.repeat([1, -1], len(rows))
         order = np.lexsort((change, times))
@@ -115,7 +115,7 @@ def queue_depth(tables: TableSet, rank: int, limit: int) -> list[tuple[int, int,
 
 
 def launched_at(tables: TableSet, rank: int) -> Ints:
-    """Give when each kernel was launched, looked up once; its own start where the launch is not in the trace."""
+    """Return the launch time of each kernel, or its own start if the launch is not in the trace; memoized."""
     return tables.memo_of_rank(rank, "begun", lambda: _launched(tables, rank))
 
 
@@ -128,12 +128,12 @@ def _launched(tables: TableSet, rank: int) -> Ints:
 
 
 def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]:
-    """Tally blocking calls by name and by what the host was doing: the op around, else the mark, else the function."""
+    """Return blocking calls by name and by the enclosing op, or else the enclosing mark or Python function."""
     blocking = launches.take(launches["blocking"] & (launches["dur_ns"] > 0))
     if not len(blocking):
         return []
     named = _around(tables.columns("ops", rank), blocking)
-    for ranges in (_marks, _functions):  # a large table is read only for what is not known yet
+    for ranges in (_marks, _functions):  # large tables are read only if causes are still missing
         left = named == ""
         if left.any():
             named[left] = _around(ranges(tables, rank), blocking.take(left))
@@ -158,9 +158,9 @@ def _functions(tables: TableSet, rank: int) -> Columns:
 
 
 def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
-    """Give the name of the innermost range around each call on its thread; empty where there is none."""
+    """Return the name of the innermost range around each call on its thread, or an empty string."""
     if len(ranges):
-        ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # mostly few of many
+        ranges = ranges.take(_holds(ranges, np.sort(calls["start_ns"])))  # usually a small part of the table
     if not len(ranges):
         return np.full(len(calls), "", dtype=object)
     codes, threads = ranges.codes("thread")
@@ -171,18 +171,18 @@ def _around(ranges: Columns, calls: Columns) -> NDArray[np.object_]:
 
 
 def _holds(ranges: Columns, moments: Ints) -> Flags:
-    """Say which ranges, on whatever thread, hold at least one of some ordered moments."""
+    """Return which ranges, on any thread, contain at least one of the sorted moments."""
     begin = ranges["start_ns"]
     end = begin + np.maximum(ranges["dur_ns"], 0)
     return np.asarray(np.searchsorted(moments, end, side="right") > np.searchsorted(moments, begin))
 
 
-# Marks: the ranges of one area (`cp`, `moe`, ...), on the device where the trace has them there.
+# Marks: the ranges of one area (`cp`, `moe`, ...), on the device if the trace has them there.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
-    """The marks of one area on one rank, in order of start, as parallel arrays."""
+    """Marks of one area on one rank, in order of start, as parallel arrays."""
 
     what: NDArray[np.object_]
     name: NDArray[np.object_]
@@ -191,7 +191,7 @@ class Marked:
     step: Ints
 
     def number(self, key: str) -> Ints:
-        """Give a whole number that the marks carry under this key; -1 where they do not."""
+        """Return the integer value of this key in each mark, or -1 if a mark has none."""
         values = []
         for name in self.name:
             mark = parse_mark(name)
@@ -200,27 +200,27 @@ class Marked:
         return np.array(values, np.int64)
 
     def word(self, key: str) -> list[str]:
-        """Give what the marks carry under this key as text; empty where they carry nothing."""
+        """Return the value of this key in each mark as text, or an empty string if a mark has none."""
         marks = [parse_mark(name) for name in self.name]
         return [str(mark.values.get(key, "")) if mark is not None else "" for mark in marks]
 
     def of(self, *what: str) -> Marked:
-        """Keep the marks that say one of these."""
+        """Return the marks of the given kinds."""
         return self.take(np.isin(self.what.astype(str), what))
 
     def take(self, rows: Flags) -> Marked:
-        """Keep some rows."""
+        """Return the selected rows."""
         return Marked(self.what[rows], self.name[rows], self.start_ns[rows], self.dur_ns[rows], self.step[rows])
 
 
 def marked(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
-    """Give the marks of an area: the device's where it did the work, for the host only issues there."""
+    """Return the marks of an area: the device's marks if a GPU did the work, since the host only issues it."""
     rows = _of_area(tables, rank, selection, area)
     return _sorted(rows.take(rows["on_device"] == (len(tables.columns("kernels", rank)) > 0)))
 
 
 def host_marks(tables: TableSet, rank: int, selection: Selection, area: str) -> Marked:
-    """Give the host's marks of an area, for what they say rather than for how long they last."""
+    """Return the host's marks of an area. Use them for their values, not for their durations."""
     rows = _of_area(tables, rank, selection, area)
     return _sorted(rows.take(~rows["on_device"]))
 
@@ -236,13 +236,13 @@ def _sorted(rows: Columns) -> Marked:
 
 
 def step_count(tables: TableSet, rank: int, selection: Selection) -> int:
-    """Count the selected steps of a rank; at least one, to divide by."""
+    """Return the number of selected steps of a rank, at least 1 so that it can be a divisor."""
     steps = tables.columns("steps", rank)["step"].tolist()
     return max(1, sum(1 for step in steps if selection.takes_step(step)))
 
 
 def axis_groups(tables: TableSet, axis: str, ranks: list[int]) -> list[tuple[int, ...]]:
-    """Give the sets of read ranks that form a group of this axis; all of them where no such group is known."""
+    """Return the groups of this axis that have at least two of `ranks`, reduced to these ranks."""
     texts: set[str] = set()
     for _, of_rank in tables.one_by_one("groups", ranks):
         texts |= set(of_rank["ranks"][of_rank.matches("axis", axis)].tolist())

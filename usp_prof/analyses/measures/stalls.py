@@ -1,4 +1,4 @@
-"""Stalls: when each rank stood still for others, kept for all ranks of a run."""
+"""Stalls of all ranks: when each rank waited for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stalls:
-    """The stalls of all ranks, in files where the parts of calls are: there may be one for each part."""
+    """Stalls of all ranks, in files if the parts of calls are in files, since each part can have a stall."""
 
     def __init__(self, folder: Folder | None) -> None:
         self._folder, self._shelf = folder, Shelf(folder.path if folder else None)
@@ -25,20 +25,20 @@ class Stalls:
         self._columns: dict[str, NDArray[Any] | InFile] = {}
 
     def put(self, rank: int, stalled: Intervals) -> None:
-        """Put a rank's below those that are there."""
+        """Append the stalls of one rank."""
         self._rows_of_rank[rank] = slice(self._count, self._count + len(stalled))
         self._count += len(stalled)
         self._shelf.put({"start": stalled.start, "end": stalled.end})
         self._columns = {}
 
     def of(self, rank: int) -> Intervals:
-        """Give those of one rank."""
+        """Return the stalls of one rank."""
         self._columns = self._columns or self._shelf.columns()
         rows = self._rows_of_rank[rank]
         return Intervals(self._columns["start"][rows], self._columns["end"][rows])
 
     def only(self, ranks: Iterable[int]) -> Stalls:
-        """Give those of some ranks, in memory."""
+        """Return the stalls of some ranks, in memory."""
         some = Stalls(None)
         for rank in ranks:
             some.put(rank, self.of(rank))
