@@ -1,4 +1,4 @@
-"""`usp-prof analyze`: read a run, ask every question of it, write one report."""
+"""`usp-prof analyze`: read a run, answer every question about it, write one report."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _how_to_write(out: Group) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open, analyse, write."""
+    """Open the runs, analyze them, and write the report."""
     only = _names(args.only)
     shown = parse_numbers(args.ranks, "--ranks") if args.ranks and not is_sampling(args.ranks) else None
     selection = Selection(shown, *parse_steps(args.steps))
@@ -181,7 +181,7 @@ def _redraw(document: Document, args: argparse.Namespace) -> None:
 
 
 def _runs(args: argparse.Namespace) -> Iterator[Run]:
-    """Open the run that was asked for, or one after the other all that lie there."""
+    """Yield the requested run, or all runs of the path one after the other."""
     if args.run != ALL:
         yield open_from(_for_run(args, args.run))
         return
@@ -192,13 +192,16 @@ def _runs(args: argparse.Namespace) -> Iterator[Run]:
 
 
 def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
-    """Choose a run, and read all its ranks: who waits for whom is not known of a few alone. A sample is on purpose."""
+    """Return the options for one run with all its ranks, unless a sample was requested: waits need all ranks."""
     sample = args.ranks if args.ranks and is_sampling(args.ranks) else None
     return argparse.Namespace(**{**vars(args), "run": name, "ranks": sample})
 
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
-    """Name the sections that nobody will see: all in JSON, on the terminal what cannot be drawn or was not named."""
+    """Return the sections that the output does not show:
+
+    all in JSON; on the terminal, those not selected or not drawable.
+    """
     every = frozenset(name for name, _ in SECTIONS)
     if form == "json":
         return every
@@ -212,9 +215,9 @@ def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
 def _kept_document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
-    """Give the report of many ranks as it was kept, where nothing that it follows from has changed since.
+    """Return the cached report of a run with many ranks, if nothing that it depends on has changed.
 
-    Kept are reports without the timeline, by the package's own rules, of traces alone.
+    Only reports without the timeline, with the package's own rules, and from traces alone are cached.
     """
     is_kept = "timeline" in unseen and not assumptions.snapshots and not others()
     if len(opened.ranks) <= FEW_RANKS or not is_kept:

@@ -1,4 +1,4 @@
-"""Pages of codes: `usp-prof explain CODE` says what a finding, a health row or an edit means and what to do."""
+"""Pages of codes: `usp-prof explain CODE` shows what a finding, a health row or an edit means and what to do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page(code: str) -> str:
-    """Give the page of any code that a report can print."""
+    """Return the page of any code that a report may print."""
     pages = _pages()
     if code not in pages:
         raise unknown_name("finding, health row or edit", code, pages)

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the agent goes away."""
+    """Serve until the agent disconnects."""
     if find_spec("mcp") is None:
         raise UsageError("the package mcp is not installed", hint="pip install 'usp-prof[agent]'")
     folders = Folders(args.folders)

@@ -133,7 +133,7 @@ class LongText:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable the garbage collector. It takes a third of the time to decode events, and a tenth for a report's values."""
+    """Disable the garbage collector: it takes a third of the time of decoding events, a tenth for report values."""
     wanted = gc.isenabled()
     gc.disable()
     try:

@@ -169,7 +169,7 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
 
 
 def _first_events(text: bytes) -> list[wire.ExactEvent]:
-    """Decode the events in the first text: all up to the last seam in one call if that is valid, the rest one by one."""
+    """Decode the events in the first text: those up to the last seam in one call if valid, the rest one by one."""
     seam = last_seam(text)
     events: list[wire.ExactEvent] = []
     if seam is not None:

@@ -204,7 +204,7 @@ def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Locati
 
 
 def _told_apart(runs: list[FoundRun]) -> list[FoundRun]:
-    """Number the runs that have equal names."""
+    """Add a number to each run whose name is already taken."""
     count: dict[str, int] = defaultdict(int)
     named = []
     for run in sorted(runs, key=lambda run: run.start_ns):

@@ -176,7 +176,7 @@ def _begins_with_an_event_line(first: bytes) -> bool:
 
 
 def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int]:
-    """Unpack again in small steps, so that only the step with the fault is lost; return the output and the bytes used."""
+    """Unpack again in small steps, so that only the faulty step is lost; return the output and the bytes used."""
     parts = []
     at = 0
     while unpacker is not None and at < len(data):

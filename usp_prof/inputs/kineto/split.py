@@ -81,7 +81,7 @@ class Feed:
             self.fill(2 * len(self.buffer))
 
     def open_next_events(self) -> dict[str, object] | None:
-        """Move inside the next list of events; return the fields between it and the last one, or None if there is none."""
+        """Move inside the next list of events; return the fields before it, or None if there is no further list."""
         look = _FIRST_LOOK
         while True:
             self.fill(look)
