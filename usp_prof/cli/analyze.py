@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Document
     from usp_prof.run import Run
 
-    Group = argparse._ArgumentGroup  # noqa: SLF001 - its only name
+    Group = argparse._ArgumentGroup  # noqa: SLF001 - it has no public name
 
 EXAMPLES = """\
   usp-prof analyze traces/run-8r
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     for number, opened in enumerate(_runs(args)):
         documents.append(_kept_document(opened, selection, only, assumptions, unseen))
         if args.format == "html" and not only:
-            from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed by HTML only
+            from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
             timelines.append(embedded(opened.tables, selection, number))
     _write(documents, args, timelines)
@@ -272,7 +272,7 @@ def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: S
 
 
 def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
-    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded only for printing
 
     screen = output(args)
     if not screen.is_terminal and "COLUMNS" not in os.environ:
@@ -284,10 +284,10 @@ def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
 
 
 def _text(documents: Sequence[Document], form: str, timelines: Sequence[str]) -> str:
-    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only what is asked for
+    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only the requested writer
 
     if form == "html":
-        from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed by HTML only
+        from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed only for HTML
 
         return webpage.write(documents, timelines, assets() if timelines else "")
     if form == "markdown":

@@ -126,7 +126,7 @@ def _failed_system_call(error: OSError) -> int:
 
 def _has_current_folder() -> bool:
     try:
-        return bool(os.getcwd())  # noqa: PTH109 - only whether it is there
+        return bool(os.getcwd())  # noqa: PTH109 - only to see whether it exists
     except OSError:
         return False
 
@@ -166,7 +166,7 @@ def _forget(stream: TextIO) -> None:
     """Discard the buffer of a stream: writing it at interpreter exit would fail again."""
     try:
         number = stream.fileno()
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of ours
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - not one of our paths
             os.dup2(nowhere.fileno(), number)
     except (OSError, ValueError):  # it is closed, or not a file
         return
@@ -315,7 +315,7 @@ def load(name: str) -> Command:
 def _complete(parser: argparse.ArgumentParser) -> None:
     """Print completions for the shell and exit; without argcomplete, shells do not ask for any."""
     try:
-        import argcomplete  # noqa: PLC0415 - only a shell that completes asks for it
+        import argcomplete  # noqa: PLC0415 - needed only for shell completion
     except ImportError:
         return
     argcomplete.autocomplete(parser)

@@ -65,7 +65,7 @@ def _pages() -> dict[str, str]:
 
 
 def _edits() -> dict[str, str]:
-    from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS  # noqa: PLC0415 - the replay comes with them
+    from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS  # noqa: PLC0415 - imports the replay
 
     pages = {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in EDITS}
     return pages | {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in PIPELINE_EDITS}

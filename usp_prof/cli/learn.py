@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     _show(args, chosen, figures)
     if not args.open:
         return 0
-    from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
+    from usp_prof.cli import dashboard  # noqa: PLC0415 - only for --open
 
     paths = [str(path_of(member, folder)) for member in chosen.runs]
     options = ArgumentParser()

@@ -235,13 +235,13 @@ def _write(
 
 
 def _page(title: str, parts: Sequence[Section]) -> str:
-    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded by those who want a page
+    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded only for HTML
 
     return webpage.write([answer.document(title, parts)])
 
 
 def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> str:
-    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded only for printing
 
     screen = output(args)
     colored = screen.is_terminal and not screen.no_color

@@ -180,7 +180,7 @@ def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
     ]
 
 
-def _text(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - a number, a truth value or a text
+def _text(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - a number, a boolean or a text
     """Format a value as DuckDB does."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -114,7 +114,7 @@ def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], toge
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
     """Write the predicted timeline: one file for all ranks, or a folder with one file per rank."""
     from usp_prof.export.merged_trace import export  # noqa: PLC0415
-    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
+    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only for --output
     from usp_prof.whatif.predicted import predicted_tables, write_run  # noqa: PLC0415
 
     path, tables = Path(args.output), predicted_tables(together)

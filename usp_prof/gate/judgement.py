@@ -128,7 +128,7 @@ def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | 
 class Verdict(StrEnum):
     """The verdict on a metric, or on the whole check."""
 
-    PASS = "pass"  # noqa: S105 - no password
+    PASS = "pass"  # noqa: S105 - not a password
     REGRESSED = "regressed"
     INCONCLUSIVE = "inconclusive"
     IMPROVED = "improved"

@@ -27,7 +27,7 @@ class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no t
 
     cachable = False
 
-    def __init__(self, scheme: str, **options: Any) -> None:  # noqa: ANN401 - as `from_url` takes them
+    def __init__(self, scheme: str, **options: Any) -> None:  # noqa: ANN401 - options of `from_url`
         super().__init__()
         self._scheme = scheme
         # A client keeps its connections open, so there is one per bucket.
@@ -42,7 +42,7 @@ class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no t
             self.ls(path)
             return _of_folder(bucket, name)
 
-    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002 - as fsspec's
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002 - signature of fsspec
         """List the files and folders in a folder; raise FileNotFoundError if it is empty or missing."""
         client, bucket, name = self._located(path)
         listing = _answer(lambda: client.list_with_delimiter(name))
@@ -90,7 +90,7 @@ def _answer(call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
     thread = Thread(target=run, daemon=True)

@@ -99,7 +99,7 @@ def listed(root: Location) -> list[Location]:
             f"{root} is neither a file nor a folder (a pipe or a device): it can be read once only", hint=_HINT
         )
     elif has_magic(str(root)):
-        tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - absolute patterns too
+        tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - supports absolute patterns
         if not tops:
             raise InputError(f"nothing matches {root}", hint=_HINT)
     else:

@@ -133,11 +133,11 @@ def scheme_of(path: object) -> str:
 def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
     """Return the file system of a scheme; there is one per process."""
     try:
-        import fsspec  # noqa: PLC0415 - the extra `cloud`
+        import fsspec  # noqa: PLC0415 - needs the extra `cloud`
 
         if scheme not in _OBSTORE:
             return fsspec.filesystem(scheme)
-        from usp_prof.inputs.blocking_store import BlockingStore  # noqa: PLC0415 - the extra `cloud`
+        from usp_prof.inputs.blocking_store import BlockingStore  # noqa: PLC0415 - needs the extra `cloud`
     except ImportError as error:
         hint = "pip install 'usp-prof[cloud]'"
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
@@ -164,7 +164,7 @@ def _credentials(scheme: str) -> dict[str, Any]:
     if scheme not in S3 or "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
         return {}
     try:
-        import boto3  # noqa: PLC0415 - a user's own
+        import boto3  # noqa: PLC0415 - optional, installed by the user
         from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
     except ImportError:
         return {}
@@ -183,7 +183,7 @@ def ask(url: str, question: Callable[[Any], T]) -> T:
         return question(filesystem)
     except (InputError, UsageError):
         raise
-    except Exception as error:  # noqa: BLE001 - clients of many kinds have exceptions of many kinds
+    except Exception as error:  # noqa: BLE001 - each client has its own exceptions
         if scheme in HTTP or not _is_refused(error):
             raise explained(url, error) from None
     try:

@@ -139,7 +139,7 @@ class RemotePath:
                 inner = name.partition("://")[2] if "://" in name else name.lstrip("/")
                 yield RemotePath(f"{self.scheme}://{inner}", int(info["size"]), _stamp(info))
 
-    def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - as `Path.open`
+    def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - signature of `Path.open`
         """Open for reading."""
         return RemoteStream(self.listed())
 

@@ -142,7 +142,7 @@ def _array(values: Sequence[float], absent: float, dtype: type[np.generic]) -> N
     return np.fromiter(values, dtype, len(values))
 
 
-def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - what the field declares
+def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - the type that the field declares
     if kind is int:
         return whole_number(value)
     if kind is float:
@@ -162,6 +162,6 @@ def whole_number(value: object) -> int:
 def real_number(value: object) -> float:
     """Convert a decoded value to a float; NaN if it is not a number."""
     try:
-        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type] # what is none raises
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type] # other types raise
     except (TypeError, ValueError, OverflowError):
         return math.nan

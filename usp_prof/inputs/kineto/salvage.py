@@ -149,7 +149,7 @@ def _keep(saved: Salvage, text: str, decoder: Any, *, exact: bool) -> None:  # n
             saved.events.append(event)
 
 
-def _repair(fields: Any, *, exact: bool) -> wire.Event | wire.ExactEvent | None:  # noqa: ANN401 - anything JSON
+def _repair(fields: Any, *, exact: bool) -> wire.Event | wire.ExactEvent | None:  # noqa: ANN401 - any JSON
     """Build an event from the usable fields, or return None if even its kind or time is unusable."""
     if not isinstance(fields, dict) or not isinstance(fields.get("ph"), str):
         return None
@@ -194,7 +194,7 @@ def _args(value: object) -> bytes:
     return clean
 
 
-def _storable(value: Any) -> Any:  # noqa: ANN401 - anything JSON
+def _storable(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
