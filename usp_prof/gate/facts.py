@@ -25,8 +25,8 @@ MEASURED_PEAK = "measured peak"
 SAME_PEAK = 1.25
 """Largest ratio of two measured peaks on the same machine.
 
-If the machine's name is unknown, its fastest matrix product identifies it; a second measurement differs by less than
-this.
+If the machine's name is unknown, the rate of its largest matrix product identifies it. A second measurement differs by
+less than this.
 """
 
 

@@ -111,9 +111,9 @@ def idle(
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Split the gaps of each stream into late host launches, closely following kernels, and other reasons.
 
-    host_wait    the kernel was launched after all earlier work of the stream had ended kernel_wait  launched in time,
-    and the gap is shorter than the delay between kernels (microseconds, as in HTA) other        any other reason, such
-    as waiting for another stream; the first kernel of a stream has no gap
+    host_wait    the kernel was launched after all earlier work of the stream had ended
+    kernel_wait  launched in time, and the gap is shorter than the delay between kernels (microseconds, as in HTA)
+    other        any other reason, such as waiting for another stream; the first kernel of a stream has no gap
     """
     rows, tables = [], []
     frame = window.kernels(rank)
