@@ -112,9 +112,9 @@ class Answers:
         return Reply(f"{counted(len(findings), 'finding')}." if findings else "No rule found anything.", (table,))
 
     def evidence(self, path: str, finding: int, rows: int = 20, run: str = "") -> Reply:
-        """Return the evidence of a finding (its number in `findings`):
+        """Return the evidence of a finding, given by its number in `findings`.
 
-        its figures, the rule, and the rows that show it.
+        The evidence is its figures, what the rule looks for, and the rows behind it.
         """
         opened = self._opened(path, run)
         findings = opened.report.document.findings

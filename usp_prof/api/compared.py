@@ -115,9 +115,9 @@ class Compared:
         )
 
     def _telling_first(self) -> pd.DataFrame:
-        """Return the rows sorted:
+        """Return the table with changed rows first.
 
-        changed ones first, then the run's figures by importance, then those of one rank or axis.
+        Figures of the run come before those of one rank or axis, the most important ones first.
         """
         table = self.df
         is_same = ~table["direction"].isin(["better", "worse", "changed"])

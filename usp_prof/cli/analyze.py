@@ -198,9 +198,9 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
 
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
-    """Return the sections that the output does not show:
+    """Return the sections that the output does not show.
 
-    all in JSON; on the terminal, those not selected or not drawable.
+    JSON shows none. The terminal shows those selected, or all but the timeline. HTML has an interactive timeline.
     """
     every = frozenset(name for name, _ in SECTIONS)
     if form == "json":

@@ -1,6 +1,4 @@
-"""`usp-prof sweep`:
-
-run a grid or list of configurations with the trainer and draw the results, or draw a published sweep.
+"""`usp-prof sweep`: run a grid or list of configurations with the trainer, or draw a published sweep.
 
 The cells of a sweep are stored in a folder: an interrupted sweep continues where it stopped, and failures keep their
 reason.

@@ -236,10 +236,7 @@ def _with_names_apart(answer: pa.Table) -> pa.Table:
 
 
 def _as_text(answer: pa.Table) -> pa.Table:
-    """Convert columns for CSV:
-
-    nested values become JSON, and texts that a spreadsheet would run as formulas are escaped.
-    """
+    """Convert columns for CSV: nested values become JSON, and texts that spreadsheets would run are escaped."""
     columns = [_csv_column(column) for column in answer.columns]
     return pa.table(columns, names=answer.column_names)
 

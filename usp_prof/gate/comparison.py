@@ -30,10 +30,7 @@ _DOUBT = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The first run compared with another one:
-
-    one judgment per metric of either run, and the difference of their steps.
-    """
+    """The first run compared with another one: judgments of the metrics of both, and the difference of their steps."""
 
     label: str
     judgements: tuple[Judgement, ...]

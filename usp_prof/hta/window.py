@@ -65,10 +65,7 @@ class Window:
         return int(ends.max() - events["start_ns"].min()) if len(events) else 0
 
     def keeps(self, rank: int, step: Ints, start_ns: Ints) -> NDArray[np.bool_]:
-        """Return which rows are selected:
-
-        those of selected steps, and those outside any step that start before the end.
-        """
+        """Return which rows are selected: those of selected steps, or outside any step and starting before the end."""
         bounds = self.bounds(rank)
         if bounds is None:
             return np.ones(len(step), bool)
