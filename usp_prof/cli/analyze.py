@@ -198,10 +198,7 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
 
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
-    """Return the sections that the output does not show.
-
-    JSON shows none. The terminal shows those selected, or all but the timeline. HTML has an interactive timeline.
-    """
+    """Return the sections that the output does not show: all for JSON, some for the terminal and for HTML."""
     every = frozenset(name for name, _ in SECTIONS)
     if form == "json":
         return every
