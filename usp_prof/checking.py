@@ -1,4 +1,4 @@
-"""Check a run against a baseline: what the command, the pytest plugin and a script call."""
+"""Check of a run against a baseline: the entry point of the command, the pytest plugin and scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Opened(Protocol):
-    """What a check takes of a run: its name and its tables."""
+    """The part of a run that a check needs: its name and its tables."""
 
     name: str
 
@@ -44,7 +44,7 @@ FORMATS = ("terminal", "json", "markdown", "junit", "github")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run is held against: a baseline file, a policy file, and the words that override it."""
+    """The terms of a check: a baseline file, a policy file, and options that override the policy."""
 
     baseline: str = ""
     policy: str = ""
@@ -55,7 +55,7 @@ class Demand:
     """Overrides the policy file's `judge`: `runs` or `medians`."""
 
     def read(self) -> Terms:
-        """Read the files; what nothing can be held against is refused."""
+        """Read the files; raise UsageError if there is neither a baseline nor a bound."""
         policy = load_policy(self.policy) if self.policy else Policy()
         policy = policy.with_options(minimum=self.minimum, max_regression=self.max_regression)
         if self.judge:
@@ -72,7 +72,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A demand whose files were read."""
+    """A demand with its files read."""
 
     baseline: Baseline | None
     policy: Policy
@@ -87,7 +87,7 @@ def measured(run: Opened, label: str = "") -> Measured:
 
 
 def check_run(run: Opened, terms: Terms, label: str = "") -> Report:
-    """Check a run, measuring only what the policy asks for and what says why it got worse."""
+    """Check a run; measure only what the policy needs and what explains a regression."""
     ideal = found_in(run.tables).ideal if asks_for_slowdown(terms.policy) else None
     after = measure(run.tables, label or run.name, analyses=analyses_for(terms.policy), ideal=ideal)
     if terms.baseline is None:
@@ -95,22 +95,22 @@ def check_run(run: Opened, terms: Terms, label: str = "") -> Report:
     if terms.policy.findings is None:
         report = check_measured(after, terms)
         if report.verdict is not Verdict.REGRESSED:
-            return report  # findings neither count nor explain anything
+            return report  # findings are neither checked nor needed for an explanation
     return check_measured(replace(after, findings=seen(find(run.tables))), terms)
 
 
 def check_measured(after: Measured, terms: Terms) -> Report:
-    """Check what was measured of a run already."""
+    """Check a run that was already measured."""
     return replace(check(terms.baseline, after, terms.policy, terms.inconclusive), baseline_file=terms.file)
 
 
 def text(report: Report) -> str:
-    """Write a report as plain text."""
+    """Return a report as plain text."""
     return as_terminal(report, color=False)
 
 
 def render(report: Report, form: str, *, color: bool = False, width: int = 120, is_screen: bool = False) -> str:
-    """Write a report in one of `FORMATS`; on a screen its sentences are wrapped."""
+    """Return a report in one of `FORMATS`; on a screen its sentences are wrapped."""
     if form == "terminal":
         return as_terminal(report, color=color, width=width, is_screen=is_screen)
     writers = {
@@ -122,26 +122,26 @@ def render(report: Report, form: str, *, color: bool = False, width: int = 120, 
     return writers[form](report)
 
 
-# Guarded metrics: what the rules and bounds of a policy name, and the analyses and replays that give them.
+# Guarded metrics: those named by the rules and bounds of a policy, and the analyses and replays that compute them.
 
 ALWAYS = ("step_time", "breakdown", "overlap")
-"""What tells the noise of the steps, and why a step got longer."""
+"""Analyses for the noise of the steps, and for the explanation of a longer step."""
 
 
 def analyses_for(policy: Policy) -> tuple[str, ...]:
-    """List the analyses, in their order, whose values a check under this policy looks at."""
+    """Return the analyses that a check under this policy needs, in their usual order."""
     patterns = [_pattern(word) for word in _words(policy)]
     return tuple(name for name in NAMES if name in ALWAYS or any(_declares(name, pattern) for pattern in patterns))
 
 
 def known_metrics() -> tuple[str, ...]:
-    """Name all metrics that a rule can be about."""
+    """Return the names of all metrics that a rule can refer to."""
     declared = {name for analysis in NAMES for name in _declared(analysis)}
     return tuple(sorted(declared | {JOB_SLOWDOWN.id}))
 
 
 def asks_for_slowdown(policy: Policy) -> bool:
-    """Return whether a rule or a bound names the job's slowdown, which takes a replay."""
+    """Return whether a rule or a bound names the job slowdown, which requires a replay."""
     patterns = [_pattern(word) for word in _words(policy)]
     return any(pattern.fullmatch(JOB_SLOWDOWN.id) for pattern in patterns)
 
@@ -151,7 +151,7 @@ def _words(policy: Policy) -> list[str]:
 
 
 def check_names(policy: Policy) -> None:
-    """Refuse rules and bounds about metrics that do not exist: a misspelt rule would guard nothing and say nothing."""
+    """Raise if a rule or bound names an unknown metric: a misspelled rule would silently check nothing."""
     known = known_metrics()
     for word in _words(policy):
         name = word.partition("[")[0]

@@ -1,1 +1,1 @@
-"""Tools for agents: an MCP server that answers from the public Python API, of runs in given folders alone."""
+"""Tools for agents: an MCP server that answers from the public Python API, only for runs in given folders."""

@@ -1,7 +1,7 @@
-"""Answers for an agent: each method is a tool; its docstring is what the agent reads about it.
+"""Answers for an agent: each method is a tool, and its docstring is the description that the agent reads.
 
 Every figure comes from the public Python API (`open_run`, `run.report()`, `run.sql`, `run.whatif`, `compare`,
-`plan`), so that an agent, a notebook and the command line say the same.
+`plan`), so an agent, a notebook and the command line show the same values.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ QUESTIONS = (
     "critical_path",
 )  # fmt: skip
 _KEPT = 4
-"""Runs that stay open."""
+"""Number of runs that stay open."""
 _LISTED = 100
 _NOTES = 8
 _SECONDS = 30.0
-"""How long a SELECT may take."""
+"""Time limit of a SELECT in seconds."""
 
 
 @dataclass(eq=False)
 class _Opened:
-    """A run with its report, which is made once: findings keep their numbers."""
+    """A run with its report, which is computed once, so that findings keep their numbers."""
 
     run: Run
 
@@ -60,17 +60,17 @@ class _Opened:
 
 
 class Answers:
-    """The tools over the runs in some folders."""
+    """The tools for the runs in some folders."""
 
     def __init__(self, folders: Folders, cache_dir: str | None = None) -> None:
         self._folders, self._cache_dir = folders, cache_dir
         self._kept: OrderedDict[str, _Opened] = OrderedDict()
 
     def open(self, path: str = "", run: str = "") -> Reply:
-        """List the folders with traces, or open the run at `path` and say what was recorded.
+        """List the folders with traces, or open the run at `path` and return what was recorded.
 
-        Paths are relative to the folders that the server was given. Where several runs lie at a path the newest is
-        opened, and `run` names another. Opening reads anew; the other tools use what was opened.
+        Paths are relative to the folders that the server was given. If a path has several runs, the newest is opened;
+        `run` names another one. Opening reads the files again; the other tools use what was opened.
         """
         if not path:
             return self._listed()
@@ -99,10 +99,10 @@ class Answers:
         )
 
     def findings(self, path: str, rows: int = 10, run: str = "") -> Reply:
-        """List what is wrong, most important first, and what mending each would gain.
+        """List what is wrong, most important first, and how much each fix would gain.
 
         A gain no larger than its error is noise: no reason to act. `part_of` is the number of an earlier finding with
-        the same cause. Ask `evidence` with a finding's number before you report it, `whatif` with its edit.
+        the same cause. Call `evidence` with a finding's number before you report it, and `whatif` with its edit.
         """
         findings = self._opened(path, run).report.document.findings
         listed = tuple(_finding_row(number, finding) for number, finding in enumerate(findings, 1))
@@ -112,7 +112,10 @@ class Answers:
         return Reply(f"{counted(len(findings), 'finding')}." if findings else "No rule found anything.", (table,))
 
     def evidence(self, path: str, finding: int, rows: int = 20, run: str = "") -> Reply:
-        """Prove a finding (its number in `findings`): its figures, what the rule looks for, and the rows behind it."""
+        """Return the evidence of a finding, given by its number in `findings`.
+
+        The evidence is its figures, what the rule looks for, and the rows behind it.
+        """
         opened = self._opened(path, run)
         findings = opened.report.document.findings
         if not 1 <= finding <= len(findings):
@@ -127,10 +130,10 @@ class Answers:
         return Reply("\n".join(finding_lines(chosen)), tables, notes)
 
     def sql(self, path: str, query: str, rows: int = 20, run: str = "") -> Reply:
-        """Answer one SELECT (DuckDB's SQL) over the tables of all ranks; `tables` documents them.
+        """Run one SELECT (DuckDB's SQL) over the tables of all ranks; `tables` documents them.
 
-        Times are integer nanoseconds. Integers are -1 where a value is absent, texts are empty. At most 100 rows:
-        aggregate rather than page.
+        Times are integer nanoseconds. Missing integers are -1, missing texts are empty. At most 100 rows are returned:
+        aggregate instead of paging.
         """
         opened = self._opened(path, run).run
         table = self._selected(opened, query, rows)
@@ -142,7 +145,7 @@ class Answers:
         return Reply("No row answers it.", (table,), notes)
 
     def tables(self, name: str = "") -> Reply:
-        """List the tables that `sql` knows, or the columns of one with unit and meaning."""
+        """List the tables for `sql`, or the columns of one table with unit and meaning."""
         if not name:
             listed = tuple((schema.name, schema.doc) for schema in catalogue.SCHEMAS)
             return Reply("", (Table("usp-prof tables", ("table", "meaning"), listed),))
@@ -151,9 +154,9 @@ class Answers:
         return Reply(schema.doc, (Table(f"usp-prof tables {name}", ("column", "kind", "unit", "meaning"), columns),))
 
     def whatif(self, path: str, edits: list[str] | None = None, run: str = "") -> Reply:
-        """Predict the step with edits made, such as ["rank_as_peers=2"]; without edits, list those that there are.
+        """Predict the step with edits applied, such as ["rank_as_peers=2"]; without edits, list all available ones.
 
-        A gain no larger than its error is none. Several edits are made together: gains do not add up.
+        A gain no larger than its error is no gain. Several edits are applied together: their gains do not add up.
         """
         if not edits:
             listed = tuple((kind.name, kind.example, kind.doc) for kind in EDITS)
@@ -166,7 +169,7 @@ class Answers:
         return Reply(predicted.explain(), (table_of_frame(source, predicted.df, 1),))
 
     def compare(self, before: str, after: str, rows: int = 20) -> Reply:
-        """Compare two runs: how the step changes, and the metrics that changed most, relative to what they were."""
+        """Compare two runs: how the step changes, and the metrics with the largest relative change."""
         compared = functions.compare(self._opened(before).run, self._opened(after).run)
         frame = compared.df
         changed = frame[frame["direction"].isin(["better", "worse", "changed"])]
@@ -175,7 +178,7 @@ class Answers:
         source = f"usp_prof.compare: {len(changed)} of {len(frame)} metrics changed; units as in the column unit"
         return Reply(repr(compared), (table_of_frame(source, ordered, rows),))
 
-    def plan(  # noqa: PLR0913, PLR0917 - what one plans with has as many parts
+    def plan(  # noqa: PLR0913, PLR0917 - a plan has this many inputs
         self,
         path: str = "",
         model: str = "",
@@ -186,13 +189,13 @@ class Answers:
         pinned: dict[str, int | str] | None = None,
         rows: int = 8,
     ) -> Reply:
-        """Rank configurations that were never run, of a recorded run's model or of `model` (such as Llama-3-8B).
+        """Rank configurations that were never run, for a recorded run's model or for `model` (such as Llama-3-8B).
 
-        Without a run give model, device (such as H100), devices and batch (sequences of a step). `pinned` holds knobs
-        fast: {"tp": 8, "zero": 1}.
+        Without a run, give model, device (such as H100), devices and batch (sequences per step). `pinned` fixes
+        settings: {"tp": 8, "zero": 1}.
         """
         asked: dict[str, Any] = {
-            **(pinned or {}),  # first: no knob stands in for what is checked below
+            **(pinned or {}),  # first, so that no setting overrides what is checked below
             "run": self._opened(path).run if path else None,
             "model": self._model(model) or None,
             "sequence": sequence,
@@ -206,13 +209,13 @@ class Answers:
         return Reply(planned.explain(), (table_of_frame(source, planned.df, rows),))
 
     def _model(self, name: str) -> str:
-        """Return a model's name as it is, a path only when it lies in the folders."""
+        """Return a model's name unchanged; return a path only if it is in the folders."""
         path = Path(name)
         is_path = bool(name) and (path.suffix == ".json" or len(path.parts) > 1 or is_there(path))
         return str(self._folders.place(name)) if is_path else name
 
     def _opened(self, path: str, run: str = "") -> _Opened:
-        place = self._folders.place(path)  # always: a link may have been laid since
+        place = self._folders.place(path)  # always: a link may have been created since the last call
         key = _key(path, run)
         if key not in self._kept:
             self._kept[key] = _Opened(open_run(place, run=run or None, cache_dir=self._cache_dir))
@@ -252,7 +255,7 @@ def _finding_row(number: int, finding: Finding) -> tuple[object, ...]:
 
 
 def _metrics(answer: Answer) -> Table:
-    """Return the figures over everything, each with its unit and its definition."""
+    """Return the figures over all ranks and steps, each with its unit and its definition."""
     whole = [value for value in answer.metric_values if not value.dims]
     rows = tuple((value.metric.id, value.value, str(value.metric.unit), value.metric.doc) for value in whole)
     return Table("metrics over all ranks and settled steps", ("metric", "value", "unit", "meaning"), rows)

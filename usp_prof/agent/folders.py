@@ -1,7 +1,7 @@
 """Folders that a server was given: the only place from which it reads, whatever path an agent names.
 
-A path is made real first (links followed, `..` gone) and must then lie in one of the folders. What is refused is
-refused before it is looked at: whether a file lies elsewhere is not told.
+A path is resolved first (links followed, `..` removed) and must then be in one of the folders. Other paths are rejected
+before they are accessed, so the reply does not reveal whether a file exists elsewhere.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
 _LONGEST = 200
-"""Characters of a path that a refusal repeats."""
+"""Maximum characters of a path that an error message repeats."""
 _TRACES = (".json", ".json.gz", ".json.zst", ".trace", ".trace.gz")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFolder:
-    """A folder that holds files named like traces."""
+    """A folder with files named like traces."""
 
     path: Path
     files: int
@@ -49,7 +49,7 @@ class Folders:
             real = [(root / text).resolve() for root in self.roots]
             inside = [path for path in real if self._holds(path)]
             place = next((path for path in inside if path.exists()), None)
-        except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
+        except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a null byte
             raise self._refused(text, "is not a path") from None
         if not text or not inside:
             raise self._refused(text, "lies outside")
@@ -61,7 +61,7 @@ class Folders:
         return place
 
     def listed(self, most: int) -> list[TraceFolder]:
-        """List folders that hold files named like traces, in order of their paths; links to folders are not entered."""
+        """List folders with files named like traces, sorted by path; links to folders are not followed."""
         folders = []
         for root in self.roots:
             for folder, inner, names in os.walk(root):

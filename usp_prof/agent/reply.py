@@ -1,4 +1,4 @@
-"""Replies to an agent: a few sentences, small tables with their source, and notes; all of it plain, printable JSON."""
+"""Replies to an agent: a few sentences, small tables with their source, and notes, as plain, printable JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100
 LONGEST_TEXT = 300
-"""Characters of a cell; the names of some kernels fill a page."""
+"""Maximum characters per cell; the names of some kernels fill a page."""
 _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with where they come from. `more` says that there are further ones."""
+    """Rows and their source. `more` is true if further rows were left out."""
 
     source: str
     columns: tuple[str, ...]
-    """Names that end in the unit (`_ns`, `_bytes`, `_fraction`), unless a column `unit` stands beside."""
+    """Names that end in the unit (`_ns`, `_bytes`, `_fraction`), unless there is a column `unit`."""
     rows: tuple[tuple[Any, ...], ...]
     more: bool = False
 
@@ -37,10 +37,10 @@ class Reply:
     says: str
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be known, or is to be doubted."""
+    """What is unknown or doubtful."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data: numbers at six digits, texts printable and cut, what is not known as null."""
+        """Return the reply as plain data: numbers with six digits, texts printable and cut, unknown values as null."""
         tables = [
             {**asdict(table), "rows": [[plain(cell) for cell in row] for row in table.rows]} for table in self.tables
         ]
@@ -51,14 +51,14 @@ class Reply:
 
 
 def table_of_frame(source: str, frame: pd.DataFrame, rows: int) -> Table:
-    """Take the first rows of a DataFrame."""
+    """Return the first rows of a DataFrame as a table."""
     head = frame.head(bounded(rows))
     cells = tuple(head.itertuples(index=False, name=None))
     return Table(source, tuple(map(str, frame.columns)), cells, more=len(frame) > len(head))
 
 
 def table_of_arrow(source: str, answer: pa.Table, rows: int) -> Table:
-    """Take the first rows of an answer in SQL; two of its columns may have one name. Infinity and NaN are written."""
+    """Return the first rows of an SQL result; duplicate column names are allowed. Infinity and NaN become text."""
     columns = [[_spelled(cell) for cell in column.to_pylist()] for column in answer.slice(0, bounded(rows)).columns]
     cells = tuple(zip(*columns, strict=True))
     return Table(source, tuple(answer.column_names), cells, more=answer.num_rows > bounded(rows))
@@ -69,20 +69,20 @@ def _spelled(cell: Any) -> Any:  # noqa: ANN401 - a cell of any table
 
 
 def bounded(rows: int) -> int:
-    """Return how many rows a reply may hold."""
+    """Return the number of rows for a reply, limited to `MOST_ROWS`."""
     return max(1, min(rows, MOST_ROWS))
 
 
 def shown(text: str) -> str:
-    """Make a text harmless that may hold names from a trace."""
+    """Return a text with control characters escaped, since it may contain names from a trace."""
     return for_log(printable(text))
 
 
 def plain(cell: Any) -> str | float | bool | None:  # noqa: ANN401 - a cell of any table
-    """Make a cell plain JSON."""
+    """Convert a cell to plain JSON."""
     if hasattr(cell, "item"):  # a NumPy scalar
         cell = cell.item()
-    if isinstance(cell, Decimal):  # what DuckDB makes of a sum of integers
+    if isinstance(cell, Decimal):  # DuckDB's type for a sum of integers
         cell = int(cell) if cell == cell.to_integral_value() else float(cell)
     if cell is None or isinstance(cell, bool | int):
         return cell

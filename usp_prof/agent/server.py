@@ -1,4 +1,4 @@
-"""MCP server: the tools of `Answers` over standard input and output, one call at a time, none of which writes."""
+"""MCP server: the tools of `Answers` over standard input and output, one call at a time; none of them writes files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TOOLS = ("open", "summary", "findings", "evidence", "sql", "tables", "whatif", "
 
 
 def serve(folders: Folders, cache_dir: str | None = None) -> None:
-    """Answer until standard input ends."""
+    """Serve until standard input ends."""
     build(Answers(folders, cache_dir)).run("stdio")
 
 
 def build(answers: Answers) -> MCPServer[Any]:
-    """Make the server."""
+    """Build the server."""
     server = _Server("usp-prof", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
-    one_at_a_time = threading.Lock()  # calls come on threads; analyses share the tables of a run
+    one_at_a_time = threading.Lock()  # calls come from several threads, and analyses share the tables of a run
     reads_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for name in TOOLS:
         tool = _as_tool(getattr(answers, name), one_at_a_time)
@@ -49,9 +49,9 @@ def build(answers: Answers) -> MCPServer[Any]:
 
 
 class _Server(MCPServer[Any]):
-    """A server that says in a line which argument is missing or wrong."""
+    """A server that reports in one line which argument is missing or wrong."""
 
-    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:  # noqa: ANN401 - MCP's
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:  # noqa: ANN401 - type of MCP
         """Call a tool by name."""
         try:
             return await super().call_tool(name, arguments, context)
@@ -64,10 +64,10 @@ class _Server(MCPServer[Any]):
 
 
 def _as_tool(answer: Callable[..., Reply], lock: threading.Lock) -> Callable[..., CallToolResult]:
-    """Make a tool of a method: its reply as structured content and as JSON text, its refusal with the hint."""
+    """Convert a method to a tool: a reply becomes structured content and JSON text, an error a message with a hint."""
 
     @wraps(answer)
-    def tool(**arguments: Any) -> CallToolResult:  # noqa: ANN401 - what the method takes
+    def tool(**arguments: Any) -> CallToolResult:  # noqa: ANN401 - arguments of the method
         try:
             with lock:
                 reply = answer(**arguments).plain()

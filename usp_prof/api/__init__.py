@@ -1,1 +1,1 @@
-"""What a `Run` answers in Python: questions, answers with a table and a picture, and predictions."""
+"""The answers of a `Run` in Python: questions, answers with a table and a picture, and predictions."""

@@ -1,4 +1,4 @@
-"""Answers: a sentence, a DataFrame, metrics and a picture; a notebook shows all of them at once."""
+"""Answers: a sentence, a DataFrame, metrics and a picture; a notebook displays all of them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 HEAD = 8
-"""Rows of the table that a notebook shows under the picture."""
+"""Number of table rows that a notebook shows below the picture."""
 LONGEST = 240
-"""Characters of a text that a cell of it shows; `.df` has them all."""
+"""Maximum characters of a text in a notebook's cell; `.df` has the complete text."""
 TOLD_TWICE = ("in_words",)
-"""Columns that say others again in one text: a notebook's table leaves them out, `.df` has them."""
+"""Columns that repeat other columns as text: a notebook's table omits them, `.df` has them."""
 
 _UNITS = {
     "share": "share_fraction",
@@ -48,31 +48,31 @@ _UNITS = {
     "rate_flops": "rate_flop_per_second",
     "ns": "time_ns",
 }
-"""Columns of the analyses' tables whose names do not tell their unit, and how they are called here."""
+"""Columns of the analyses' tables without a unit in their name, and their names in the API."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
-    """One question's answer. Times are nanoseconds, sizes bytes, shares 0..1; names of columns end in the unit."""
+    """The answer to one question. Times are in ns, sizes in bytes, shares 0..1; column names end in the unit."""
 
     question: str
     """The question, as a user would ask it."""
     sentence: str
-    """The answer in a sentence or two."""
+    """The answer in one or two sentences."""
     metric_values: tuple[Value, ...]
     """Every metric value with its dimensions (rank, step, axis, ...)."""
     notes: tuple[HealthRow, ...]
-    """What could not be known, and why."""
+    """What is unknown, and why."""
     picture: ChartInput | None
-    """What `plot` draws, as plain columns; None where there is nothing to draw."""
+    """The input of `plot`, as plain columns; None if there is nothing to draw."""
     _make_frame: Callable[[], pd.DataFrame]
 
     @property
     def df(self) -> pd.DataFrame:
-        """The answer's table, each column named with its unit; a new DataFrame each time. Unknown sizes are NaN."""
+        """The answer's table, with units in column names; a new DataFrame for each access. Unknown sizes are NaN."""
         frame = self._make_frame().rename(columns=_UNITS)
         for name in frame.columns[frame.columns.str.endswith("_bytes")]:
-            if (frame[name] < 0).any():  # -1 in our tables: a mean over it would be a wrong figure
+            if (frame[name] < 0).any():  # -1 in our tables, which would distort a mean
                 frame[name] = frame[name].where(frame[name] >= 0)
         return frame
 
@@ -83,8 +83,8 @@ class Answer:
 
     @property
     def metric_table(self) -> pd.DataFrame:
-        """Every metric value: id, value, unit, and a column for each dimension, empty where a value has none."""
-        import pandas as pd  # noqa: PLC0415 - loaded by those who ask for a DataFrame
+        """Every metric value: id, value, unit, and one column per dimension, empty if a value lacks it."""
+        import pandas as pd  # noqa: PLC0415 - loaded only for a DataFrame
 
         rows = [
             {"metric": value.metric.id, "value": value.value, "unit": str(value.metric.unit), **value.dims}
@@ -93,13 +93,13 @@ class Answer:
         return pd.DataFrame(rows, columns=None if rows else ["metric", "value", "unit"])
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
-        """Draw the picture as a Bokeh figure, to be shown with `bokeh.io.show`.
+        """Return the picture as a Bokeh figure, to be shown with `bokeh.io.show`.
 
-        Raises `UspProfError` where there is nothing to draw, or Bokeh is not installed.
+        Raises `UspProfError` if there is nothing to draw, or if Bokeh is not installed.
         """
         if self.picture is None:
             raise UsageError(f"this answer has no picture: {self.sentence}", hint="its notes say what is missing")
-        from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded by those who draw
+        from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded only for drawing
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 
         try:
@@ -108,7 +108,7 @@ class Answer:
             raise UsageError("Bokeh is not installed", hint="pip install 'usp-prof[report]'") from error
 
     def explain(self) -> str:
-        """Say what the figures mean, how each is counted, and what could not be known."""
+        """Return the meaning of the figures, how each is computed, and what is unknown."""
         lines = [self.question, f"  {self.sentence}", ""]
         for value in self.metric_values:
             if not value.dims:
@@ -123,8 +123,8 @@ class Answer:
         return f"{self.question}\n{self.sentence}"
 
     def _repr_html_(self) -> str:
-        """Show the sentence, the picture and the head of the table in a notebook."""
-        from usp_prof.charts.svg import as_svg  # noqa: PLC0415 - loaded by those who look
+        """Return the sentence, the picture and the first rows of the table as HTML for a notebook."""
+        from usp_prof.charts.svg import as_svg  # noqa: PLC0415 - loaded only for notebooks
 
         table = self.df
         picture = as_svg(self.picture) if self.picture is not None else ""
@@ -138,7 +138,7 @@ class Answer:
 
 
 def table_html(table: pd.DataFrame) -> str:
-    """Write a table for a notebook: long texts (names of kernels) are cut short, a wide one scrolls by itself."""
+    """Return a table as HTML for a notebook: long texts (names of kernels) are cut, and a wide table scrolls."""
     texts = table.select_dtypes(include=["object", "string", "category"]).columns
     cut = table.astype(dict.fromkeys(texts, object))
     for name in texts:
@@ -147,7 +147,7 @@ def table_html(table: pd.DataFrame) -> str:
     return f'<div style="overflow-x: auto">{html}</div>'
 
 
-# Pictures of answers: the first chart of the report's section, or one made of its figures where it has none.
+# Pictures of answers: the first chart of the report's section, or one drawn from its figures if it has none.
 
 
 _MOST_BARS = 40
@@ -155,12 +155,12 @@ _MOST_KERNELS = 16
 
 
 def picture(name: str, section: Section | None, result: Result, figures: Figures) -> ChartInput | None:
-    """Give what an answer draws; None where it knows nothing that could be drawn."""
+    """Return the picture of an answer, or None if there is nothing to draw."""
     blocks = section.blocks if section is not None else ()
     charts = [block.data for block in blocks if isinstance(block, Chart)]
     if name == "collectives" and (
         waiting := _waiting(figures)
-    ):  # the section draws bandwidths, the question is another
+    ):  # the section draws bandwidths, but the question is about waiting
         return waiting
     if charts:
         return charts[0]
@@ -174,7 +174,7 @@ def picture(name: str, section: Section | None, result: Result, figures: Figures
 
 
 def stack_of(blocks: Iterable[object]) -> BreakdownRows | None:
-    """Draw the first stack as one bar."""
+    """Return the first stack as one bar."""
     stack = next((block for block in blocks if isinstance(block, Stack)), None)
     if stack is None:
         return None
@@ -183,7 +183,7 @@ def stack_of(blocks: Iterable[object]) -> BreakdownRows | None:
 
 
 def gains(findings: Sequence[Finding]) -> BreakdownRows | None:
-    """Draw what each finding would save, and how much of that is within its error."""
+    """Return one bar per finding: its certain gain, and the part within its error."""
     shown = [finding for finding in findings if finding.gain_fraction > 0][:_MOST_BARS]
     if not shown:
         return None
@@ -194,7 +194,7 @@ def gains(findings: Sequence[Finding]) -> BreakdownRows | None:
 
 
 def _waiting(figures: Figures) -> BreakdownRows | None:
-    """Draw what calls wait and transfer on each axis, in a step of the mean rank."""
+    """Return waiting and transfer times per axis, for one step of the mean rank."""
     waits, transfers = figures.along("wait_time", "axis"), figures.along("transfer_time", "axis")
     axes = axes_in_order(waits | transfers)
     if not axes:
@@ -207,7 +207,7 @@ def _waiting(figures: Figures) -> BreakdownRows | None:
 
 
 def _kernels(result: KernelsResult) -> BreakdownRows | None:
-    """Draw the longest kernels, or the longest ops where there are no kernels (on a CPU)."""
+    """Return the longest kernels, or the longest ops if there are no kernels (on a CPU)."""
     rows = [(kernel.name, kernel.total_ns) for kernel in result.kernels]
     rows = rows or [(f"{op.name} {op.dims}".strip(), op.time_ns) for op in result.ops]
     rows = rows[:_MOST_KERNELS]
@@ -219,7 +219,7 @@ def _kernels(result: KernelsResult) -> BreakdownRows | None:
 
 
 def _host(result: HostResult) -> BreakdownRows | None:
-    """Draw what keeps each rank's host in a step."""
+    """Return what blocks each rank's host, per step."""
     ranks = result.ranks[:_MOST_BARS]
     parts = (
         Part("blocking calls", "comm", tuple(_known(rank.sync_ns) for rank in ranks)),
@@ -232,7 +232,7 @@ def _host(result: HostResult) -> BreakdownRows | None:
 
 
 def _lateness(figures: Figures) -> RankBars | None:
-    """Draw by how much each rank delays the others; the mark is the mean of all."""
+    """Return how much each rank delays the others; the mark is the mean over all ranks."""
     cost = figures.along("straggler_cost", "rank")
     if not cost:
         return None
@@ -243,7 +243,7 @@ def _lateness(figures: Figures) -> RankBars | None:
 
 
 def _utilisation(figures: Figures) -> BreakdownRows | None:
-    """Draw the step as the time its model FLOP need at the peak, the time of recomputed ones, and the rest."""
+    """Return the step as the time for model FLOPs at the peak, for recomputed ones, and the rest."""
     used, step = figures.whole("mfu"), figures.whole("step_time")
     if used is None or not step:
         return None
@@ -257,4 +257,4 @@ def _utilisation(figures: Figures) -> BreakdownRows | None:
 
 
 def _known(value: float) -> float:
-    return value if value == value and value > 0 else 0.0  # noqa: PLR0124 - NaN is not known
+    return value if value == value and value > 0 else 0.0  # noqa: PLR0124 - checks for NaN

@@ -1,4 +1,4 @@
-"""Comparisons: two runs side by side, and a run beside what edits would make of it."""
+"""Comparisons: two runs next to each other, and a run next to its prediction."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compared:
-    """The first run against the second."""
+    """The first run compared with the second."""
 
     comparison: Comparison
 
     @property
     def df(self) -> pd.DataFrame:
-        """Every metric of either run with its unit, before, after, and what that means."""
+        """Every metric of either run with its unit, before, after, and whether it is better or worse."""
         rows = self._pair.judgements
         return frame(
             {
@@ -54,14 +54,14 @@ class Compared:
 
     @property
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """The figures over everything that both runs have: before and after, by metric id.
+        """The figures that both runs have over all ranks and steps: before and after, by metric id.
 
-        They are means over ranks (counts are sums, memory is the fullest rank's), also of metrics whose whole in a
-        run's own answer is the worst rank's, such as `slowdown` and `straggler_cost`.
+        They are means over ranks; counts are sums, and memory is the fullest rank's. This also applies to metrics such
+        as `slowdown` and `straggler_cost`, for which the answer of a single run uses the worst rank.
         """
         rows = [
             judgement for judgement in self._pair.judgements if "[" not in judgement.key
-        ]  # not those of one rank, axis, ...
+        ]  # without figures of one rank, axis, ...
         return {
             judgement.key: (judgement.before, judgement.after)
             for judgement in rows
@@ -69,11 +69,11 @@ class Compared:
         }
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
-        """Draw how the first run's step becomes the second's, part by part."""
+        """Draw how the first run's step turns into the second's, part by part."""
         return self._answer.plot(theme)
 
     def explain(self) -> str:
-        """Say what changed, and why as far as the work that changed tells."""
+        """Return what changed, and the work that explains it."""
         return writer.render(self.comparison, "terminal")
 
     def __repr__(self) -> str:
@@ -115,7 +115,10 @@ class Compared:
         )
 
     def _telling_first(self) -> pd.DataFrame:
-        """Give the rows with what changed first: the run's figures by importance, then those of one rank or axis."""
+        """Return the table with changed rows first.
+
+        Figures of the run come before those of one rank or axis, the most important ones first.
+        """
         table = self.df
         is_same = ~table["direction"].isin(["better", "worse", "changed"])
         is_part = table["metric"].str.contains("[", regex=False)
@@ -133,14 +136,14 @@ def compare_tables(
 
 
 def compare_predicted(before: tuple[str, TableSet], after: tuple[str, TableSet], steps: Selection) -> Compared:
-    """Compare these steps of a run with their prediction; the rules are not asked, since what differs is known."""
+    """Compare these steps of a run with their prediction; rules are not applied, since the differences are known."""
     return Compared(compare([measure(tables, name, selection=steps) for name, tables in (before, after)]))
 
 
 class Predicted(Questions):
-    """The run as it would be. It answers every question that a recorded one does: `.breakdown()`, `.timeline()`.
+    """The run as predicted. It answers the same questions as a recorded run: `.breakdown()`, `.timeline()`.
 
-    Whole times are ns. `gain_fraction` is below 0 where the run gets slower; `error_fraction` is its own uncertainty.
+    Step times are in ns. `gain_fraction` is below 0 if the run gets slower; `error_fraction` is its own uncertainty.
     """
 
     prediction: Prediction
@@ -154,7 +157,7 @@ class Predicted(Questions):
 
     @property
     def replayed(self) -> str:
-        """Which ranks stand for all in a run too large to be replayed whole; empty where all were replayed."""
+        """The ranks that represent all ranks, if the run is too large to replay completely; otherwise empty."""
         return self.prediction.replayed.which
 
     @property
@@ -164,23 +167,23 @@ class Predicted(Questions):
 
     @property
     def error_fraction(self) -> float:
-        """How sure the gain is, as a share of the step."""
+        """The uncertainty of the gain, as a share of the step."""
         return self.prediction.error_fraction
 
     @property
     def before_ns(self) -> float:
-        """The step before (mean over ranks and steps): without what recording adds, where that is known."""
+        """The step before (mean over ranks and steps), without profiler overhead if that is known."""
         return self.prediction.before_ns
 
     @property
     def after_ns(self) -> float:
-        """The step as predicted."""
+        """The predicted step."""
         return self.prediction.after_ns
 
     @property
     def df(self) -> pd.DataFrame:
         """One row: the edits, the step before and after, gain, error, basis, and which ranks were `replayed`."""
-        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded by those who ask
+        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded only for a DataFrame
 
         return frame(
             {
@@ -195,9 +198,9 @@ class Predicted(Questions):
         )
 
     def compare(self) -> Compared:
-        """Set the replayed ranks as recorded and as predicted side by side: metrics, and the parts of the step.
+        """Compare the replayed ranks as recorded and as predicted: metrics, and the parts of the step.
 
-        The steps are those that the prediction is of: without warm-up.
+        The steps are those of the prediction, without warm-up.
         """
         before = self._before_name, self.prediction.replayed.tables
         return compare_predicted(before, (self.name, self.tables), predicted_steps(self.prediction))
@@ -207,7 +210,7 @@ class Predicted(Questions):
         return self.compare().plot(theme)
 
     def explain(self) -> str:
-        """Say what was changed, what it is worth and how sure that is."""
+        """Return what was changed, how much it gains, and how certain that is."""
         gain, error = (quantity(figure, Unit.FRACTION) for figure in (self.gain_fraction, self.error_fraction))
         before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
         text = (

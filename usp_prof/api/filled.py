@@ -1,4 +1,4 @@
-"""Filled memory: every pipeline rank of a configuration, predicted part by part, beside what a run measured."""
+"""Filled memory: predicted memory of every pipeline rank of a configuration, by part, next to measured memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Filled:
     footprints: tuple[Footprint, ...]
     """The parts of each pipeline rank."""
     measured_bytes: Mapping[int, int]
-    """The highest measured peak by pipeline rank; empty without a run, or where its traces have none."""
+    """The highest measured peak by pipeline rank; empty without a run, or if its traces have none."""
     room_bytes: float
     """Memory of the device that tensors can fill; infinite if no device was named."""
 
@@ -51,8 +51,8 @@ class Filled:
 
     @property
     def df(self) -> pd.DataFrame:
-        """A row for each pipeline rank: its predicted peak, what was measured (-1: nothing), and the parts."""
-        import pandas as pd  # noqa: PLC0415 - loaded by those who ask
+        """One row per pipeline rank: its predicted peak, the measured one (-1: none), and the parts."""
+        import pandas as pd  # noqa: PLC0415 - loaded only for a DataFrame
 
         return pd.DataFrame(
             [
@@ -67,8 +67,8 @@ class Filled:
         )
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
-        """Draw the parts of each pipeline rank, and the room that there is."""
-        from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
+        """Draw the parts of each pipeline rank, and the memory that is available."""
+        from usp_prof.charts import draw  # noqa: PLC0415 - loaded only for drawing
         from usp_prof.charts.inputs import MemoryParts  # noqa: PLC0415
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ class Filled:
 
 
 def fill_of_run(tables: TableSet, device: str = "") -> Filled:
-    """Predict the recorded configuration of a run; raises where it does not tell its model and mesh."""
+    """Predict the recorded configuration of a run; raise InputError if its model or mesh is unknown."""
     manifest = tables.manifest
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
@@ -113,7 +113,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
             hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
         )
     configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
-    # An unknown device, such as a CPU, is predicted by the formulas alone.
+    # An unknown device, such as a CPU, is predicted from the formulas alone.
     profile = profile_named("usp-prof") if find(manifest.device) is not None else NEUTRAL
     return _filled(model, configuration, profile, _measured(tables), device)
 
@@ -121,7 +121,7 @@ def fill_of_run(tables: TableSet, device: str = "") -> Filled:
 def fill_of_model(
     model: ModelEntry, degrees: Mapping[str, Any], device: str = "", habits: str = DEFAULT_TRAINER
 ) -> Filled:
-    """Predict a configuration, by fields of `Configuration`, with a trainer's habits."""
+    """Predict a configuration, given by fields of `Configuration`, with a trainer's habits."""
     known = {field.name for field in fields(Configuration)}
     for name in degrees:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Questions that one asks of a run: each a method, answered by the analyses and worded as in the report."""
+"""Questions about a run: each is a method, answered by the analyses and worded as in the report."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 Ranks = int | Iterable[int]
 """One rank, or several."""
 Steps = int | tuple[int, int] | Iterable[int]
-"""One step, the first and last of several as a pair (both included), or a range or list of steps in a row."""
+"""One step, the first and last step as a pair (both included), or a range or list of consecutive steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question as a user would ask it, the analysis that answers it, and those whose figures its words need, too."""
+    """A question in words, the analysis that answers it, and further analyses whose figures the sentence needs."""
 
     text: str
     analysis: str
     further: tuple[str, ...] = ()
     is_of_all_ranks: bool = False
-    """The figure has no meaning for some ranks: a choice of ranks chooses rows and the values by rank alone."""
+    """The figure is undefined for a subset of ranks: `ranks` then selects only rows and the values per rank."""
 
 
 _QUESTIONS = {
@@ -54,78 +54,79 @@ _QUESTIONS = {
     "memory": _Question("How full is the memory?", "memory"),
     "critical_path": _Question("Which work bounds the run?", "critical_path", is_of_all_ranks=True),
 }
-"""The questions by the methods of `Questions` that ask them."""
+"""The questions, by the method of `Questions`."""
 
 
 class Questions:
-    """What an opened run can be asked. Every method takes the ranks and steps to look at, all by default.
+    """The questions that an opened run answers. Every method takes the ranks and steps to look at, all by default.
 
-    All ranks are read either way: who waits for whom is not known of a few alone. The pipeline's bubble and the
-    critical path are of all ranks; `ranks` chooses their rows. Findings are of all steps; `ranks` chooses whose.
+    All ranks are read in any case: waits between ranks are not known from a few of them. The pipeline bubble and the
+    critical path cover all ranks; `ranks` selects their rows. Findings cover all steps; `ranks` selects whose.
     """
 
     name: str
     """The run's name."""
     tables: TableSet
-    """The tables of all ranks, which analyses take."""
+    """The tables of all ranks, the input of the analyses."""
 
     def breakdown(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask where the step goes: compute, exposed communication by axis, copies, idle by cause.
+        """Return where the step goes: compute, exposed communication by axis, copies, idle by cause.
 
-        `.df` has a row for each rank and step; its parts add up to `step_ns` exactly.
+        `.df` has one row per rank and step; its parts add up to `step_ns` exactly.
         """
         return self._ask("breakdown", ranks, steps)
 
     def overlap(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask how much communication compute hides. `.df` has a row for each rank, step and axis."""
+        """Return how much communication compute hides. `.df` has one row per rank, step and axis."""
         return self._ask("overlap", ranks, steps)
 
     def communication(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask what collectives cost: waiting, transfer, bandwidth. `.df`: a row an axis, operation and size."""
+        """Return what collectives cost: waiting, transfer, bandwidth. `.df`: one row per axis, operation and size."""
         return self._ask("communication", ranks, steps)
 
     def pipeline(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask how large the pipeline's bubble is. The picture is the schedule as it ran."""
+        """Return how large the pipeline bubble is. The picture is the recorded schedule."""
         return self._ask("pipeline", ranks, steps)
 
     def stragglers(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask which rank the others wait for. `.df` has a row for each rank and axis.
+        """Return which rank the others wait for. `.df` has one row per rank and axis.
 
-        `.metric_table` has each rank's `straggler_cost` step by step: since when it is late.
+        `.metric_table` has each rank's `straggler_cost` per step, which shows since when it is late.
         """
         return self._ask("stragglers", ranks, steps)
 
     def kernels(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask which ops take the time. `.df` has a row for each op and shape, longest first."""
+        """Return which ops take the time. `.df` has one row per op and shape, longest first."""
         return self._ask("kernels", ranks, steps)
 
     def mfu(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask how much of the peak the model uses, by which FLOP convention; `assume` chooses another.
+        """Return how much of the peak the model uses, by FLOP convention; `assume` chooses another convention.
 
-        `.df` has a row for each: `per_token_flop * tokens_per_second / (devices * peak_flop_per_second)` is its MFU.
+        `.df` has one row per convention. Its MFU is `per_token_flop * tokens_per_second / (devices *
+        peak_flop_per_second)`.
         """
         return self._ask("mfu", ranks, steps)
 
     def host(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask whether the host keeps the device waiting. `.df` has a row for each rank."""
+        """Return whether the host keeps the device waiting. `.df` has one row per rank."""
         return self._ask("host", ranks, steps)
 
     def memory(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask how full the memory is. `.df` has a row for each rank, with its peak."""
+        """Return how full the memory is. `.df` has one row per rank, with its peak."""
         return self._ask("memory", ranks, steps)
 
     def critical_path(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask which work bounds the run. `.df` has the time on the critical path for each rank and part."""
+        """Return which work bounds the run. `.df` has the time on the critical path for each rank and part."""
         return self._ask("critical_path", ranks, steps)
 
     def findings(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Ask what is wrong and what each thing is worth. `.df` has a row for each finding, most important first."""
-        from usp_prof.api.whole import findings_of  # noqa: PLC0415 - the rules are loaded by those who ask
+        """Return what is wrong and how much each fix would gain. `.df`: one row per finding, most important first."""
+        from usp_prof.api.whole import findings_of  # noqa: PLC0415 - rules are loaded only for findings
 
         return findings_of(self.tables, self._selection(ranks, steps))
 
     def report(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Report:
-        """Ask everything at once. `.write("report.html")` writes it, `.summary` is its first screen."""
+        """Return all answers in one report. `.write("report.html")` writes it, `.summary` is its first screen."""
         from usp_prof.api.whole import report_of  # noqa: PLC0415 - as above
 
         return report_of(self.tables, self.name, self._selection(ranks, steps))
@@ -136,23 +137,23 @@ class Questions:
         return self.report().summary
 
     def timeline(self, step: int | None = None, *, ranks: Ranks | None = None) -> Answer:
-        """Draw what every rank did in one step (the middle one by default). `.df` has a row for each activity."""
+        """Return what every rank did in one step (the middle one by default). `.df` has one row per activity."""
         from usp_prof.api.whole import timeline_of  # noqa: PLC0415 - as above
 
         return timeline_of(self.tables, self.name, self._selection(ranks, step))
 
     def whatif(self, *edits: str) -> Predicted:
-        """Predict the run with edits made, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
+        """Predict the run with edits applied, written as on the command line: `run.whatif("comm_faster=2,axis=dp")`.
 
-        A run too large to be replayed whole is replayed on replicas that stand for all, which the answer says.
-        Raises `UspProfError` for an edit that there is not; the reference lists all.
+        A run too large to replay completely is replayed on representative ranks, which the answer names. Raises
+        `UspProfError` for an unknown edit; the reference lists all edits.
         """
         if odd := [edit for edit in edits if not isinstance(edit, str)]:
             hint = 'give each by itself: run.whatif("no_pauses", "ideal,rank=3")'
             raise UsageError(f"an edit is a text, not {type(odd[0]).__name__}", hint=hint)
         if not edits:
             raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')
-        from usp_prof.api.compared import Predicted  # noqa: PLC0415 - whoever only reads needs no replay
+        from usp_prof.api.compared import Predicted  # noqa: PLC0415 - the replay is loaded only for predictions
         from usp_prof.model.edit import parse_edit  # noqa: PLC0415
         from usp_prof.whatif.predict import predict_on  # noqa: PLC0415
         from usp_prof.whatif.replayed_ranks import replayed_ranks  # noqa: PLC0415
@@ -169,14 +170,15 @@ class Questions:
         device: str = "",
         convention: str = "",
     ) -> Self:
-        """Say what no trace tells, for MFU and what-if: the model, its sequence length, the device.
+        """Set what traces do not record, for MFU and what-if: the model, its sequence length, the device.
 
         `model` is a name such as `Llama-3-8B`, or a `config.json`. `tokens_per_step` counts all ranks together: the
         global batch, in tokens.
-        It stands above what the trace says, for every later question, and what is not named stays as it was assumed
-        before; `assume()` forgets all. Gives the run back.
+
+        The values override the trace for all later questions. Omitted arguments keep their previous values; `assume()`
+        without arguments resets all. Returns the run.
         """
-        from usp_prof.model.flops import check_convention  # noqa: PLC0415 - only who assumes something needs it
+        from usp_prof.model.flops import check_convention  # noqa: PLC0415 - needed only for assumptions
 
         before = self.tables.assumptions
         known = _model_of(model, sequence) if model is not None else before.model
@@ -192,13 +194,13 @@ class Questions:
         tokens = tokens_per_step or before.tokens_per_step
         after = replace(before, model=known, device=device or before.device, convention=named, tokens_per_step=tokens)
         self.tables = self.tables.assuming(NOTHING_ASSUMED if is_nothing else after)
-        self.__dict__.pop("summary", None)  # it was made of what was assumed before
+        self.__dict__.pop("summary", None)  # it depends on the previous assumptions
         return self
 
     def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
-        from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - opening a run needs none of it
-        from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - nor of this
-        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - nor of this
+        from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - not needed to open a run
+        from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - as above
+        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - as above
         from usp_prof.report.document import run_facts  # noqa: PLC0415
         from usp_prof.report.figures import Figures  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
@@ -206,7 +208,7 @@ class Questions:
         question = _QUESTIONS[name]
         selection = self._selection(ranks, steps)
         results = analyse(self.tables, selection, (question.analysis, *question.further))
-        # Of the report's sections only the one of this analysis is built: it holds the picture.
+        # Only the report section of this analysis is built, because it has the picture.
         without = [section for section, _ in SECTIONS if section != question.analysis]
         document = build(
             self.tables,
@@ -247,8 +249,8 @@ def _longest_ops(result: Result) -> str:
 
 
 def _model_of(model: str | Path, sequence: int) -> ModelEntry:
-    """Take a model by its name, or from a file, which for MFU need not hold every size."""
-    from usp_prof.model.files import is_there  # noqa: PLC0415 - only who assumes something needs it
+    """Return a model by name, or from a file, which does not need every size for MFU."""
+    from usp_prof.model.files import is_there  # noqa: PLC0415 - needed only for assumptions
     from usp_prof.model.flops import load  # noqa: PLC0415
     from usp_prof.planner.models import model_named  # noqa: PLC0415
 
@@ -258,14 +260,14 @@ def _model_of(model: str | Path, sequence: int) -> ModelEntry:
 
 
 def _rows_of(table: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame:
-    """Keep the rows of these ranks, where rows are of ranks."""
+    """Return the rows of these ranks, if rows belong to ranks."""
     if "rank" not in table or table["rank"].isin(ranks).all():
         return table
     return table[table["rank"].isin(ranks)].reset_index(drop=True)
 
 
 def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
-    """Give the first and the last step, both included; None: from the beginning, to the end."""
+    """Return the first and the last step, both included; None means from the start, or to the end."""
     if steps is None:
         return None, None
     step_numbers = numbers("steps", steps)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from usp_prof.report.figures import Figures, Key, Number
 
 _LEAST_CONTRADICTION = 0.05
-"""Lateness may exceed what a repair saves by this share of the step: transfers and clocks leave it open."""
+"""Lateness may exceed the gain of a repair by this share of the step, due to transfers and clock errors."""
 _LEAST = 0.005
 """Parts below 0.5% of the step are not mentioned."""
 _MOST_OPS = 3
-"""Ops that a sentence names."""
+"""Number of ops that a sentence names."""
 
 
 def of_ranks(run: RunFacts, sentence: str) -> str:
@@ -96,9 +96,9 @@ def pipeline(figures: Figures) -> str:
 
 
 def stragglers(figures: Figures) -> str:
-    """Name the straggler, its lateness, and what its repair saves, where it was replayed.
+    """Name the straggler, its lateness, and the gain of its repair if that was replayed.
 
-    A sum of lateness is no cost: where the hosts limit the step, the ranks catch up before the next collective.
+    A sum of lateness is not a cost: if the hosts limit the step, the ranks catch up before the next collective.
     """
     cost = figures.along("straggler_cost", "rank")
     step = figures.whole("step_time") or figures.whole("window_time")
@@ -232,5 +232,5 @@ def summary(document: Document, figures: Figures) -> str:
 
 
 def largest(values: Mapping[Key, Number]) -> tuple[Key, Number]:
-    """Return the largest value and its key; of equal values the last key by name."""
+    """Return the largest value and its key; for equal values, the last key by name."""
     return max(values.items(), key=lambda item: (item[1], str(item[0])))

@@ -1,4 +1,4 @@
-"""Answers that take the whole run: the report with its summary, the findings, the timeline of a step."""
+"""Answers about the complete run: the report with its summary, the findings, the timeline of a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FORMS = {".html": "html", ".htm": "html", ".json": "json", ".md": "markdown"}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Report:
-    """Every question's answer in one document, as `usp-prof analyze` writes it."""
+    """The answers to all questions in one document, as `usp-prof analyze` writes it."""
 
     document: Document
     _make_timeline: Callable[[], str] | None = None
@@ -56,8 +56,8 @@ class Report:
         )
 
     def text(self, form: str = "markdown") -> str:
-        """Return the report as `markdown`, `json` or `html` (one file that needs nothing else)."""
-        from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - one of them is needed
+        """Return the report as `markdown`, `json` or `html` (one self-contained file)."""
+        from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only one of them is needed
 
         if form == "markdown":
             return markdown.write(self.document)
@@ -72,7 +72,7 @@ class Report:
         raise unknown_name("form of a report", form, ("markdown", "json", "html"))
 
     def write(self, path: str | Path) -> Path:
-        """Write the report to a file; its suffix (.html, .md, .json) says how. Gives the path back."""
+        """Write the report to a file and return its path; the suffix (.html, .md, .json) selects the format."""
         file = Path(path)
         if file.suffix not in _FORMS:
             raise UsageError(f"{file.name} does not tell how to write it", hint=f"end it in {', '.join(_FORMS)}")
@@ -100,15 +100,15 @@ class Report:
 
 
 def report_of(tables: TableSet, name: str, selection: Selection) -> Report:
-    """Ask every question."""
-    from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed by HTML only
+    """Answer every question."""
+    from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
     document = build(tables, analyse(tables, selection), name=name, selection=selection)
     return Report(document, lambda: embedded(tables, selection))
 
 
 def findings_of(tables: TableSet, selection: Selection) -> Answer:
-    """Ask the rules; the table has a row for each finding, most important first."""
+    """Apply the rules; the table has one row per finding, most important first."""
     outcome = find_all(tables, selection)
     return Answer(
         question="What is wrong, and what is each thing worth?",
@@ -159,7 +159,7 @@ def timeline_of(tables: TableSet, name: str, selection: Selection) -> Answer:
 
 
 def _activities(tables: TableSet, ranks: Sequence[int], step: int) -> pd.DataFrame:
-    """Give the activities of a step, each rank's on its own clock, as the table of activities has them."""
+    """Return the activities of a step, each rank's on its own clock, as in the table `activities`."""
     import pyarrow as pa  # noqa: PLC0415 - loaded with the tables
     import pyarrow.compute as pc  # noqa: PLC0415
 

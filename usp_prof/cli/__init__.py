@@ -1,1 +1,1 @@
-"""Commands: each parses its options, asks the library, and hands the answer to a writer."""
+"""Commands: each parses its options, calls the library, and passes the result to a writer."""

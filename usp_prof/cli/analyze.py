@@ -1,4 +1,4 @@
-"""`usp-prof analyze`: read a run, ask every question of it, write one report."""
+"""`usp-prof analyze`: read a run, answer every question about it, write one report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from usp_prof.report.document import Document
     from usp_prof.run import Run
 
-    Group = argparse._ArgumentGroup  # noqa: SLF001 - its only name
+    Group = argparse._ArgumentGroup  # noqa: SLF001 - it has no public name
 
 EXAMPLES = """\
   usp-prof analyze traces/run-8r
@@ -141,7 +141,7 @@ def _how_to_write(out: Group) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open, analyse, write."""
+    """Open the runs, analyze them, and write the report."""
     only = _names(args.only)
     shown = parse_numbers(args.ranks, "--ranks") if args.ranks and not is_sampling(args.ranks) else None
     selection = Selection(shown, *parse_steps(args.steps))
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     for number, opened in enumerate(_runs(args)):
         documents.append(_kept_document(opened, selection, only, assumptions, unseen))
         if args.format == "html" and not only:
-            from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed by HTML only
+            from usp_prof.timeline.page import embedded  # noqa: PLC0415 - needed only for HTML
 
             timelines.append(embedded(opened.tables, selection, number))
     _write(documents, args, timelines)
@@ -181,7 +181,7 @@ def _redraw(document: Document, args: argparse.Namespace) -> None:
 
 
 def _runs(args: argparse.Namespace) -> Iterator[Run]:
-    """Open the run that was asked for, or one after the other all that lie there."""
+    """Yield the requested run, or all runs of the path one after the other."""
     if args.run != ALL:
         yield open_from(_for_run(args, args.run))
         return
@@ -192,13 +192,13 @@ def _runs(args: argparse.Namespace) -> Iterator[Run]:
 
 
 def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
-    """Choose a run, and read all its ranks: who waits for whom is not known of a few alone. A sample is on purpose."""
+    """Return the options for one run with all its ranks, unless a sample was requested: waits need all ranks."""
     sample = args.ranks if args.ranks and is_sampling(args.ranks) else None
     return argparse.Namespace(**{**vars(args), "run": name, "ranks": sample})
 
 
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
-    """Name the sections that nobody will see: all in JSON, on the terminal what cannot be drawn or was not named."""
+    """Return the sections that the output does not show: all for JSON, some for the terminal and for HTML."""
     every = frozenset(name for name, _ in SECTIONS)
     if form == "json":
         return every
@@ -212,9 +212,9 @@ def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
 def _kept_document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
-    """Give the report of many ranks as it was kept, where nothing that it follows from has changed since.
+    """Return the cached report of a run with many ranks, if nothing that it depends on has changed.
 
-    Kept are reports without the timeline, by the package's own rules, of traces alone.
+    Only reports without the timeline, with the package's own rules, and from traces alone are cached.
     """
     is_kept = "timeline" in unseen and not assumptions.snapshots and not others()
     if len(opened.ranks) <= FEW_RANKS or not is_kept:
@@ -269,7 +269,7 @@ def _write(documents: Sequence[Document], args: argparse.Namespace, timelines: S
 
 
 def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
-    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded only for printing
 
     screen = output(args)
     if not screen.is_terminal and "COLUMNS" not in os.environ:
@@ -281,10 +281,10 @@ def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
 
 
 def _text(documents: Sequence[Document], form: str, timelines: Sequence[str]) -> str:
-    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only what is asked for
+    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only the requested writer
 
     if form == "html":
-        from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed by HTML only
+        from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed only for HTML
 
         return webpage.write(documents, timelines, assets() if timelines else "")
     if form == "markdown":

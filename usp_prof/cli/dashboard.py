@@ -1,4 +1,4 @@
-"""Start the dashboard: one process, one port, this machine only unless told otherwise."""
+"""`usp-prof dashboard`: start the dashboard with one process and one port, by default on this machine only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLES = """\
 """
 INSTALLED_PACKAGE = "usp_prof_dashboard"
 FOLDER_OF_CLONE = "dashboard"
-"""The package's folder in the repository; other projects have packages of this name as well."""
+"""The package's folder in the repository; other projects may have a package of this name too."""
 ANYBODY = "0.0.0.0"  # noqa: S104 - compared only
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT = 8501
@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the dashboard's server; it ends with Ctrl-C."""
+    """Start the dashboard's server; Ctrl-C ends it."""
     dashboard_package = package()
     if importlib.util.find_spec("streamlit") is None or not dashboard_package:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
@@ -97,13 +97,13 @@ def run(args: argparse.Namespace) -> int:
     environment["USP_PROF_DASHBOARD_RANKS"] = json.dumps(ranks if isinstance(ranks, str | None) else list(ranks))
     if args.cache_dir:
         environment[FOLDER_VARIABLE] = args.cache_dir
-        if not isinstance(location(args.cache_dir), RemotePath):  # a store that was named has no bound of ours
+        if not isinstance(location(args.cache_dir), RemotePath):  # an explicit store has no size limit from us
             environment.setdefault(SIZE_VARIABLE, str(UNBOUNDED))
     return serve(command(dashboard_package, args.host, port), environment, "" if args.no_browser else link)
 
 
 def _check_address(host: str, port: int) -> None:
-    """Refuse an address on which this machine cannot listen."""
+    """Raise if this machine cannot listen on an address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -116,7 +116,7 @@ def _check_address(host: str, port: int) -> None:
 
 
 def link_to(host: str, port: int, *, page: str = "", token: str = "") -> str:
-    """Give the address of a page (its path; empty: where a visitor lands), with the token that it needs."""
+    """Return the URL of a page (by its path; "" is the start page), with the token that it needs."""
     return f"http://{host}:{port}/{page}" + (f"?token={token}" if token else "")
 
 
@@ -128,7 +128,7 @@ def _check_path(path: str) -> None:
 
 
 def package() -> str:
-    """Name the dashboard's package: as installed, else that of this module's clone; empty where there is none."""
+    """Return the dashboard's package: as installed, or from this module's clone; "" if there is none."""
     if importlib.util.find_spec(INSTALLED_PACKAGE) is not None:
         return INSTALLED_PACKAGE
     spec = importlib.util.find_spec(FOLDER_OF_CLONE)
@@ -138,7 +138,7 @@ def package() -> str:
 
 
 def serve(words: list[str], environment: dict[str, str], link: str = "") -> int:
-    """Run the server until it ends, and open `link` in a browser when it answers; who ends us ends the server."""
+    """Run the server until it ends, and open `link` in a browser once it answers; SIGTERM also ends the server."""
     with subprocess.Popen(words, env=environment) as server:  # noqa: S603 - our own command
         before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
         try:
@@ -152,7 +152,7 @@ def serve(words: list[str], environment: dict[str, str], link: str = "") -> int:
 
 
 def _answers(link: str, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until the server accepts connections; false when it ended before."""
+    """Wait until the server accepts connections; return False if it ended before."""
     address = urlsplit(link)
     host = "127.0.0.1" if address.hostname == ANYBODY else address.hostname
     while server.poll() is None:
@@ -164,13 +164,13 @@ def _answers(link: str, server: subprocess.Popen[bytes]) -> bool:
 
 
 def command(dashboard_package: str, host: str, port: int) -> list[str]:
-    """Write the command line that serves the dashboard: uvicorn, as Streamlit documents it for `st.App`."""
+    """Return the command line that serves the dashboard: uvicorn, as Streamlit documents it for `st.App`."""
     options = ["--host", host, "--port", str(port), "--log-level", "warning"]
     return [sys.executable, "-m", "uvicorn", f"{dashboard_package}.app:app", *options]
 
 
 def free_port(host: str) -> int:
-    """Find the first port that nobody listens on."""
+    """Return the first port that is free."""
     for port in range(FIRST_PORT, FIRST_PORT + PORTS_TRIED):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1" if host == ANYBODY else host, port)) != 0:

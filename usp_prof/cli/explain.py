@@ -1,4 +1,4 @@
-"""Pages of codes: `usp-prof explain CODE` says what a finding, a health row or an edit means and what to do."""
+"""Pages of codes: `usp-prof explain CODE` shows what a finding, a health row or an edit means and what to do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page(code: str) -> str:
-    """Give the page of any code that a report can print."""
+    """Return the page of any code that a report may print."""
     pages = _pages()
     if code not in pages:
         raise unknown_name("finding, health row or edit", code, pages)
@@ -65,7 +65,7 @@ def _pages() -> dict[str, str]:
 
 
 def _edits() -> dict[str, str]:
-    from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS  # noqa: PLC0415 - the replay comes with them
+    from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS  # noqa: PLC0415 - imports the replay
 
     pages = {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in EDITS}
     return pages | {kind.name: f"{kind.doc} Example: --edit {kind.example}" for kind in PIPELINE_EDITS}

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     check_file_name(args.output)
     opened = open_from(args)
     target = Path(args.output)
-    read = [file.path for file in opened.files if isinstance(file.path, Path)]  # the others lie in an object store
+    read = [file.path for file in opened.files if isinstance(file.path, Path)]  # other files are in an object store
     if target.exists() and any(path.exists() and target.samefile(path) for path in read):
         raise UsageError(f"{target} is a trace of this run", hint="choose another file with -o")
     done = export(opened.tables, Path(args.output), selection, window_ns=window)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _window(text: str) -> tuple[int, int]:
-    """Read `100ms-1.5s` as nanoseconds."""
+    """Parse `100ms-1.5s` into nanoseconds."""
     match = _SPAN.match(text.strip())
     if match is None:
         raise UsageError(f"--range {text!r} is not a span of time", hint="write it like --range 100ms-1.5s")

@@ -1,8 +1,8 @@
-"""Following a run that is still recorded: its report is drawn anew whenever ranks or profiler windows have arrived.
+"""Following a run that is still being recorded: its report is redrawn when ranks or profiler windows arrive.
 
-The files under the path are looked at again and again. One that changed a moment ago waits until it rests. One that
-rests and yet ends early, or is no trace yet, waits until it has rested for `patience` seconds; then it is damaged, and
-the report says so. The job has ended when all ranks of the newest run are there and nothing changed for as long.
+The files under the path are polled. A file that has just changed waits until it is stable. A stable file that ends
+early, or is not yet a trace, waits for `patience` seconds. After that it counts as damaged, and the report says so. The
+job has ended when all ranks of the newest run are present and nothing has changed for that long.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from usp_prof.run import Run
 
     Stamp = tuple[int, int | str]
-    """Size, and when a file was last changed: of an object its ETag."""
+    """Size and time of the last change of a file; the ETag for an object."""
 
 PATIENCE_SECONDS = 30.0
 _RESTS_SECONDS = 1.0
 _LOOKS_SECONDS = 0.5
 _OBJECT_STORE_LOOKS_SECONDS = 5.0
-"""Each look lists the folder; object stores charge for that."""
+"""Each poll lists the folder, and object stores charge for that."""
 _UNFINISHED_CODES = frozenset({"truncated", "corrupt_packing", "rank_unreadable"})
 _UNFINISHED_KINDS = frozenset({FileKind.EMPTY, FileKind.JSON, FileKind.OTHER, FileKind.MANIFEST})
-"""What the beginning of a trace may be taken for; our recorder writes a manifest into it before the events."""
+"""Kinds that the beginning of a trace may look like; our recorder writes a manifest into it before the events."""
 
 
 class Arrivals:
-    """The files under a path: how each was when it was last looked at, and since when it is so."""
+    """The files under a path: the state of each at the last poll, and the time since which it is unchanged."""
 
     def __init__(self, root: Location, patience: float) -> None:
         self._root = root
@@ -47,9 +47,9 @@ class Arrivals:
         self._stamps: dict[Location, Stamp] = {}
         self._since: dict[Location, float] = {}
         self._changed = 0.0
-        """When anything changed last; a file that was removed counts."""
+        """Time of the last change of any file; removed files count."""
         self._unfinished: dict[Location, Stamp] = {}
-        """Files that were read and found unfinished, as they were then."""
+        """Files that were read and found unfinished, with their state at that time."""
 
     def look(self, now: float) -> None:
         """List the files again."""
@@ -62,7 +62,7 @@ class Arrivals:
         self._stamps = stamps
 
     def waiting(self, now: float) -> frozenset[Location]:
-        """Give the files that are not to be read yet."""
+        """Return the files that must not be read yet."""
         return frozenset(path for path, since in self._since.items() if now - since < self._wait_of(path))
 
     def _wait_of(self, path: Location) -> float:
@@ -70,21 +70,21 @@ class Arrivals:
         return self._patience if is_unfinished else min(_RESTS_SECONDS, self._patience)
 
     def ready(self, waiting: Collection[Location]) -> frozenset[tuple[Location, Stamp]]:
-        """Give the files that can be read, as they are now."""
+        """Return the files that can be read, with their current state."""
         return frozenset((path, stamp) for path, stamp in self._stamps.items() if path not in waiting)
 
     def set_aside(self, paths: Iterable[Location], now: float) -> bool:
-        """Have unfinished files wait for `patience`; False where all of them have."""
+        """Make unfinished files wait for `patience`; return False if all of them already have."""
         self._unfinished.update((path, self._stamps[path]) for path in paths if path in self._stamps)
         return bool(self.waiting(now) & set(paths))
 
     def is_quiet(self, now: float) -> bool:
-        """Say whether nothing has changed for as long as `patience`."""
+        """Return whether nothing has changed for `patience` seconds."""
         return now - self._changed >= self._patience
 
 
 def follow(args: argparse.Namespace, draw: Callable[[Run], None]) -> int:
-    """Draw the report whenever files have arrived; returns when the job has ended."""
+    """Draw the report whenever files have arrived; return when the job has ended."""
     root = location(args.path)
     looks_seconds = _OBJECT_STORE_LOOKS_SECONDS if isinstance(root, RemotePath) else _LOOKS_SECONDS
     arrivals = Arrivals(root, args.patience)
@@ -114,11 +114,11 @@ class _Tries:
         self._run: Run | None = None
         self._said = ""
         self.ready: frozenset[tuple[Location, Stamp]] | None = None
-        """The files of which the last report was drawn; None: nothing was tried yet."""
+        """The files of the last report; None before the first attempt."""
         self.has_all_ranks = False
 
     def open(self, waiting: frozenset[Location]) -> set[Location]:
-        """Open the run without the files that wait; gives the files that look unfinished."""
+        """Open the run without the waiting files; return the files that look unfinished."""
         self._run, self.has_all_ranks = None, False
         try:
             discovery = discover(self._args.path, without=waiting)
@@ -133,13 +133,13 @@ class _Tries:
         return unfinished | {files[rank] for rank in damaged & files.keys()}
 
     def draw(self, ready: frozenset[tuple[Location, Stamp]], waiting: Collection[Location]) -> None:
-        """Draw the report of the run that was opened, where one was."""
+        """Draw the report of the opened run, if there is one."""
         self.ready = ready
         if self._run is None:
             return
         try:
             self._draw(self._run)
-        except UspProfError as error:  # such as a rank that was asked for and is not there yet
+        except UspProfError as error:  # such as a requested rank that has not arrived yet
             self._say(f"waiting: {error.message}")
             return
         still = "1 file is" if len(waiting) == 1 else f"{len(waiting)} files are"
@@ -153,13 +153,13 @@ class _Tries:
 
 
 def _may_be_unfinished(skipped: Skipped) -> bool:
-    """Say whether a file that is passed over may be a trace once it is whole; a reason in words is damage."""
+    """Return whether a skipped file may be a trace once it is complete; a reason in words means damage."""
     is_damaged = skipped.reason not in set(FileKind)
     return is_damaged or (skipped.reason in _UNFINISHED_KINDS and skipped.path.name != MANIFEST_NAME)
 
 
 def _world_size(run: Run, discovery: Discovery) -> int:
-    """Give the number of ranks of the job; -1 where neither the manifest nor a trace tells it."""
+    """Return the number of ranks of the job, or -1 if neither the manifest nor a trace states it."""
     if run.manifest is not None and run.manifest.mesh:
         return math.prod(run.manifest.mesh.values())
     return max(
@@ -169,7 +169,7 @@ def _world_size(run: Run, discovery: Discovery) -> int:
 
 
 def _stamps(root: Location) -> dict[Location, Stamp]:
-    """Give size and time of each file; empty where nothing is there yet."""
+    """Return size and time of each file; empty if there are no files yet."""
     try:
         paths = listed(root)
     except InputError:

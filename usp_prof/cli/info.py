@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe the run."""
+    """Print the description of the run."""
     opened = open_from(args)
     ranks = opened.query(_RANKS).to_arrow_table().to_pylist()
     if args.format == "json":
@@ -111,7 +111,7 @@ def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> Non
 
 
 def _others(opened: Run) -> str:
-    """List the other runs in the same place, one a line: each can be opened by its name."""
+    """Return the other runs in the same place, one per line; each can be opened by its name."""
     if not opened.others:
         return ""
     lines = (f"\n{'':9}{name}" for name in opened.others)

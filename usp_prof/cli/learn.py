@@ -1,4 +1,4 @@
-"""The playbook, live: `usp-prof learn` lists lessons, records a lesson's runs and shows what they come to."""
+"""The playbook, live: `usp-prof learn` lists lessons, records the runs of a lesson and shows the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, or record what is missing and show it; there is nothing to fail."""
+    """List the lessons, or record the missing runs of one and show it; always returns 0."""
     if not args.lesson:
         if args.open or args.again:
             raise UsageError("which lesson?", hint="usp-prof learn lists them")
@@ -56,11 +56,11 @@ def run(args: argparse.Namespace) -> int:
     _show(args, chosen, figures)
     if not args.open:
         return 0
-    from usp_prof.cli import dashboard  # noqa: PLC0415 - only to open it
+    from usp_prof.cli import dashboard  # noqa: PLC0415 - only for --open
 
     paths = [str(path_of(member, folder)) for member in chosen.runs]
     options = ArgumentParser()
-    dashboard.configure(options)  # so that an option that is not named here has its default
+    dashboard.configure(options)  # so that options not named here have their defaults
     served = options.parse_args(["--host", dashboard.LOOPBACK[0], "--", *paths])
     served.page, served.cache_dir = "learn", args.cache_dir
     return dashboard.run(served)

@@ -23,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the agent goes away."""
+    """Serve until the agent disconnects."""
     if find_spec("mcp") is None:
         raise UsageError("the package mcp is not installed", hint="pip install 'usp-prof[agent]'")
     folders = Folders(args.folders)
-    from usp_prof.agent.server import serve  # noqa: PLC0415 - the server's packages are there only with the extra
+    from usp_prof.agent.server import serve  # noqa: PLC0415 - needs the extra `agent`
 
     serve(folders, args.cache_dir)
     return 0

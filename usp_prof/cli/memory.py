@@ -1,4 +1,4 @@
-"""What fills memory? `usp-prof memory` predicts every pipeline rank, part by part, beside what a run measured."""
+"""`usp-prof memory`: predicted memory of every pipeline rank, by part, next to the measured one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict and print; 1 when the fullest rank does not fit the device."""
+    """Predict and print; return 1 if the fullest rank does not fit the device."""
     device = args.device or ""
     filled = fill_of_run(open_from(args).tables, device) if args.path else _of_options(args, device)
     write_out(_json(filled) if args.format == "json" else _text(filled))
@@ -104,7 +104,7 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
 
 
 def _text(filled: Filled) -> str:
-    """Write a line for each pipeline rank, and beneath it a bar for each part of its memory."""
+    """Format one line per pipeline rank, followed by one bar per part of its memory."""
     footprints = filled.footprints
     fullest = max(range(len(footprints)), key=lambda rank: footprints[rank].total_bytes)
     whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[fullest].total_bytes

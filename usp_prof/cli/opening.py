@@ -1,4 +1,4 @@
-"""What commands share: the console, options that choose a run, opening it with progress, memory snapshots."""
+"""Shared parts of commands: the console, options that choose a run, opening it with progress, memory snapshots."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _WIDEST = 10_000
 
 
 def output(args: argparse.Namespace) -> SafeConsole:
-    """Give the console for results: as wide as the terminal, without colours when piped or not wanted."""
+    """Return the console for results: as wide as the terminal, without colors if piped or disabled."""
     return _console(args, stderr=False)
 
 
 def notes(args: argparse.Namespace) -> SafeConsole:
-    """Give the console for what is said beside the results."""
+    """Return the console for notes on standard error."""
     return _console(args, stderr=True)
 
 
 def write_out(text: str) -> None:
-    """Write a result that is text: what it names may hold anything."""
+    """Write a text result, with unprintable characters escaped: names from traces may contain anything."""
     sys.stdout.write(for_log(printable(text)))
 
 
 def note(args: argparse.Namespace, text: str) -> None:
-    """Say something beside the result, unless `--quiet`."""
+    """Print a note on standard error, unless `--quiet`."""
     if not args.quiet:
         notes(args).print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Show how far the reading of traces is: a bar on a terminal, lines with `--verbose`, else nothing."""
+    """Show the progress of reading traces: a bar on a terminal, lines with `--verbose`, otherwise nothing."""
     console = notes(args)
     if args.quiet or not (console.is_terminal or args.verbose):
         yield None
@@ -77,7 +77,7 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
     def show(done: int, total: int, name: str) -> None:
         bar.update(task, completed=done, total=total, description=name)
-        bar.start()  # a run that comes from the cache shows no bar
+        bar.start()  # a run from the cache shows no bar
 
     try:
         yield show
@@ -87,7 +87,7 @@ def reading_progress(args: argparse.Namespace) -> Iterator[Callable[[int, int, s
 
 @contextmanager
 def progress_of(args: argparse.Namespace, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how many of a known number of things are done: a bar on a terminal, else nothing."""
+    """Show progress by number of items: a bar on a terminal, otherwise nothing."""
     console = notes(args)
     if args.quiet or not console.is_terminal:
         yield None
@@ -105,7 +105,7 @@ def _console(args: argparse.Namespace, *, stderr: bool) -> SafeConsole:
     terminal = stream.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
     console = SafeConsole(file=stream, no_color=plain or not terminal, highlight=False, width=width, emoji=False)
-    # COLUMNS may say anything, and each line is filled up to it. A width that is set is kept when a terminal's changes.
+    # COLUMNS may have any value, and each line is padded to it. An explicit width stays when the terminal is resized.
     if console.width > _WIDEST:  # noqa: PLR1730
         console.width = _WIDEST
     return console
@@ -155,12 +155,12 @@ KNOBS = {
 
 
 def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
-    """Say which values a completing shell is offered; argcomplete reads them off this attribute."""
+    """Set the values that shell completion offers; argcomplete reads them from this attribute."""
     argument.completer = lambda **_: tuple(names())  # type: ignore[attr-defined]
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the path of a run and the options that choose among what lies there."""
+    """Declare the path of a run and the options that choose among its runs and ranks."""
     parser.add_argument("path", metavar="PATH", help="trace file, folder of a run, or quoted glob")
     choice_options(parser)
 
@@ -173,7 +173,7 @@ def choice_options(parser: argparse.ArgumentParser) -> None:
 
 
 def executor_option(parser: argparse.ArgumentParser) -> None:
-    """Declare who reads."""
+    """Declare the option for the executor."""
     parser.add_argument(
         "--executor",
         metavar="WHERE",
@@ -182,7 +182,7 @@ def executor_option(parser: argparse.ArgumentParser) -> None:
 
 
 def open_from(args: argparse.Namespace) -> Run:
-    """Open the run that the options name, showing progress."""
+    """Open the run that the options name, and show progress."""
     with reading_progress(args) as progress:
         return open_run(
             args.path,
@@ -195,7 +195,7 @@ def open_from(args: argparse.Namespace) -> Run:
 
 
 def executor_of(args: argparse.Namespace) -> Executor | None:
-    """Give the executor that the options name; None: processes of this machine."""
+    """Return the executor that the options name; None means processes of this machine."""
     if args.executor is None:
         return None
     kept: OpenUntilTheEnd = args.open_until_the_end
@@ -205,17 +205,17 @@ def executor_of(args: argparse.Namespace) -> Executor | None:
 
 
 def parse_ranks(text: str) -> tuple[int, ...] | str:
-    """Read `--ranks`: a list of numbers, or the name of a choice, which is checked when the run is opened."""
+    """Parse `--ranks`: a list of numbers, or the name of a choice, which is checked when the run is opened."""
     return text if is_sampling(text) else parse_numbers(text, "--ranks")
 
 
 def is_sampling(text: str) -> bool:
-    """Say whether `--ranks` names a choice by what ranks are."""
+    """Return whether `--ranks` names a choice of ranks by their properties."""
     return text[:1].isalpha()
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Read a list of numbers and spans, such as 0-3,7."""
+    """Parse a list of numbers and ranges, such as 0-3,7."""
     out: set[int] = set()
     for part in text.split(","):
         match = _SPAN.match(part.strip())
@@ -230,7 +230,7 @@ _STEPS = re.compile(r"(?P<first>\d*)(?P<colon>[:-]?)(?P<last>\d*)\Z")
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Read `--steps`: A:B, A:, :B or A; A-B, as ranks are written, is A:B."""
+    """Parse `--steps`: A:B, A:, :B or A; A-B, the syntax of ranks, means A:B."""
     if not text:
         return None, None
     match = _STEPS.match(text)
@@ -245,7 +245,7 @@ def parse_steps(text: str) -> tuple[int | None, int | None]:
     return first, last
 
 
-# Memory snapshots: the rank of each, as named before it or by its file's name.
+# Memory snapshots: the rank of each, from its prefix or from its file name.
 
 _GIVEN = re.compile(r"(?P<rank>\d+)=(?P<path>.+)", re.DOTALL)
 _NAMED = re.compile(r"rank[-_.]?(?P<rank>\d+)", re.IGNORECASE)

@@ -1,6 +1,6 @@
-"""Which configuration should be trained? `usp-prof plan` predicts memory and time of every legal one and ranks them.
+"""`usp-prof plan`: predict memory and step time of every legal configuration, and rank them.
 
-Any knob may be pinned (`--tp 8 --pp 4`); a table of configurations is predicted row by row with `--table`.
+Any knob may be fixed (`--tp 8 --pp 4`); `--table` predicts a table of configurations row by row.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and print; 1 when nothing fits."""
+    """Search and print; return 1 if nothing fits."""
     if args.devices_known or args.models_known:
         known = [device.name for device in DEVICES] if args.devices_known else list(models.known())
         write_out("\n".join(known) + "\n")
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    """Predict each row of a table; 2 when any row was refused."""
+    """Predict each row of a table; return 2 if any row was rejected."""
     if args.table == "-":
         columns, rows = read_rows(sys.stdin)
     else:
@@ -172,7 +172,7 @@ _LEAVE_OUT = "omit the option to use its default"
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what no machine has."""
+    """Raise for values that no machine can have."""
     for name in ("efficiency", "memory_share"):
         value = getattr(args, name)
         if not 0 <= value <= 1:

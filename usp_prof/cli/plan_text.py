@@ -1,4 +1,4 @@
-"""Plans as text, as JSON and, row by row of a table, as CSV, for `usp-prof plan`."""
+"""Output of `usp-prof plan`: plans as text, as JSON and, row by row of a table, as CSV."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def stalls(plan: Prediction) -> str:
 BAR = 40
 LEAST_STALLS = 0.01
 MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
-"""Lines of an explanation."""
+"""Maximum number of lines of each kind in an explanation."""
 
 
 def bar(name: str, value: float, whole: float, unit: Unit) -> str:
@@ -174,7 +174,7 @@ def bar(name: str, value: float, whole: float, unit: Unit) -> str:
 
 _FORM_OF_BATCH = "4x2 in a configuration means 4 micro-batches of 2 sequences"
 ROW = 54
-"""Columns of a row before its configuration."""
+"""Width of a row before its configuration."""
 
 
 def _row(plan: Prediction, width: int) -> str:
@@ -190,7 +190,7 @@ def _row(plan: Prediction, width: int) -> str:
 
 
 def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
-    """Write plans as JSON."""
+    """Format plans as JSON."""
     front = {plan.configuration for plan in plans.pareto()}
     data = {
         "format": "usp-prof-plan",
@@ -278,7 +278,7 @@ FIGURES: dict[str, Callable[[Prediction], float]] = {
     "host_bytes": lambda p: p.host_bytes,
 }
 PLACES = {"mfu_fraction": 5, "fit_probability": 3, "stall_fraction": 3}
-"""Decimal places of what is written; others are whole."""
+"""Decimal places of the written figures; others are whole numbers."""
 GIVEN = (*FIGURES, "error")
 """Columns added to a table."""
 
@@ -295,7 +295,7 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], prediction
 
 
 def _given(prediction: Prediction | str) -> list[str]:
-    """Return the cells of `GIVEN`; for a refused row only the reason."""
+    """Return the cells of `GIVEN`; for a rejected row only the reason."""
     if isinstance(prediction, str):
         return [""] * len(FIGURES) + [prediction]
     return [*(f"{figure(prediction):.{PLACES.get(name, 0)}f}" for name, figure in FIGURES.items()), ""]

@@ -1,7 +1,7 @@
-"""Regressions: a run held against a baseline or against other runs, and runs over commits.
+"""Regressions: comparison of a run with a baseline, of runs with each other, and of runs over commits.
 
-`usp-prof baseline save` measures runs into a file, `check` judges a run by it with its exit code, `compare` sets runs
-side by side, and `trend` finds the changes in the history that checks append to.
+`usp-prof baseline save` measures runs into a file. `check` judges a run against it and returns the verdict as exit
+code. `compare` shows runs next to each other. `trend` finds changes in the history that checks append to.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Baseline:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Save a baseline; runs that no check could be made against are refused."""
+        """Save a baseline; reject runs that cannot be compared with anything."""
         runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
         _check_alike(runs)
-        # Ops and kernels are kept of the last run alone: a check says against it why a step grew.
+        # Ops and kernels are stored for the last run only: a check uses it to explain why a step got longer.
         kept = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
         baselines.save(baselines.Baseline(tuple(kept)), args.output)
         steps = ", ".join(str(_step_count(run)) for run in runs)
@@ -73,7 +73,7 @@ def _step_count(run: Measured) -> int:
 
 
 def _check_alike(runs: Sequence[Measured]) -> None:
-    """Refuse runs of several configurations, and those that no check could be made against."""
+    """Raise if runs differ in configuration, or cannot be compared with anything."""
     first = runs[0]
     for run in runs:
         others = [
@@ -136,7 +136,7 @@ class Check:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Check; the exit code is the verdict's."""
+        """Check the run and return the verdict's exit code."""
         copies = {form: file for form, file in parse_pairs(args.write).items() if _known(form)}
         demand = checking.Demand(
             baseline=_file(args, "baseline"),
@@ -147,14 +147,14 @@ class Check:
             judge=args.judge or "",
         )
         keeps_history = bool(_file(args, "history"))
-        terms = demand.read()  # what is wrong with the words or the files is said before a large run is read
+        terms = demand.read()  # reports errors in options and files before a large run is read
         opened = open_from(args)
         after = checking.measured(opened, args.path) if keeps_history else None
         report = checking.check_measured(after, terms) if after else checking.check_run(opened, terms, args.path)
         screen = output(args)
         is_screen, color = screen.is_terminal, not screen.no_color
         text = checking.render(report, args.format, color=color, width=screen.width, is_screen=is_screen)
-        sys.stdout.write(text if args.format == "github" else for_log(text))  # those are orders of our own
+        sys.stdout.write(text if args.format == "github" else for_log(text))  # these are our own workflow commands
         for form, file in copies.items():
             _write(report, form, file)
         if after:
@@ -164,14 +164,14 @@ class Check:
 
 def _write(report: Report, form: str, file: str) -> None:
     text = checking.render(report, form)
-    write_to = add_to if form == "markdown" else write  # a step summary is added to
+    write_to = add_to if form == "markdown" else write  # appends to a step summary
     write_to(file, text, "name another file")
 
 
 def _file(args: argparse.Namespace, option: str) -> str:
-    """Give the file that an option names, empty where it was not given; one that was given is not empty.
+    """Return the file that an option names, "" if it is absent; raise if the option is given without a name.
 
-    `--baseline "$BASELINE"` of a CI script whose variable is not set would judge by nothing.
+    `--baseline "$BASELINE"` in a CI script with an unset variable would otherwise check against nothing.
     """
     named: str | None = getattr(args, option)
     if named == "":
@@ -193,7 +193,7 @@ def _number(name: str, value: str) -> float:
 
 
 class Compare:
-    """`usp-prof compare`: runs side by side, by metrics, parts of the step, ops and calls."""
+    """`usp-prof compare`: runs next to each other, by metrics, parts of the step, ops and calls."""
 
     EXAMPLES = """\
   usp-prof compare traces/before traces/after
@@ -218,7 +218,7 @@ class Compare:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Compare; there is nothing to fail."""
+        """Compare the runs; always returns 0."""
         if len(args.paths) < 2:
             raise UsageError("one run cannot be compared", hint="usp-prof compare BEFORE AFTER")
         runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
@@ -255,7 +255,7 @@ class Trend:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Draw the trends."""
+        """Print the trends; return 1 with `--fail` if a metric got worse."""
         trends = history.trends(history.read(args.history))
         for name in args.metric:
             if name not in {metric.key for metric in trends}:

@@ -1,4 +1,4 @@
-"""The store: a share of a run's traces read into it, side by side with other machines; its size, and emptying it."""
+"""The store: reading a shard of a run's traces in parallel with other machines, its size, and clearing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})\Z")
 
 
 class Read:
-    """`usp-prof read`: read a share of a run's traces into the store, side by side with other machines."""
+    """`usp-prof read`: read a shard of a run's traces into the store, in parallel with other machines."""
 
     EXAMPLES = """\
   usp-prof read traces/run-1024r --store /shared/store --shard 3/64
@@ -40,7 +40,7 @@ class Read:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Read; what lies in the store already is not read again."""
+        """Read the ranks that are not in the store yet."""
         index, count = parse_shard(args.shard)
         ranks = parse_ranks(args.ranks) if args.ranks else None
         with reading_progress(args) as progress:
@@ -60,7 +60,7 @@ class Read:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Read `I/N`: the share I of N."""
+    """Parse `I/N`: shard I of N."""
     match = _SHARD.match(text.strip())
     if match is None or not int(match[1]) < int(match[2]):
         raise UsageError(f"--shard {text!r} is not a share", hint="--shard 0/64 to --shard 63/64")
@@ -68,7 +68,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 class Cache:
-    """`usp-prof cache`: measure or empty the cache of traces that were read."""
+    """`usp-prof cache`: show the size of the cache of traces, or clear it."""
 
     EXAMPLES = """\
   usp-prof cache info
@@ -85,7 +85,7 @@ class Cache:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Measure or empty the cache."""
+        """Print the size of the cache, or clear it."""
         cache = open_cache(args.cache_dir)
         console = output(args)
         if args.action == "clear":

@@ -1,6 +1,7 @@
-"""Run a grid or a list of configurations with the trainer, and draw what came of it; or draw a published sweep.
+"""`usp-prof sweep`: run a grid or list of configurations with the trainer, or draw a published sweep.
 
-The cells of a sweep are kept in a folder: what is interrupted continues where it stopped, failures keep their reason.
+The cells of a sweep are stored in a folder: an interrupted sweep continues where it stopped, and failures keep their
+reason.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is left of a sweep and show it; 1 when no cell ran well."""
+    """Run the remaining cells of a sweep and show it; return 1 if no cell succeeded."""
     axes = _axes(args.map)
     if args.published:
         table = published.read(args.published[0], Path(args.published[1]))
@@ -142,7 +143,7 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
 
 
 class _stopped_by_termination:  # noqa: N801 - used as a function
-    """A sweep that is asked to end stops its trainers, as with Ctrl-C."""
+    """A context in which SIGTERM stops the trainers of a sweep, like Ctrl-C."""
 
     def __enter__(self) -> None:
         def stop(*_: object) -> None:
@@ -169,7 +170,7 @@ def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | Non
 def _judge(
     args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], table: tuple[Row, ...]
 ) -> tuple[tuple[Row, ...], Score | None]:
-    """Record one cell, learn from it, and judge the planner on the others."""
+    """Record one cell, calibrate the planner with it, and measure its error on the others."""
     chosen = to_learn_from(table)
     if chosen is None:
         return table, None
@@ -190,7 +191,7 @@ def _judge(
 
 
 def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
-    """Keep the rows whose columns have the wanted values."""
+    """Return the rows whose columns have the given values."""
     kept = tuple(table)
     for condition in wanted:
         name, _, values = condition.partition("=")
@@ -232,13 +233,13 @@ def _write(
 
 
 def _page(title: str, parts: Sequence[Section]) -> str:
-    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded by those who want a page
+    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded only for HTML
 
     return webpage.write([answer.document(title, parts)])
 
 
 def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> str:
-    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded by those who print only
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded only for printing
 
     screen = output(args)
     colored = screen.is_terminal and not screen.no_color

@@ -1,4 +1,4 @@
-"""`usp-prof synth`: write a synthetic run, whose ground truth is known, from a declaration."""
+"""`usp-prof synth`: write a synthetic run with ground truth from a declaration."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _declaration(args: argparse.Namespace) -> dict[str, Any]:
-    """Give the declaration's file, changed by the options that were given."""
+    """Return the declaration from its file, overridden by the given options."""
     declared: dict[str, Any] = _read(Path(args.declaration)) if args.declaration else {}
     work = declared.get("work", {})
     faults = declared.get("faults", [])
     if not isinstance(work, dict) or not isinstance(faults, list):
-        return declared  # the declaration refuses it by its field
+        return declared  # the declaration raises an error that names the field
     of_work = {name: getattr(args, name) for name in ("schedule", "micro_batches", "steps")}
     of_run = {"style": args.style, "seed": args.seed, "mesh": _mesh(args.mesh) if args.mesh else None}
     return {
@@ -82,7 +82,7 @@ def _declaration(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the options that the command line does not have."""
+    """Return the options that are present on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mesh(text: str) -> dict[str, int]:
-    """Read `dp=2,tp=4`."""
+    """Parse `dp=2,tp=4`."""
     known = [field.name for field in fields(Mesh)]
     pairs = [pair.partition("=") for pair in text.split(",")]
     names = [name for name, _, _ in pairs]
@@ -108,11 +108,11 @@ def _mesh(text: str) -> dict[str, int]:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {"axis": str, "factor": float}
-"""Types of a fault's values; all others are whole numbers."""
+"""Types of a fault's values; all others are integers."""
 
 
 def _fault(text: str) -> dict[str, Any]:
-    """Read `slow_rank:rank=2,factor=1.5`."""
+    """Parse `slow_rank:rank=2,factor=1.5`."""
     kind, _, rest = text.partition(":")
     values: dict[str, Any] = {"rank": 0, "kind": kind}
     try:

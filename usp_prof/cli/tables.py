@@ -1,4 +1,4 @@
-"""Tables: what every table and column means, and one SELECT over all of them."""
+"""Tables: the meaning of every table and column, and one SELECT over all of them."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def _documented(schema: Schema) -> Table:
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_SHOWN = 200
 _PIPED_WIDTH = 10_000
-"""Wide enough for every column: a reader of a pipe gets all of them, whatever COLUMNS says of some screen."""
+"""Wide enough for every column: a pipe gets all of them, whatever COLUMNS says about the screen."""
 _CELL_SHOWN = 10_000
-"""Characters of one cell that a table shows: folding a text of megabytes takes minutes."""
+"""Maximum characters per cell: folding a text of several megabytes takes minutes."""
 
 
 class Query:
@@ -106,7 +106,7 @@ class Query:
 
     @staticmethod
     def run(args: argparse.Namespace) -> int:
-        """Answer."""
+        """Run the query and write the result."""
         if args.format == "parquet" and args.output is None:
             raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
         is_table = args.format == "table" and args.output is None
@@ -144,11 +144,11 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     kept = len(columns)
     if console.is_terminal:
         kept, _ = fitting(columns, console.width)
-    else:  # a pipe is as wide as what it carries
+    else:  # a pipe is as wide as its content
         console.width = _PIPED_WIDTH
     lined = box.SIMPLE_HEAD if console.is_terminal else None
     shown = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
-    for name, _, is_number in columns[:kept]:  # a folded number would be read as two
+    for name, _, is_number in columns[:kept]:  # a folded number would look like two
         shown.add_column(
             Text(name, overflow="ellipsis"),
             justify="right" if is_number else "left",
@@ -168,7 +168,7 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
 
 
 def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
-    """Give the name of each column, its values as text (cut where they are long), and whether they are numbers."""
+    """Return each column's name, its values as text (long ones cut), and whether they are numbers."""
     shown = answer.slice(0, _ROWS_SHOWN)
     return [
         (
@@ -180,8 +180,8 @@ def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:
     ]
 
 
-def _text(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - a number, a truth value or a text
-    """Write a value as DuckDB does."""
+def _text(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - a number, a boolean or a text
+    """Format a value as DuckDB does."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Decimal):
@@ -201,8 +201,8 @@ def _written(answer: pa.Table, form: str) -> bytes:
     if form == "json":
         import msgspec  # noqa: PLC0415 - only for JSON
 
-        # What may not fit into 64 bits, such as a sum, comes as a decimal: a number all the same. JSON has neither
-        # infinity nor NaN: they are null.
+        # Values that may not fit 64 bits, such as sums, are decimals; they are written as numbers. JSON has neither
+        # infinity nor NaN: they become null.
         encoder = msgspec.json.Encoder(decimal_format="number")
         return encoder.encode(_with_names_apart(answer).to_pylist()) + b"\n"
     sink = pa.BufferOutputStream()
@@ -219,7 +219,7 @@ def _written(answer: pa.Table, form: str) -> bytes:
 
 
 def _with_names_apart(answer: pa.Table) -> pa.Table:
-    """Tell columns of one name apart (a, a_1, a_2), as DuckDB does in a subquery: a row in JSON has each name once."""
+    """Make column names unique (a, a_1, a_2), as DuckDB does in a subquery: a JSON object has each name once."""
     taken = set(answer.column_names)
     seen: set[str] = set()
     names = []
@@ -236,7 +236,7 @@ def _with_names_apart(answer: pa.Table) -> pa.Table:
 
 
 def _as_text(answer: pa.Table) -> pa.Table:
-    """Make columns fit for CSV: nested values as JSON, and no text that a spreadsheet would run as a formula."""
+    """Convert columns for CSV: nested values become JSON, and texts that spreadsheets would run are escaped."""
     columns = [_csv_column(column) for column in answer.columns]
     return pa.table(columns, names=answer.column_names)
 

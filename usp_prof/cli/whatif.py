@@ -1,4 +1,4 @@
-"""`usp-prof whatif`: replay a run with edits made, and say how the step changes."""
+"""`usp-prof whatif`: replay a run with edits applied, and show how the step changes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     opened = open_from(args)
     model = load_model(args.model, args.sequence) if args.model else None
     tables = opened.tables.assuming(Assumptions(model=model, device=args.device))
-    # A predicted timeline has all ranks in it, so that all are replayed.
+    # A predicted timeline includes all ranks, so all are replayed.
     replayed = Representatives(tables) if args.output else replayed_ranks(tables, edits)
     together = predict_on(replayed, edits)
     alone = [predict_on(replayed, [single]) for single in edits] if len(edits) > 1 else [together]
@@ -112,9 +112,9 @@ def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], toge
 
 
 def _write(args: argparse.Namespace, opened: Run, together: Prediction) -> None:
-    """Write the predicted timeline: one file of all ranks, or a folder with one for each."""
+    """Write the predicted timeline: one file for all ranks, or a folder with one file per rank."""
     from usp_prof.export.merged_trace import export  # noqa: PLC0415
-    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only what is asked for
+    from usp_prof.model.selection import EVERYTHING  # noqa: PLC0415 - only for --output
     from usp_prof.whatif.predicted import predicted_tables, write_run  # noqa: PLC0415
 
     path, tables = Path(args.output), predicted_tables(together)

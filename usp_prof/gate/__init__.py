@@ -1,1 +1,1 @@
-"""The regression gate: baseline, policy, judgement of each metric, verdict of the whole check. It writes nothing."""
+"""Regression gate: baseline, policy, judgment of each metric, and verdict of the whole check; no output formats."""

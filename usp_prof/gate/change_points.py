@@ -1,16 +1,17 @@
 """Change points and drift in a series of runs.
 
-Runs that follow each other on one machine are alike (weather of a cluster, its neighbors), so a level that wanders is
-no change. Three models explain a series, each by its Gaussian likelihood:
+Consecutive runs on one machine are correlated (cluster load, neighboring jobs), so a level that wanders is not a
+change. Three models explain a series, each scored by its Gaussian likelihood:
 
-  unchanged  one level, with noise that depends on the run before (AR(1), the largest likelihood over its coefficient)
-  steps      up to `MOST_CHANGES` change points between constant levels; dynamic programming finds the best exactly
+  unchanged  one level; noise depends on the previous run (AR(1), with the coefficient of largest likelihood)
+  steps      up to `MOST_CHANGES` change points between constant levels; dynamic programming finds the exact optimum
   drift      a straight line
 
-Steps or drift are reported where their evidence (twice the logarithm of the likelihood ratio to the unchanged model)
-exceeds what unchanged series reach. Odd runs are clipped to their neighborhood before.
+Evidence is twice the logarithm of the likelihood ratio to the unchanged model. Steps or drift are reported if their
+evidence exceeds what unchanged series reach. Outlier runs are first clipped to their neighborhood.
 
-Example: 10 10 11 10 14 14 13 14 has one change point, before the fifth run; 10 11 12 13 14 15 16 17 drifts by 1 a run.
+Example: 10 10 11 10 14 14 13 14 has one change point, before the fifth run; 10 11 12 13 14 15 16 17 drifts by 1 per
+run.
 """
 
 from __future__ import annotations
@@ -31,33 +32,35 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats
 
 SHORTEST = 3
-"""A level lasts at least this many runs: a single odd run is no change point."""
+"""Minimum number of runs per level: a single outlier run is not a change point."""
 FEWEST = 2 * SHORTEST
-"""Fewer runs have no room for a change: a level before it, and one after."""
+"""Minimum number of runs in a series: one level before a change and one after it."""
 MOST_CHANGES = 4
 
 # Calibrated on 2,000 simulated series each of 30 and 100 unchanged runs: white noise, Student's t with three degrees of
-# freedom, and AR(0.8). `tests/gate/test_change_points.py` holds the rates of false changes and of found ones.
+# freedom, and AR(0.8). `tests/gate/test_change_points.py` checks the rates of false alarms and of detected changes.
 _EVIDENCE = 12.0
-"""Least evidence for one change point or a drift."""
+"""Minimum evidence for one change point or a drift."""
 _EVIDENCE_PER_CHANGE = 14.0
-"""What each further change point adds to that: more places to choose from fit more noise."""
+"""Additional evidence required per further change point: more candidate positions fit more noise."""
 _DEPENDENCE = 8.0
-"""Evidence that is taken away for residuals that still depend on the run before, times their correlation."""
+"""Penalty for residuals that still depend on the previous run, multiplied by their lag-one correlation."""
 _CHANGE_CHANCE = 0.00005
-"""Levels next to each other differ by more than noise does in this share of the cases; it is this small because the
-best of many places was picked."""
+"""Probability that noise alone makes two adjacent levels differ by this much.
+
+It is this small because the best of many positions was picked.
+"""
 _DRIFT_CHANCE = 0.001
-"""A drift is reported when a series without one would look so in less than this share of the cases."""
+"""Significance level of a drift: probability that a series without drift looks like one."""
 _COEFFICIENTS = np.linspace(0.0, 0.98, 50)
-"""AR(1) coefficients that are tried; 1 would be a random walk, which has no level."""
+"""AR(1) coefficients to try. A coefficient of 1 would be a random walk, which has no level."""
 _ODD = 3.0
-"""Runs farther from the median of their neighborhood than this many deviations are clipped."""
+"""Runs farther than this many deviations from the median of their neighborhood are clipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """The level changed at run `index` (its position), from `before` to `after`."""
+    """A change of level from `before` to `after` at position `index` of the series."""
 
     index: int
     before: float
@@ -66,7 +69,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """What a series of runs does: its change points, and its drift per run (0 when none is told)."""
+    """The change points of a series of runs and its drift per run (0 if no drift was detected)."""
 
     changes: tuple[ChangePoint, ...]
     drift_per_run: float
@@ -75,7 +78,7 @@ class Trend:
 
 
 def find_trend(values: Sequence[float]) -> Trend:
-    """Find steps and drift in a series of runs, oldest first."""
+    """Return the steps or the drift of a series of runs, oldest first."""
     series = np.asarray(values, dtype=np.float64)
     n = len(series)
     if n < FEWEST:
@@ -83,12 +86,12 @@ def find_trend(values: Sequence[float]) -> Trend:
     if np.ptp(series) == 0:
         return Trend((), 0.0, 1.0, 0.0)
     clipped = _without_odd_runs(series)
-    # What is smaller than rounding is no noise: an exact step would have endless evidence.
+    # Variance below rounding error does not count as noise: an exact step would have infinite evidence.
     least = (1e-9 * float(np.abs(series).max())) ** 2
     unchanged = _likelihood_unchanged(clipped, least)
     slope, chance = mann_kendall(series)
     line = clipped - slope * np.arange(n)
-    # Evidence beyond what is needed, and where the levels change; `None` for a drift.
+    # Evidence above the required amount, and the change positions; `None` for a drift.
     candidates: list[tuple[float, list[int] | None]] = [(0.0, [])]
     if chance < _DRIFT_CHANCE:
         candidates.append((_evidence(line - line.mean(), unchanged, least) - _EVIDENCE, None))
@@ -106,7 +109,7 @@ def find_trend(values: Sequence[float]) -> Trend:
 
 
 def mann_kendall(series: Floats) -> tuple[float, float]:
-    """Return the Theil-Sen slope per run, and how likely so much order is without any drift."""
+    """Return the Theil-Sen slope per run and the probability of at least this much order without a drift."""
     n = len(series)
     left, right = np.triu_indices(n, 1)
     differences = series[right] - series[left]
@@ -118,7 +121,7 @@ def mann_kendall(series: Floats) -> tuple[float, float]:
 
 
 def _without_odd_runs(series: Floats) -> Floats:
-    """Clip runs that differ from the median of five neighbors by more than the others do (a Hampel filter)."""
+    """Clip runs that differ from the median of five neighbors by more than usual (a Hampel filter)."""
     neighbors = np.lib.stride_tricks.sliding_window_view(np.pad(series, 2, mode="reflect"), 5)
     middle = np.median(neighbors, axis=1)
     apart = series - middle
@@ -127,11 +130,11 @@ def _without_odd_runs(series: Floats) -> Floats:
 
 
 def _likelihood_unchanged(series: Floats, least: float) -> float:
-    """Return the log likelihood of one level with AR(1) noise, at its best coefficient."""
+    """Return the log likelihood of one level with AR(1) noise, at the best coefficient."""
     n, first, before, after = len(series), series[0], series[:-1], series[1:]
     best = -math.inf
     for coefficient in _COEFFICIENTS.tolist():
-        # The first run has the noise of all runs before it, by which its weight is smaller.
+        # The first run carries the noise of all runs before it, so its weight is smaller.
         weight, share = 1 - coefficient**2, 1 - coefficient
         innovations = after - coefficient * before
         level = (weight * first + share * innovations.sum()) / (weight + share**2 * (n - 1))
@@ -141,7 +144,7 @@ def _likelihood_unchanged(series: Floats, least: float) -> float:
 
 
 def _evidence(residuals: Floats, unchanged: float, least: float) -> float:
-    """Return twice the log likelihood ratio to the unchanged model, less what dependent residuals cost."""
+    """Return twice the log likelihood ratio to the unchanged model, minus the penalty for dependent residuals."""
     n, error = len(residuals), float((residuals**2).sum())
     correlation = float((residuals[1:] * residuals[:-1]).sum()) / error if error else 0.0
     likelihood = -n / 2 * math.log(max(error / n, least))
@@ -149,14 +152,14 @@ def _evidence(residuals: Floats, unchanged: float, least: float) -> float:
 
 
 def _partitions(series: Floats, most: int) -> list[list[int]]:
-    """Return the partition with the least squared error for 1, 2, ... `most` change points."""
+    """Return, for each number of change points from 1 to `most`, the partition with the least squared error."""
     n = len(series)
     place = np.arange(n + 1)
     sums, squares = (
         np.append(0.0, np.cumsum(column)) for column in (series - series.mean(), (series - series.mean()) ** 2)
     )
     length = place[None, :] - place[:, None]
-    # By first and last: the squared error of one level; too short ones cannot be.
+    # Squared error of one level by first and last run; infinite for levels that are too short.
     error = squares[None, :] - squares[:, None] - (sums[None, :] - sums[:, None]) ** 2 / np.maximum(length, 1)
     error[length < SHORTEST] = np.inf
     best, last_edges, partitions = error[0], [], []
@@ -173,7 +176,7 @@ def _partitions(series: Floats, most: int) -> list[list[int]]:
 
 
 def _are_apart(series: Floats, edges: list[int], residuals: Floats, least: float) -> bool:
-    """Return whether all levels next to each other differ by more than the noise around them allows."""
+    """Return whether every two adjacent levels differ by more than the noise around them allows."""
     freedom = len(series) - len(edges) - 1
     variance = max(float((residuals**2).sum()) / freedom, least)
     levels = [series[first:last] for first, last in pairwise([0, *edges, len(series)])]

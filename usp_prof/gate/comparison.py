@@ -1,4 +1,4 @@
-"""Comparison of runs for people: every metric side by side, the waterfall of the step, the work that changed."""
+"""Comparison of runs for people: all metrics side by side, the waterfall of the step, and the work that changed."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from usp_prof.gate.series import Series
 
 _DOUBT = 0.005
-"""Each interval of a comparison leaves out the true change in one case of a hundred."""
+"""Tail probability of each interval of a comparison: an interval misses the true change in 1 of 100 cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The first run against another: one judgement for each metric of either, and the difference of their steps."""
+    """The first run compared with another one: judgments of the metrics of both, and the difference of their steps."""
 
     label: str
     judgements: tuple[Judgement, ...]
     differences: tuple[Difference, ...]
     doubts: tuple[str, ...]
-    """Damage and lost ranks, and the differences that leave metrics uncompared."""
+    """Damage, missing ranks, and the differences that prevent metrics from being compared."""
     waterfall: tuple[PartChange, ...]
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The first run against each of the others."""
+    """The first run compared with each of the other runs."""
 
     label: str
     pairs: tuple[Pair, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All metrics of all pairs, in order."""
+        """Keys of all metrics of all pairs, sorted."""
         return tuple(sorted({judgement.key for pair in self.pairs for judgement in pair.judgements}))
 
 
 def compare(runs: Sequence[Measured], across: Sequence[FactKind] = ()) -> Comparison:
-    """Compare the first run with each of the others; differences of the kinds in `across` bar nothing."""
+    """Compare the first run with each other run; differences of the kinds in `across` do not prevent a comparison."""
     first = runs[0]
     return Comparison(first.label, tuple(_pair(first, other, across) for other in runs[1:]))
 
@@ -94,11 +94,11 @@ def _judgement(
 
 
 _OF_PEAK = frozenset({"mfu", "hfu", "kernel_efficiency", "link_fraction"})
-"""Fractions that are speeds, over a device's or a link's peak: 0.1% instead of 0.2% is half the speed."""
+"""Fractions that are rates relative to a device's or link's peak: 0.1% instead of 0.2% is half the rate."""
 
 
 def rule_for(series: Series) -> Rule:
-    """Compare shares in points, speeds and everything else by ratio; any change that is no noise counts."""
+    """Return the rule for a series: points for shares, ratios for rates and the rest. Any change above noise counts."""
     is_share = series.unit is Unit.FRACTION and series.metric not in _OF_PEAK
     scale = Scale.ABSOLUTE if is_share else Scale.RELATIVE
     nothing = Limit(0.0, scale)
@@ -106,7 +106,7 @@ def rule_for(series: Series) -> Rule:
 
 
 def direction(judgement: Judgement) -> str:
-    """Say what a comparison shows: better, worse, changed, same, within noise, or nothing where nothing is compared."""
+    """Return the result of a comparison: better, worse, changed, same, within noise, or "" if not compared."""
     if judgement.verdict is Verdict.NOT_COMPARED or math.isnan(judgement.low):
         return ""
     if judgement.low == judgement.high == 0:

@@ -1,7 +1,7 @@
 """Facts of a run (layout, work, hardware, software), and which metrics they allow to be compared with another run.
 
-A fact belongs to a kind, and a difference of a kind bars what it makes meaningless: on other hardware times say
-nothing, for other work counts and times say nothing, and software may differ, since that is what a gate is for.
+Each fact belongs to a kind. A difference of a kind blocks the metrics that it makes meaningless. Different hardware
+blocks times, and different work blocks counts and times. Software may differ, because that is what a gate tests.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 MEASURED_PEAK = "measured peak"
 SAME_PEAK = 1.25
-"""Where a machine's name is not known, its largest matrix product tells it; measured again it differs by less."""
+"""Largest ratio of two measured peaks on the same machine.
+
+If the machine's name is unknown, the rate of its largest matrix product identifies it. A second measurement differs by
+less than this.
+"""
 
 
 class FactKind(StrEnum):
-    """What a fact is about, in the order in which differences are told."""
+    """The subject of a fact, in the order of lists of differences."""
 
     HARDWARE = "hardware"
     WORK = "work"
@@ -37,7 +41,7 @@ class FactKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fact:
-    """One condition of a run: `hardware.device = NVIDIA H100`."""
+    """One condition of a run, for example `hardware.device = NVIDIA H100`."""
 
     kind: FactKind
     name: str
@@ -46,7 +50,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Difference:
-    """A fact that differs between baseline and candidate; an empty side did not say."""
+    """A fact that differs between baseline and candidate; an empty side did not record it."""
 
     kind: FactKind
     name: str
@@ -55,7 +59,7 @@ class Difference:
 
     @property
     def known(self) -> bool:
-        """Both sides said what they are."""
+        """Whether both sides recorded the fact."""
         return bool(self.before) and bool(self.after)
 
     def __str__(self) -> str:
@@ -63,7 +67,7 @@ class Difference:
 
 
 def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Difference, ...]:
-    """List the facts that differ, hardware first."""
+    """Return the facts that differ, hardware first."""
     old: Mapping[tuple[FactKind, str], str] = {(fact.kind, fact.name): fact.value for fact in before}
     new: Mapping[tuple[FactKind, str], str] = {(fact.kind, fact.name): fact.value for fact in after}
     order = list(FactKind)
@@ -75,7 +79,7 @@ def differences(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Differen
 
 
 def _as_measured(difference: Difference) -> bool:
-    """Say whether two figures are the same but for how they were measured."""
+    """Return whether two measured peaks differ by no more than measurement error."""
     if difference.name != MEASURED_PEAK or not difference.known:
         return False
     before, after = float(difference.before), float(difference.after)
@@ -87,7 +91,7 @@ _AMOUNTS = (Unit.NS, Unit.BYTES, Unit.FLOP, Unit.COUNT)
 
 
 def barred(unit: Unit, differing: Iterable[Difference], across: Iterable[FactKind] = ()) -> Difference | None:
-    """Give the difference that bars figures of this unit, if any; kinds in `across` are compared all the same."""
+    """Return the first difference that blocks figures of this unit, or None. Kinds in `across` do not block."""
     passed = set(across)
     for difference in differing:
         if not difference.known or difference.kind in passed:
@@ -102,11 +106,11 @@ def barred(unit: Unit, differing: Iterable[Difference], across: Iterable[FactKin
 
 
 _BARRED_BY = {FactKind.HARDWARE: "times, rates and shares", FactKind.WORK: "times and amounts"}
-"""What a known difference of a kind leaves uncompared, in words."""
+"""What a recorded difference of each kind leaves uncompared, in words."""
 
 
 def uncompared(differing: Iterable[Difference], across: Iterable[FactKind] = ()) -> tuple[str, ...]:
-    """Say, a sentence a kind, which differences of device or work leave metrics uncompared."""
+    """Return one sentence per kind on which differences of hardware or work leave metrics uncompared."""
     passed = set(across)
     words_of_kind: dict[FactKind, list[str]] = {}
     for difference in differing:
@@ -119,7 +123,7 @@ def _in_words(difference: Difference) -> str:
     change = f"{difference.before} -> {difference.after}"
     match difference.name:
         case "model":
-            return "another model"  # its sizes are among the conditions
+            return "another model"  # its sizes are among the facts
         case "device":
             return f"another device ({change})"
         case name:
@@ -130,7 +134,7 @@ def _in_words(difference: Difference) -> str:
 
 
 def facts_of(tables: TableSet) -> tuple[Fact, ...]:
-    """Gather the facts of a run, sorted; what was not recorded is left out."""
+    """Return the facts of a run, sorted; omit facts that were not recorded."""
     values = _from_ranks(tables)
     if tables.manifest is not None:
         values = {**values, **_from_manifest(tables.manifest)}

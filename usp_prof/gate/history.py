@@ -1,7 +1,7 @@
-"""History of metrics over commits: a Parquet file that each check appends to, and the change points and drift in it.
+"""History of metrics over commits: a Parquet file that each check appends to, with change points and drift.
 
-One file may hold runs of several machines and configurations. A metric's trend is that of the runs which can be
-compared with the newest, by the same rules as a baseline; the others are left out and counted.
+One file may contain runs of several machines and configurations. The trend of a metric covers the runs that are
+comparable with the newest one, by the same rules as a baseline. Other runs are left out and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from usp_prof.gate.measured import Measured
 
     _Row = dict[str, Any]
-    "A row as Parquet holds it, by the names of `SCHEMA`."
+    "A row of the Parquet file, by the column names of `SCHEMA`."
 
 
 SCHEMA = pa.schema(
@@ -53,14 +53,14 @@ SCHEMA = pa.schema(
         ("facts", pa.string()),
     ]
 )
-"""One row for each metric of each checked run; `run` counts the runs, `facts` are a run's conditions, as JSON."""
+"""One row per metric and checked run. `run` numbers the runs; `facts` are a run's conditions, as JSON."""
 _SINCE = {"facts": "[]"}
-"""Columns that older files lack, and what stands for them: nothing is known that would bar a comparison."""
+"""Columns that older files lack, with default values. No facts means that nothing blocks a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricTrend:
-    """One metric over the runs of a history, oldest first, and what it does."""
+    """One metric over the runs of a history, oldest first, and its trend."""
 
     key: str
     title: str
@@ -70,18 +70,18 @@ class MetricTrend:
     values: tuple[float, ...]
     trend: Trend
     left_out: int = 0
-    """Runs under other conditions than the newest, with which this metric cannot be compared."""
+    """Number of runs under other conditions than the newest, which are not comparable for this metric."""
 
     @property
     def drift_fraction(self) -> float:
-        """The drift per run as a fraction of the first value; 0 when none is told."""
+        """The drift per run as a fraction of the first value; 0 if no drift was detected."""
         return self.trend.drift_per_run / abs(self.values[0]) if self.values[0] else 0.0
 
 
 def append(path: str | Path, run: Measured, *, verdict: str = "", commit: str = "") -> int:
-    """Add a run to a history file, made if it is missing; give the run's number in it.
+    """Append a run to a history file, create the file if it is missing, and return the run's number.
 
-    Several jobs may add at once: each waits for the others.
+    Several jobs may append at the same time: each waits for the lock.
     """
     check_file_name(path, "name another file")
     try:
@@ -146,7 +146,7 @@ def read(path: str | Path) -> pa.Table:
 
 
 def _check(table: pa.Table) -> None:
-    """Raise where a value is missing, is no finite number, or no word that a history has."""
+    """Raise ValueError if a value is missing, not finite, or not one of the allowed words."""
     for name in SCHEMA.names:
         if table.column(name).null_count:
             raise ValueError(f"{name} is missing in a row")
@@ -164,7 +164,7 @@ def _check(table: pa.Table) -> None:
 
 
 def trends(table: pa.Table) -> tuple[MetricTrend, ...]:
-    """Give the trend of each metric, in the order of their names."""
+    """Return the trend of each metric, sorted by key."""
     rows: dict[str, list[_Row]] = {}
     for row in table.sort_by([("key", "ascending"), ("run", "ascending")]).to_pylist():
         rows.setdefault(row["key"], []).append(row)

@@ -1,4 +1,4 @@
-"""One metric against its baseline: the difference of two robust centres, its interval, and the verdict they allow."""
+"""Judgment of one metric against its baseline: difference of two robust centers, its interval, and the verdict."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
     from usp_prof.gate.series import Series
 
 
-# The difference of two sets of runs and its standard error
-#
-# Noise within a run: the error of its centre, from its steps. Noise between runs: the spread of the baseline's runs;
-# as long as there are few, the prior counts as much as `Prior.worth` runs.
+# The difference of two sets of runs and its standard error. Noise within a run is the error of its center, computed
+# from its steps. Noise between runs is the spread of the baseline's runs. If there are few runs, the prior counts as
+# much as `Prior.worth` runs.
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A difference: its standard error now, what more steps would mend of its variance, and how well it is known.
+    """A difference, its standard error, the variance that more steps would remove, and its degrees of freedom.
 
-    More steps are those of the new run; where medians are judged, those of both sides.
+    More steps means steps of the new run. If medians are judged, it means steps of both sides.
     """
 
     amount: float
@@ -44,12 +43,13 @@ class Shift:
 
 
 def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, rule: Rule, noise: Noise) -> Shift:
-    """Measure how far `new` lies from the old runs.
+    """Return the difference between `new` and the old runs, with its standard error.
 
-    The variance of the difference is a sum of three, each known with so many degrees of freedom:
-        the new run's centre        from the spread of its steps
-        the baseline's centre       from the spread of its runs' steps, over the number of runs
-        what runs differ by         once for the new run, and over the number of runs for the baseline
+    The variance of the difference is a sum of three parts, each with its own degrees of freedom:
+
+        the new run's center        from the spread of its steps
+        the baseline's center       from the spread of its runs' steps, divided by the number of runs
+        difference between runs     once for the new run, and divided by the number of runs for the baseline
     """
     runs, least = len(olds), rule.between.amount
     centre = pseudo_median(np.array([old.centre for old in olds]))
@@ -58,7 +58,7 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
     new_spread = 0.0 if rule.stated else _spread_of_steps(series, gauge, [new], noise)
     assumed = max(least, noise.prior.share * old_spread)
     between, freedom_between = _between(assumed, least, olds, within_old, noise)
-    # Steps that vary more than the baseline's are those of a run that differs more from others.
+    # A run whose steps vary more than the baseline's also differs more from other runs.
     between_new = max(between, _in_proportion(max(between - least**2, 0.0), old_spread, new_spread, noise))
     variances = (_within(new), within_old / runs, between_new + between / runs)
     freedoms = (new.freedom, sum(old.freedom for old in olds), freedom_between)
@@ -71,16 +71,16 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
 
 
 def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
-    """Give the spread of the steps; a figure that there is once a run is taken to vary as the step does."""
+    """Return the spread of the steps; a figure with one value per run is assumed to vary as much as the step does."""
     if series.per_step:
         known = [sample.spread for sample in samples if math.isfinite(sample.spread)]
         return sum(known) / len(known) if known else 0.0
-    is_timed = series.unit is not Unit.BYTES  # what is allocated does not depend on how fast it goes
+    is_timed = series.unit is not Unit.BYTES  # memory use does not depend on speed
     return noise.step_spread * gauge.size(samples[-1].centre) if is_timed else 0.0
 
 
 def _between(assumed: float, least: float, olds: Sequence[Sample], within: float, noise: Noise) -> tuple[float, float]:
-    """Give the variance between the baseline's runs and how many degrees of freedom it is known with."""
+    """Return the variance between the baseline's runs and its degrees of freedom."""
     runs, worth = len(olds), noise.prior.worth
     if runs == 1:
         return assumed**2, worth
@@ -92,23 +92,23 @@ def _between(assumed: float, least: float, olds: Sequence[Sample], within: float
 
 
 def _in_proportion(between: float, old_spread: float, new_spread: float, noise: Noise) -> float:
-    """Give the variance between runs whose steps have the new spread, in proportion to that of the baseline's."""
+    """Return the variance between runs whose steps have `new_spread`, in proportion to the baseline's."""
     share = math.sqrt(between) / old_spread if old_spread > 0 else noise.prior.share
     return (share * new_spread) ** 2
 
 
 def _within(sample: Sample) -> float:
-    """Give the variance of a run's centre by its steps; 0 for one value for the whole run."""
+    """Return the variance of a run's center from its steps; 0 if there is one value for the whole run."""
     return sample.error**2 if sample.freedom else 0.0
 
 
 def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, noise: Noise) -> Judgement:
     """Judge one series against the same series of the baseline's runs; `tail` is its share of the alarm budget.
 
-    1. Turn all values into the measure in which they are compared (logarithms where a change is relative).
-    2. Boil each run down to one centre with its error, without warm-up and odd steps.
-    3. Take the difference of the centres and its interval; an exact figure has no error.
-    4. The verdict is what the whole interval allows. Where it allows none, say how many more steps would.
+    1. Convert all values to the scale on which they are compared (logarithms if changes are relative).
+    2. Reduce each run to one center with its error, without warm-up and outlier steps.
+    3. Compute the difference of the centers and its interval; an exact figure has no error.
+    4. Return the verdict that the whole interval allows. If it allows none, state how many more steps are needed.
     """
     blank = _blank(after, rule)
     gauge = gauge_for(before, after, rule.allowed.scale)
@@ -126,7 +126,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
         warm_up=new.warm_up,
         odd=new.odd,
     )
-    if after.exact or all(series.samples == after.samples for series in before):  # the same steps: nothing is noise
+    if after.exact or all(series.samples == after.samples for series in before):  # the same steps: no noise
         change = new.centre - centre
         return _with_verdict(replace(measured, change=change, low=change, high=change), rule)
     if after.per_step and math.isinf(max(new.error, *(old.error for old in olds))):
@@ -141,7 +141,7 @@ def judge(before: Sequence[Series], after: Series, rule: Rule, tail: float, nois
 
 
 def _blank(after: Series, rule: Rule) -> Judgement:
-    """Name what is judged, with no verdict yet."""
+    """Return an inconclusive judgment with the metric's name and limit filled in."""
     return Judgement(
         after.key,
         after.title,
@@ -154,7 +154,7 @@ def _blank(after: Series, rule: Rule) -> Judgement:
 
 
 def _from_zero(blank: Judgement, after: Series) -> Judgement:
-    """Judge against a baseline of 0: only 0 is no change."""
+    """Judge against a baseline of 0: only a value of 0 is unchanged."""
     new = boil_down(after.samples, after.steps)
     measured = replace(blank, before=0.0, after=new.centre, steps=new.steps)
     if new.centre == 0:
@@ -164,14 +164,14 @@ def _from_zero(blank: Judgement, after: Series) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Worsening:
-    """A change and its interval, turned so that worse is positive."""
+    """A change and its interval, with signs flipped so that positive means worse."""
 
     least: float
-    """The least that the interval holds."""
+    """The lower end of the interval."""
     most: float
     likely: float
     best: float
-    """The best case: how much better it may be, as a negative number. A metric without a direction has none: 0."""
+    """The best case: the largest possible improvement, as a negative number; 0 for a metric without a direction."""
 
 
 def _worsening(judgement: Judgement) -> _Worsening:
@@ -185,12 +185,13 @@ def _worsening(judgement: Judgement) -> _Worsening:
 
 
 def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
-    """Give the verdict that the interval allows; none is inconclusive.
+    """Set the verdict that the interval allows; leave it inconclusive if it allows none.
 
-    With 2% allowed and 4% to resolve:
-        +3% to +5%      regressed: all of it is worse than allowed
-        -6% to -3%      improved: all of it is better by more than allowed
-        -1% to +3%      pass, if the likely change is allowed: nothing of it is beyond what has to be resolved
+    With 2% allowed and a resolution of 4%:
+
+        +3% to +5%      regressed: the whole interval is worse than allowed
+        -6% to -3%      improved: the whole interval is better by more than allowed
+        -1% to +3%      pass if the likely change is allowed: the interval ends below the resolution
         -1% to +5%      inconclusive
     """
     worse, allowed = _worsening(judgement), rule.allowed.amount
@@ -205,13 +206,13 @@ def _with_verdict(judgement: Judgement, rule: Rule) -> Judgement:
 
 
 def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: float, gauge: Gauge) -> Judgement:
-    """Say how many more steps would settle it, taking the difference seen for the true one."""
+    """Add how many more steps would settle the judgment, if the measured difference is the true one."""
     amount = worsening(judgement.better, shift.amount)
     allowed, resolve = gauge.limit(rule.allowed, judgement.better), gauge.limit(rule.resolve, judgement.better)
-    # How far the difference lies from the limit that it has to be told from, and the variance with which it can be.
+    # Distance from the limit that decides the verdict, and the largest variance that still resolves it.
     margin = amount - allowed if amount > allowed else resolve - amount
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
-    fixed = shift.error**2 - shift.mendable  # what more steps do not mend
+    fixed = shift.error**2 - shift.mendable  # variance that more steps do not remove
     if needed <= fixed:
         one = "one baseline run does not show how much runs differ: save a baseline of several runs"
         many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
@@ -225,19 +226,22 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     return replace(judgement, more_steps=more, reason=f"about {steps}{where} would settle it")
 
 
-# Absolute bounds (`--min`): below for certain is a regression, below within the noise is inconclusive
+# Absolute bounds (`--min`): below with certainty is a regression, below within noise is inconclusive
 
 
 SIGN = " >= "
-"""Stands in the key of a bound's judgement, between the metric and the bound."""
+"""Separator between metric and bound in the key of a bound's judgment."""
 
 
 FEWEST_STEPS = 3
-"""Of fewer, the interval is so wide (32 standard errors for two) that a bound missed by half would be left open."""
+"""Minimum number of steps for a bound.
+
+With two steps the interval is 32 standard errors wide, so a value of half the bound would stay inconclusive.
+"""
 
 
 def judge_bounds(after: Measured, policy: Policy) -> tuple[Judgement, ...]:
-    """Judge each bound of the policy."""
+    """Judge each absolute bound of the policy."""
     news = after.by_key()
     return tuple(
         _judge_bound(news[name], floor, policy.false_alarm) if name in news else _missing(name, floor)

@@ -1,4 +1,4 @@
-"""The judgement of one metric: limits, the scale on which values are compared, verdicts, and what a judgement holds."""
+"""Judgment of one metric: limits, the scale on which values are compared, verdicts, and the record itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from usp_prof.gate.series import Series
 
-# Limits: `2%` is relative to the baseline, `1pp` counts points of a fraction, `5` the metric's own units
+# Limits: `2%` is relative to the baseline, `1pp` means percentage points of a fraction, `5` is in the metric's own
+# units
 
 
 class Scale(StrEnum):
-    """What a difference is measured in."""
+    """The scale of a difference: relative to the baseline or in the metric's own unit."""
 
     RELATIVE = "relative"
     ABSOLUTE = "absolute"
@@ -40,12 +41,12 @@ class Limit:
         return f"{self.amount:.4g}" if self.scale is Scale.ABSOLUTE else f"{self.amount * 100:.4g}%"
 
     def times(self, factor: float) -> Limit:
-        """Give a wider or narrower limit of the same scale."""
+        """Return a limit of the same scale, multiplied by `factor`."""
         return Limit(self.amount * factor, self.scale)
 
 
 def parse_limit(text: str) -> Limit:
-    """Read a limit; `UsageError` for anything else."""
+    """Parse a limit; raise UsageError for anything that is not one."""
     word = text.strip()
     if word.endswith("pp"):
         return Limit(_number(word[:-2], text) / 100, Scale.ABSOLUTE)
@@ -64,44 +65,46 @@ def _number(word: str, text: str) -> float:
     return value
 
 
-# The scale on which values are compared: logarithms where a change is relative
-#
-# A rate is one over a time. In plain figures a run that takes 1.7 times as long loses 41% of its rate, so the same
-# noise would call one a regression and not the other. In logarithms both changes are equal.
+# The scale on which values are compared: logarithms if changes are relative. A rate is the inverse of a time. A run
+# that takes 1.7x as long loses 41% of its rate, so the same noise would make one a regression and not the other. In
+# logarithms both changes have the same size.
 
 
 _LARGEST_LOGARITHM = 700.0
-"""Beyond it the number itself is more than a float holds."""
+"""Largest exponent: beyond it the result does not fit a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """How values become what is subtracted, and differences become changes again; `unit` divides where no log does."""
+    """Conversion of values to the scale of comparison, and of differences back to changes.
+
+    `unit` divides values unless `log` is set.
+    """
 
     log: bool
     unit: float = 1.0
 
     def into(self, samples: Sequence[float]) -> NDArray[np.float64]:
-        """Turn values into the measure."""
+        """Convert values to the scale of comparison."""
         values = np.asarray(samples, dtype=np.float64)
         return np.log(values) if self.log else values / self.unit
 
     def value(self, centre: float) -> float:
-        """Turn a centre back into the metric's unit."""
+        """Convert a center back to the metric's unit."""
         return math.exp(centre) if self.log else centre * self.unit
 
     def change(self, difference: float) -> float:
-        """Turn a difference into a change in the rule's scale."""
+        """Convert a difference to a change in the rule's scale."""
         if not self.log:
             return difference
         return math.expm1(difference) if difference < _LARGEST_LOGARITHM else math.inf
 
     def size(self, centre: float) -> float:
-        """Give what a relative spread is multiplied with to lie in the measure."""
+        """Return the factor that converts a relative spread to the scale of comparison."""
         return 1.0 if self.log else abs(centre)
 
     def limit(self, limit: Limit, better: Better) -> float:
-        """Turn an allowed change for the worse into a difference."""
+        """Convert an allowed change for the worse to a difference."""
         if not self.log or not math.isfinite(limit.amount):
             return limit.amount
         if better is not Better.HIGHER:
@@ -110,7 +113,7 @@ class Gauge:
 
 
 def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | None:
-    """Choose the measure; `None` where the baseline is 0, so that there is no relative change."""
+    """Return the scale of comparison, or None if the baseline is 0 and a relative change is undefined."""
     if scale is Scale.ABSOLUTE:
         return Gauge(log=False)
     if not after.exact and min(min(series.samples) for series in (*before, after)) > 0:
@@ -119,13 +122,13 @@ def gauge_for(before: Sequence[Series], after: Series, scale: Scale) -> Gauge | 
     return Gauge(log=False, unit=centre) if centre else None
 
 
-# Verdicts and judgements
+# Verdicts and judgments
 
 
 class Verdict(StrEnum):
-    """What can be said of a metric, or of the whole check."""
+    """The verdict on a metric, or on the whole check."""
 
-    PASS = "pass"  # noqa: S105 - no password
+    PASS = "pass"  # noqa: S105 - not a password
     REGRESSED = "regressed"
     INCONCLUSIVE = "inconclusive"
     IMPROVED = "improved"
@@ -136,7 +139,7 @@ class Verdict(StrEnum):
 class Judgement:
     """The verdict on one series.
 
-    `change` and its interval are after less before, in `scale`; `more_steps` is -1 when steps alone cannot settle it.
+    `change` and its interval are after minus before, in `scale`. `more_steps` is -1 if steps alone cannot settle it.
     """
 
     key: str
@@ -159,12 +162,12 @@ class Judgement:
 
     @property
     def worse(self) -> float:
-        """The change in the bad direction, in `scale`; for metrics that have none, its size."""
+        """The change in the bad direction, in `scale`; its absolute size for metrics without a direction."""
         return worsening(self.better, self.change)
 
 
 def worsening(better: Better, change: float) -> float:
-    """Turn a change so that worse is positive."""
+    """Return a change with its sign flipped so that positive means worse."""
     if better is Better.HIGHER:
         return -change
     return change if better is Better.LOWER else abs(change)

@@ -1,4 +1,4 @@
-"""Measured runs: all that a later check needs, as plain data, and the baseline file that holds several."""
+"""Measured runs: everything a later check needs, as plain data, and the baseline file that contains several runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """Something that was wrong with a run's input."""
+    """A problem of a run's input."""
 
     code: str
     severity: Severity
@@ -56,19 +56,19 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SeenFinding:
-    """A finding that a run had: enough to know it again."""
+    """A finding of a run, with the fields that identify it in another run."""
 
     code: str
     level: Level
     title: str
     where: str = ""
     gain: float = 0.0
-    """What mending it is worth, as a fraction of the step."""
+    """Gain if it is fixed, as a fraction of the step."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Work:
-    """One op, kernel or call of the step: what it is, where in the step it stands, and its time per step and rank."""
+    """One op, kernel or call of the step: its name, shape and phase, and its time per step and rank."""
 
     sort: str
     name: str
@@ -80,7 +80,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run, measured."""
+    """One measured run."""
 
     label: str
     profiler: str
@@ -94,16 +94,16 @@ class Measured:
     work: tuple[Work, ...] = ()
 
     def by_key(self) -> dict[str, Series]:
-        """Give the series by their names."""
+        """Return the series by key."""
         return {series.key: series for series in self.series}
 
     def value(self, key: str) -> float | None:
-        """Give the mean of a series over its steps; `None` where it was not measured."""
+        """Return the mean of a series over its steps, or None if it was not measured."""
         series = next((candidate for candidate in self.series if candidate.key == key), None)
         return sum(series.samples) / len(series.samples) if series else None
 
 
-# The baseline: one JSON file with the measured runs of a configuration
+# The baseline: one JSON file with the measured runs of one configuration
 
 
 FORMAT = "usp-prof-baseline"
@@ -112,7 +112,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Runs of one configuration, recorded one after another; several tell how much runs differ among themselves."""
+    """Consecutive runs of one configuration; several runs show how much runs differ from each other."""
 
     runs: tuple[Measured, ...]
     format: str = FORMAT
@@ -120,7 +120,7 @@ class Baseline:
 
 
 def save(baseline: Baseline, path: str | Path) -> None:
-    """Write a baseline, one line for each series, so that a difference can be read; the same runs, the same bytes."""
+    """Write a baseline with one line per series, so that diffs are readable. Equal runs produce equal bytes."""
     runs = ",\n".join(_text(run) for run in baseline.runs)
     text = f'{{"format":{_one(baseline.format)},"version":{baseline.version},"runs":[\n{runs}\n]}}\n'
     write(path, text, "name another file with -o")
@@ -146,7 +146,7 @@ def load(path: str | Path) -> Baseline:
     data = read_bytes(path, "baseline", hint)
     try:
         raw = msgspec.json.decode(data)
-        if is_later(raw, FORMAT, VERSION):  # asked first: a later one may have other fields
+        if is_later(raw, FORMAT, VERSION):  # checked first: a later version may have other fields
             raise InputError(f"{path} was written by a later usp-prof", hint="update it, or save the baseline again")
         baseline = checked(Baseline, raw)
     except (*ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -162,13 +162,13 @@ def load(path: str | Path) -> Baseline:
 
 
 KEPT = 200
-"""So many of each sort are kept, by time; the rest is too small to explain anything."""
+"""Number of entries recorded per sort, by time; smaller entries do not explain a change."""
 
 _Key = tuple[str, str, str]
 
 
 def work_of(tables: TableSet) -> tuple[Work, ...]:
-    """List the work of a run: mean time and number per step and rank, largest first within each sort."""
+    """Return the work of a run: mean time and count per step and rank, largest first within each sort."""
     sums: dict[str, dict[_Key, list[float]]] = {"call": {}, "kernel": {}, "op": {}, "host op": {}}
     rank_steps = 0
     for rank in tables.ranks:
@@ -208,7 +208,7 @@ def _calls(parts: Columns) -> list[tuple[_Key, float, float]]:
 
 
 def _grouped(table: Columns, names: Sequence[str], time: NDArray[np.int64]) -> list[tuple[_Key, float, float]]:
-    """Sum the time and the number of the rows inside steps, by three text columns."""
+    """Sum the time and the number of rows inside steps, grouped by three text columns."""
     inside = table["step"] >= 0
     if not inside.any():
         return []
@@ -234,7 +234,7 @@ def _add(sums: dict[_Key, list[float]], rows: list[tuple[_Key, float, float]]) -
 
 
 MOMENTS = ("step",)
-"""What of a finding's place is no place: the same trouble comes in another step of every run."""
+"""Dimensions of a finding that do not identify it: the same problem appears in another step of every run."""
 
 
 def measure(
@@ -246,7 +246,7 @@ def measure(
     selection: Selection = EVERYTHING,
     ideal: IdealStep | None = None,
 ) -> Measured:
-    """Measure a run by the named analyses; `ideal` is its step with all ranks alike, where it was replayed."""
+    """Measure a run with the named analyses. `ideal` is the replayed step with all ranks alike, if available."""
     values: list[Value] = slowdown_values(ideal)
     health = list(tables.health)
     for name in analyses:
@@ -269,7 +269,7 @@ def measure(
 
 
 def missing_ranks(tables: TableSet) -> tuple[int, ...]:
-    """List the ranks that the run had, by its own account, and that were not read."""
+    """Return the ranks that belong to the run but were not read."""
     sizes = [int(size) for rank in tables.ranks for size in tables.columns("ranks", rank)["world_size"]]
     world = max(sizes, default=-1)
     if tables.manifest is not None and tables.manifest.coordinates:
@@ -278,7 +278,7 @@ def missing_ranks(tables: TableSet) -> tuple[int, ...]:
 
 
 def seen(findings: Iterable[Finding]) -> tuple[SeenFinding, ...]:
-    """Keep of each finding what is needed to know it again, sorted."""
+    """Return the fields that identify each finding in another run, sorted."""
     return tuple(sorted(_seen(finding) for finding in findings))
 
 

@@ -1,7 +1,7 @@
 """The policy of a check: rules from the defaults, a TOML file and the command line; the last one wins.
 
-Each rule allows some change and promises a resolution: a verdict is *regressed* when the whole interval lies beyond
-`allowed`, and *pass* only when its far end lies below `resolve`, so that nothing that large slips through unseen.
+Each rule allows a change and guarantees a resolution. A verdict is *regressed* if the whole interval is beyond
+`allowed`. It is *pass* only if the interval ends below `resolve`, so a change that large never passes unnoticed.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 
 RESOLVE_FACTOR = 3.0
-"""Where a rule names no resolution, a pass excludes three times what is allowed."""
+"""Default resolution: a pass excludes a change of three times the allowed one."""
 
 STEP_FAMILY = "step"
-"""Step time, throughput and MFU say the same thing: they share one alarm budget, half of the check's."""
+"""Step time, throughput and MFU express the same thing: they share one alarm budget, half of the check's."""
 
 
 class Judge(StrEnum):
-    """What a change is held against."""
+    """The kind of noise that a change is compared with."""
 
     RUNS = "runs"
-    """How much runs of one configuration differ: assumed for the machine until several baseline runs show it."""
+    """The spread between runs of one configuration: assumed for the machine until several baseline runs show it."""
     MEDIANS = "medians"
-    """The steps of the runs at hand alone, by the ratio of their medians."""
+    """Only the steps of the given runs, by the ratio of their medians."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is allowed for the series whose key `match` names; `*` stands for one value: `overlap_fraction[axis=*]`.
+    """What is allowed for the series whose key fits `match`; `*` matches one value: `overlap_fraction[axis=*]`.
 
-    `between` is the standard deviation between runs of one configuration until several baseline runs tell it: the
-    least that is assumed, or, where the rule has it `stated`, all that is.
+    `between` is the assumed standard deviation between runs until several baseline runs show it. It is a minimum, or
+    the only assumption if the rule is `stated`.
     """
 
     match: str
@@ -60,19 +60,19 @@ class Rule:
     family: str = ""
     stated: bool = False
     medians: bool = False
-    """Judge by the ratio of medians (see `medians.py`): only the steps of the runs at hand count, no prior."""
+    """Judge by the ratio of medians (see `sample.py`): only the steps of the given runs count, without a prior."""
 
 
 def fits(match: str, key: str) -> bool:
-    """Say whether a rule's `match` is about a key; each `*` stands for one value."""
+    """Return whether a rule's `match` matches a key; each `*` matches one value."""
     return pattern_of(match, "[^,]").fullmatch(key) is not None
 
 
 @lru_cache(maxsize=1 << 16)
 def pattern_of(match: str, letter: str) -> re.Pattern[str]:
-    """Compile words with stars, each for any number of such letters; as many stars as there may be, it is quick.
+    """Compile a pattern in which each `*` matches any number of `letter`; matching stays fast for any number of stars.
 
-    Between two stars the first place that fits is taken for good: a later one leaves less behind it.
+    The first match of each part between two stars is final: a later one would leave less text for the rest.
     """
     first, *others = (re.escape(part) for part in re.split(r"\*+", match))
     between = "".join(f"(?>{letter}*?{part})" for part in others[:-1])
@@ -103,31 +103,31 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     _rule("peak_memory*", "2%", "6%", between="0.5%"),
     _rule("taken_memory*", "2%", "6%", between="0.5%"),
 )
-"""The default policy. Fractions of the step are in points, since a small share doubles for next to nothing."""
+"""The default policy. Fractions of the step are in points, since a small share doubles easily."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that decides a check. `false_alarm` is the chance that a run that is no slower is called regressed."""
+    """All settings of a check. `false_alarm` is the probability that an unchanged run is reported as regressed."""
 
     rules: tuple[Rule, ...] = DEFAULT_RULES
     minimum: tuple[tuple[str, float], ...] = ()
     false_alarm: float = 0.01
     findings: Level | None = Level.CRITICAL
-    """New findings of this level or above regress; with `None` none do."""
+    """New findings of this level or above regress; None disables this."""
     health: Severity = Severity.DATA_LOSS
     across: tuple[FactKind, ...] = ()
     noise: Mapping[Machine, Prior] = field(default_factory=lambda: PRIORS)
     asked: tuple[str, ...] = ()
-    """Rules and bounds of the command line: when one cannot be judged, the check has no answer."""
+    """Rules and bounds from the command line: if one cannot be judged, the check has no answer."""
 
     def rule(self, series: Series) -> Rule | None:
-        """Give the first rule about a series; `None` when it is not gated."""
+        """Return the first rule that matches a series, or None if the series is not gated."""
         key = series.key
         return next((rule for rule in self.rules if fits(rule.match, key)), None)
 
     def with_options(self, *, minimum: Mapping[str, float], max_regression: Mapping[str, str]) -> Policy:
-        """Put the command line's words before everything else."""
+        """Return a policy in which the options of the command line come first."""
         if odd := [name for name, text in max_regression.items() if not isinstance(text, str)]:
             hint = f'max_regression={{"{odd[0]}": "3%"}}, or "1pp" for a share'
             raise UsageError(
@@ -142,13 +142,13 @@ class Policy:
         return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
 
     def judging(self, way: Judge) -> Policy:
-        """Let every rule judge this way."""
+        """Return a policy in which every rule judges this way."""
         medians = way is Judge.MEDIANS
         return replace(self, rules=tuple(replace(rule, medians=medians) for rule in self.rules))
 
 
 def load_policy(path: str | Path) -> Policy:
-    """Read a policy file; its rules come before the defaults unless it says `defaults = false`."""
+    """Read a policy file; its rules come before the defaults unless the file has `defaults = false`."""
     text = read_bytes(path, "policy", "see docs/ci.md for an example")
     try:
         data = tomllib.loads(text.decode("utf-8"))
@@ -158,12 +158,12 @@ def load_policy(path: str | Path) -> Policy:
 
 
 NO_FINDINGS = "none"
-"""The word of a policy file for a gate that findings do not close."""
+"""The word in a policy file for a gate that ignores findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A policy file as it is written."""
+    """A policy file as written."""
 
     defaults: bool = True
     rule: tuple[dict[str, str | int | float], ...] = ()
@@ -182,7 +182,7 @@ _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
 
 def policy_from(data: Mapping[str, Any]) -> Policy:
-    """Make a policy of plain data."""
+    """Build a policy from plain data."""
     _known("policy key", data, _KEYS)
     try:
         written = checked(_Written, data)
@@ -211,7 +211,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
 
 
 def _prior(name: str, fields: Mapping[str, float]) -> tuple[Machine, Prior]:
-    """Read what is assumed of one kind of machine; what is left out stays as it is."""
+    """Parse the prior of one kind of machine; omitted fields keep their defaults."""
     machine: Machine = _member(Machine, "kind of machine", name)
     _known("key of noise", fields, _NOISE_KEYS)
     prior = replace(PRIORS[machine], **fields)
@@ -225,7 +225,7 @@ def _level(word: str) -> Level | None:
 
 
 def parse_pairs(words: list[str]) -> dict[str, str]:
-    """Read `a=1,b=2` words of the command line; a comma inside brackets belongs to the name."""
+    """Parse `a=1,b=2` words of the command line; a comma inside brackets belongs to the name."""
     pairs = {}
     for word in words:
         for part in _split(word):
@@ -258,7 +258,7 @@ def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:
 
 
 def _of_family(named: tuple[Rule, ...], others: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Give the other rules of a family the limit of the one that was named: they judge one slowdown."""
+    """Return the rest of a named rule's family with its limit: all rules of a family judge the same slowdown."""
     matches = {rule.match for rule in named}
     limit_of_family = {rule.family: rule for rule in reversed(named) if rule.family}
     alike = [(rule, limit_of_family.get(rule.family)) for rule in others if rule.match not in matches]

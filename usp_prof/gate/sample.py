@@ -1,8 +1,8 @@
-"""Samples and noise: one run's steps without warm-up and outliers, and how runs of one configuration differ.
+"""Samples and noise: one run's steps without warm-up and outliers, and the spread between runs of one configuration.
 
-The centre is the pseudo-median (Hodges and Lehmann: the median of all pairwise means): it bears 29% of bad steps like
-a median, and needs 5% more steps than a mean where a median needs 57% more. Its error takes the steps' correlation
-into account: steps that follow each other tell less than independent ones.
+The center is the pseudo-median (Hodges and Lehmann: the median of all pairwise means). It tolerates 29% bad steps and
+needs 5% more steps than a mean; a median needs 57% more. Its error accounts for the correlation of consecutive steps,
+which carry less information than independent ones.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ if TYPE_CHECKING:
 
 
 ODD = 5.0
-"""A step is odd when it lies more than so many robust standard deviations from the median (more yet where few steps
-tell the deviation): 1 in 1.7 million normal steps does, so what is taken out was not noise of the same kind."""
+"""A step is an outlier if it is more than this many robust standard deviations from the median.
+
+The limit is wider for few steps, whose deviation is uncertain. Only 1 in 1.7 million normal steps exceeds it, so
+removed steps are not ordinary noise.
+"""
 
 FEWEST = 6
-"""With fewer steps nothing is taken out: the spread that would have to tell odd steps is not known."""
+"""With fewer steps nothing is removed: the spread needed to detect outliers is unknown."""
 
 MOST_ODD = 0.2
-"""When more than this share looks odd, it is how the run is: nothing but warm-up is taken out."""
+"""If more than this share of steps looks like outliers, the run itself is like that: only warm-up is removed."""
 
 MOST_WARM_UP = 1 / 3
-"""At most this share of the steps is taken for warm-up."""
+"""Largest share of the steps that counts as warm-up."""
 
 _PSEUDO_MEDIAN_VARIANCE = math.pi / 3
-"""Variance of the pseudo-median of normal samples, against that of their mean."""
+"""Variance of the pseudo-median of normal samples, relative to that of their mean."""
 
 _MAD_TO_SD = 1.4826
 _MEAN_DEVIATION_TO_SD = 1.2533
@@ -49,7 +52,7 @@ _MEAN_DEVIATION_TO_SD = 1.2533
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A series boiled down. `error` is the centre's standard error; infinite when one step is all there is."""
+    """Statistics of a series. `error` is the center's standard error; infinite if there is only one step."""
 
     centre: float
     median: float
@@ -62,7 +65,7 @@ class Sample:
 
 
 def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[int]) -> Sample:
-    """Clean a series of steps and estimate its centre and error; `steps` name what was taken out."""
+    """Remove warm-up and outlier steps and estimate the center and its error; `steps` are the numbers of the steps."""
     values = np.asarray(samples, dtype=np.float64)
     numbers = np.asarray(steps, dtype=np.int64)
     if not len(values):
@@ -91,15 +94,15 @@ def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[in
 
 
 def pseudo_median(values: NDArray[np.float64]) -> float:
-    """Give the median of all pairwise means, a value's with itself included."""
-    if len(values) > 2000:  # pairs would not fit; the median of so many is sharp enough
+    """Return the median of all pairwise means, including each value paired with itself."""
+    if len(values) > 2000:  # pairs would not fit in memory; the median of this many values is precise enough
         return float(np.median(values))
     left, right = np.triu_indices(len(values))
     return float(np.median((values[left] + values[right]) / 2))
 
 
 def effective_number(values: NDArray[np.float64]) -> float:
-    """Say how many independent steps these correlated ones are worth, by their lag-one correlation."""
+    """Return the number of independent steps equivalent to these correlated ones, from their lag-one correlation."""
     n = len(values)
     if n < FEWEST:
         return float(n)
@@ -108,15 +111,15 @@ def effective_number(values: NDArray[np.float64]) -> float:
     if power <= 0:
         return float(n)
     raw = float(centred[1:] @ centred[:-1]) / power
-    rho = raw + (1 + 3 * raw) / n  # the estimate from few steps is biased downwards
-    if rho <= 1.3 / math.sqrt(n):  # not told from none: one run in ten of independent steps exceeds it
+    rho = raw + (1 + 3 * raw) / n  # the estimate from few steps is biased downward
+    if rho <= 1.3 / math.sqrt(n):  # not distinguishable from 0: one run in ten with independent steps exceeds it
         return float(n)
     rho = min(rho, 0.95)
     return max(n * (1 - rho) / (1 + rho), 2.0)
 
 
 def robust_spread(values: NDArray[np.float64]) -> float:
-    """Give a standard deviation that a few odd values cannot move."""
+    """Return a standard deviation that is robust against a few outliers."""
     deviation = np.abs(values - np.median(values))
     middle = float(np.median(deviation)) * _MAD_TO_SD
     return middle if middle > 0 else float(deviation.mean()) * _MEAN_DEVIATION_TO_SD
@@ -130,14 +133,14 @@ def _odd(values: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.boo
 
 
 def _far(values: NDArray[np.float64], ordinary: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say which values lie too far from the ordinary ones; few of those know their own spread badly."""
+    """Return a mask of values too far from the ordinary ones; the limit is wider if there are few of those."""
     centre = float(np.median(ordinary))
     reach = ODD * (1 + 5 / len(ordinary)) * robust_spread(ordinary)
     return np.abs(values - centre) > reach + 1e-9 * abs(centre)
 
 
 def _warm_up(values: NDArray[np.float64]) -> int:
-    """Count the leading steps that lie outside what the later two thirds of the run do."""
+    """Return the number of leading steps outside the range of the later two thirds of the run."""
     n = len(values)
     if n < FEWEST:
         return 0
@@ -146,17 +149,16 @@ def _warm_up(values: NDArray[np.float64]) -> int:
     return int(np.argmin(np.append(strange, False)))
 
 
-# Student's t quantile: how many standard errors make an interval when the noise itself is estimated
-#
-# Hill's algorithm 396 (Communications of the ACM 13, 1970) through the normal quantile of the standard library, so that
-# the gate needs no SciPy; six digits for the degrees of freedom that occur.
+# Student's t quantile: number of standard errors in an interval when the noise itself is estimated. Uses Hill's
+# algorithm 396 (Communications of the ACM 13, 1970) with the normal quantile of the standard library, so that the gate
+# does not need SciPy. It has six digits for the degrees of freedom that occur.
 
 
 _NORMAL = NormalDist()
 
 
 def t_quantile(tail: float, freedom: float) -> float:
-    """Give the value that Student's t with `freedom` degrees of freedom exceeds with probability `tail` (< 0.5)."""
+    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `tail` (< 0.5)."""
     if not 0 < tail < 0.5:
         raise ValueError(f"tail must lie between 0 and 0.5, not {tail}")
     two_tails = 2 * tail
@@ -187,16 +189,14 @@ def t_quantile(tail: float, freedom: float) -> float:
     return math.sqrt(n * y)
 
 
-# Noise between runs of one configuration: the prior that counts until enough baseline runs show it.
-#
-# One run tells how its steps differ, never how the next run would. What is assumed follows from the machine: an
-# accelerator runs this job and nothing else, so that runs differ by a fraction of what steps do; processors are shared
-# with whatever else the host does, which moves whole runs as much as it moves steps. The steps of the two runs that
-# are compared say how much that is. Several baseline runs replace the assumption by what they show.
+# Noise between runs of one configuration: the prior that counts until enough baseline runs show it. One run shows how
+# its steps differ, but not how the next run would. The assumption depends on the machine. An accelerator runs only this
+# job, so runs differ by a fraction of what steps do. CPUs are shared with other load, which moves whole runs as much as
+# steps. The steps of the two compared runs set the scale. Several baseline runs replace the assumption.
 
 
 class Machine(StrEnum):
-    """What else may run where the step runs."""
+    """Whether other work may run on the machine of a step."""
 
     DEDICATED = "dedicated"
     SHARED = "shared"
@@ -204,10 +204,10 @@ class Machine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is assumed of the spread between runs (standard deviation): this share of the spread of the steps.
+    """Assumed spread between runs (standard deviation) as a share of the spread of the steps.
 
-    It weighs as much as `worth` runs: the fewer, the wider the interval of a single pair, and the sooner measured runs
-    rule. From `enough` baseline runs on they alone count.
+    The prior weighs as much as `worth` runs. A smaller `worth` widens the interval of a single pair and lets measured
+    runs take over sooner. From `enough` baseline runs on, only those count.
     """
 
     share: float
@@ -216,14 +216,14 @@ class Prior:
 
 
 PRIORS: Mapping[Machine, Prior] = {Machine.DEDICATED: Prior(0.2, 8.0), Machine.SHARED: Prior(2.0, 4.0, 4)}
-"""The default policy; `benchmarks/README.md` has the false alarms and the power of both."""
+"""The default priors; `benchmarks/README.md` lists the false-alarm rate and the power of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
     """The prior of a check, and the spread of the step times of its runs as a fraction of the step.
 
-    A figure that there is once a run (a rate over all steps) shows no spread of its own: it is taken to vary like the
+    A figure with one value per run (a rate over all steps) has no spread of its own. It is assumed to vary like the
     step.
     """
 
@@ -233,14 +233,14 @@ class Noise:
 
 
 def machine_of(facts: Iterable[Fact]) -> Machine:
-    """Say what kind of machine a run was made on; one that did not say is taken to be shared."""
+    """Return the kind of machine of a run; shared unless the facts show a dedicated device."""
     hardware = {fact.name: fact.value for fact in facts if fact.kind is FactKind.HARDWARE}
     alone = hardware.get("processes per device", "1") == "1"
     return Machine.DEDICATED if hardware.get("device", "cpu") != "cpu" and alone else Machine.SHARED
 
 
 def noise_of(runs: Sequence[Measured], priors: Mapping[Machine, Prior]) -> Noise:
-    """Choose the prior for runs that are compared with each other: the wider where any of them asks for it."""
+    """Choose the prior for runs that are compared with each other: dedicated only if all of them are."""
     machines = {machine_of(run.facts) for run in runs}
     machine = Machine.DEDICATED if machines == {Machine.DEDICATED} else Machine.SHARED
     return Noise(machine, priors[machine], max((_spread(run) for run in runs), default=0.0))
@@ -254,29 +254,25 @@ def _spread(run: Measured) -> float:
     return sample.spread / sample.centre if sample.centre > 0 else 0.0
 
 
-# The ratio of medians (`judge = "medians"` of a policy): trusts the steps at hand and assumes nothing of other runs.
-#
-# The default judgement doubts a single baseline run: on a shared host, runs of one configuration differ by twice what
-# their steps do, so that +20% over one baseline run stays inconclusive. Here the error of a median comes from a
-# bootstrap over blocks of neighbouring steps:
-#
-# 1. Take warm-up and odd steps out, as everywhere.
-# 2. Draw as many blocks of neighbouring steps, with replacement, as the run is long; take the median; again and again.
-#    Blocks keep the correlation of neighbours: ten slow steps in a row tell less than ten slow steps here and there.
-# 3. The spread of those medians is the error of the run's median.
+# The ratio of medians (`judge = "medians"` in a policy): uses only the given steps, with no assumption on other runs.
+# The default judgment doubts a single baseline run: on a shared host, runs of one configuration differ by twice what
+# their steps do, so +20% over one baseline run stays inconclusive. Here the error of a median comes from a bootstrap:
+# remove warm-up and outlier steps, then draw blocks of consecutive steps with replacement until they are as long as the
+# run, and take the median. The spread of many such medians is the error. Blocks preserve the correlation of consecutive
+# steps: ten slow steps in a row carry less information than ten scattered ones.
 
 _DRAWS = 1000
 _MEDIAN_VARIANCE = math.pi / 2
-"""Variance of the median of normal samples, against that of their mean."""
+"""Variance of the median of normal samples, relative to that of their mean."""
 
 
 def steps_alone(noise: Noise) -> Noise:
-    """Assume nothing of runs that were not recorded; what several baseline runs show still counts."""
+    """Return noise without assumptions on unrecorded runs; the spread of several baseline runs still counts."""
     return replace(noise, prior=Prior(share=0.0, worth=noise.prior.worth, enough=2))
 
 
 def boil_down_to_median(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[int]) -> Sample:
-    """Clean a series of steps; its centre is the median, with the error of a bootstrap over blocks."""
+    """Remove warm-up and outlier steps; the center is the median, with an error from a bootstrap over blocks."""
     sample = boil_down(samples, steps)
     removed = np.isin(np.asarray(steps), (*sample.warm_up, *sample.odd))
     kept = np.asarray(samples, dtype=np.float64)[~removed]
@@ -284,13 +280,13 @@ def boil_down_to_median(samples: Sequence[float] | NDArray[np.float64], steps: S
 
 
 def median_error(values: NDArray[np.float64]) -> float:
-    """Give the standard error of the median of steps that follow each other."""
+    """Return the standard error of the median of consecutive steps."""
     n = len(values)
     effective = effective_number(values)
     length = max(math.ceil(n ** (1 / 3)), math.ceil(n / effective))
-    chance = np.random.default_rng(n)  # the same figures give the same verdict
+    chance = np.random.default_rng(n)  # seeded: the same figures lead to the same verdict
     firsts = chance.integers(0, n, (_DRAWS, -(-n // length)))
-    places = (firsts[:, :, None] + np.arange(length)) % n  # blocks go round the end, so that all steps count alike
+    places = (firsts[:, :, None] + np.arange(length)) % n  # blocks wrap around the end, so all steps count equally
     drawn = values[places.reshape(_DRAWS, -1)[:, :n]]
     error = float(np.median(drawn, axis=1).std(ddof=1))
     if effective < n:  # few blocks understate the error of correlated steps

@@ -1,7 +1,7 @@
-"""Series: one metric at one place of one run, with a value for each step.
+"""Series: one metric at one place of one run, with one value per step.
 
-Several ranks become one sample by their mean, so that the parts of a step still add up to it; memory by its maximum,
-since the fullest rank is the one that fails; exact figures (counts, FLOP) by their sum.
+The values of several ranks are folded into one. Times use the mean, so the parts of a step still add up to it. Memory
+uses the maximum, since the fullest rank is the one that fails. Exact figures (counts, FLOP) use the sum.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 WHOLE_RUN = -1
-"""The step number of a sample that stands for the whole run."""
+"""The step number of a sample for the whole run."""
 
 EXACT = (Unit.COUNT, Unit.FLOP)
-"""Units of figures that do not depend on the machine: two runs of one configuration give the same."""
+"""Units of figures that do not depend on the machine: equal for any two runs of one configuration."""
 
 _FOLDED = ("rank", "step")
 
 
 DIVIDED_AMONG_RANKS = frozenset({"critical_path_fraction"})
-"""Shares that add up to one over the ranks: their mean would say how many ranks there are, and nothing else."""
+"""Shares that add up to one over the ranks: their mean would depend only on the number of ranks."""
 
 
 class Fold(StrEnum):
-    """How the samples of several ranks become one."""
+    """How the samples of several ranks are combined."""
 
     MEAN = "mean"
     MAX = "max"
@@ -44,7 +44,10 @@ class Fold(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric at one place: `steps[i]` gave `samples[i]`; a single sample at step -1 is the whole run's."""
+    """One metric at one place.
+
+    `samples[i]` is the value of `steps[i]`; a single sample at step -1 covers the whole run.
+    """
 
     metric: str
     place: tuple[tuple[str, str], ...]
@@ -56,35 +59,35 @@ class Series:
 
     @property
     def key(self) -> str:
-        """Name the series as options and reports do: `exposed_comm_fraction[axis=dp]`."""
+        """The name of the series in options and reports: `exposed_comm_fraction[axis=dp]`."""
         return series_key(self.metric, self.place)
 
     @property
     def per_step(self) -> bool:
-        """Say whether there is a sample for each step, so that noise can be told from the run itself."""
+        """Whether there is one sample per step, so that noise can be estimated from the run."""
         return self.steps != (WHOLE_RUN,)
 
     @property
     def exact(self) -> bool:
-        """Say whether the figure does not depend on the machine."""
+        """Whether the figure does not depend on the machine."""
         return self.unit in EXACT
 
 
 def series_key(metric: str, place: Iterable[tuple[str, str]]) -> str:
-    """Write metric and place as one name."""
+    """Return the key of a metric at a place."""
     inside = ",".join(f"{name}={value}" for name, value in place)
     return f"{metric}[{inside}]" if inside else metric
 
 
 def default_fold(unit: Unit) -> Fold:
-    """Say how ranks are folded where nothing else is asked."""
+    """Return the default way to combine ranks for a unit."""
     if unit is Unit.BYTES:
         return Fold.MAX
     return Fold.SUM if unit in EXACT else Fold.MEAN
 
 
 def from_values(values: Iterable[Value]) -> tuple[Series, ...]:
-    """Fold metric values into series, sorted by key; a run's own per-step or whole values win over folded ranks."""
+    """Fold metric values into series, sorted by key; values without a rank take precedence over folded ranks."""
     samples: dict[tuple[str, tuple[tuple[str, str], ...]], dict[tuple[bool, int], list[float]]] = {}
     metrics = {}
     for value in values:
@@ -118,10 +121,9 @@ def _fold(fold: Fold, values: list[float]) -> float:
     return total if fold is Fold.SUM else total / len(values)
 
 
-# Derived series: shares of the step, and rates step by step
-#
-# A share can be compared between machines of unequal speed. A rate (MFU, tokens per second) that is known for the whole
-# run only is spread over the steps by the inverse of their times, which gives its noise.
+# Derived series: shares of the step, and rates per step. A share is comparable between machines of different speed. A
+# rate (MFU, tokens per second) that is known only for the whole run is spread over the steps by the inverse of their
+# times. This estimates its noise.
 
 
 STEP_TIME, WINDOW_TIME = "step_time", "window_time"
@@ -129,14 +131,14 @@ SHARES = {
     "exposed_comm_time": ("exposed_comm_fraction", "Exposed communication"),
     "idle_time": ("idle_fraction", "Idle"),
 }
-"""Times that are also gated as a share of their step; of the recorded window where no steps are known."""
+"""Times that are also gated as a share of their step, or of the recorded window if steps are unknown."""
 
 RATES = ("mfu", "hfu", "tokens_per_second")
-"""Figures that are one over the step time times something that does not change from step to step."""
+"""Figures proportional to the inverse of the step time, by a factor that is constant over the steps."""
 
 
 def with_derived(series: Iterable[Series]) -> tuple[Series, ...]:
-    """Spread rates over the steps and add the shares of the step to a run's series, sorted by key."""
+    """Spread rates over the steps and add the shares of the step; the result is sorted by key."""
     known = list(series)
     wholes = {one.metric: one for one in known if one.metric in (STEP_TIME, WINDOW_TIME) and not one.place}
     if not wholes:

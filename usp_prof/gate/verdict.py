@@ -1,4 +1,4 @@
-"""The verdict of a whole check: what was compared, what was not, and what follows from all judgements."""
+"""Verdict of a whole check: what was compared, what was not, and the conclusion from all judgments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from usp_prof.gate.series import Series
 
 
-# Input that forbids a verdict: missing ranks and damage, in sentences; none means that the runs can be judged
+# Input that prevents a verdict: missing ranks and damage, in sentences; empty if the runs can be judged
 
 
 _LISTED = 8
@@ -35,9 +35,9 @@ _LISTED = 8
 def unusable_input(
     before: Sequence[Measured], after: Measured, least: Severity, differing: Sequence[Difference]
 ) -> tuple[str, ...]:
-    """Say what forbids a verdict: damage at or above `least`, and ranks that one side has and the other has not.
+    """Return the reasons that prevent a verdict: damage at or above `least`, and ranks that only one side has.
 
-    A run that was recorded on some ranks only is judged against a baseline of the same ranks.
+    A run recorded on some ranks only is judged against a baseline of the same ranks.
     """
     reasons = _ranks(before, after, differing)
     order = list(Severity)
@@ -84,7 +84,7 @@ class Inconclusive(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole check. `unusable` says why nothing can be said at all; `new_findings` are those that count."""
+    """A whole check. `unusable` lists why there is no verdict; `new_findings` are the new findings that count."""
 
     verdict: Verdict
     judgements: tuple[Judgement, ...]
@@ -97,19 +97,19 @@ class Report:
     baseline_runs: int
     inconclusive: Inconclusive = Inconclusive.DEFAULT
     unanswered: tuple[str, ...] = ()
-    """What was asked for and could not be judged, although the rest could."""
+    """Requests that could not be judged, although the rest could."""
     baseline_file: str = ""
 
     @property
     def ratchet(self) -> str:
-        """Say how to keep an improvement; nothing where there is none, or something got worse."""
+        """The command that saves an improvement as the baseline; empty if there is none, or if something regressed."""
         if self.unusable or self.verdict is Verdict.REGRESSED or not self.of(Verdict.IMPROVED):
             return ""
         return f"usp-prof baseline save {quote(self.after)} -o {quote(self.baseline_file or 'baseline.json')}"
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 regressed, 2 cannot be judged; `inconclusive` moves the last two."""
+        """Exit code: 0 clean, 1 regressed, 2 cannot be judged; `inconclusive` changes the last two."""
         if self.verdict is Verdict.REGRESSED:
             return 1
         if self.verdict is not Verdict.INCONCLUSIVE or self.inconclusive is Inconclusive.WARN:
@@ -119,14 +119,14 @@ class Report:
         return 2 if self.unusable or self.unanswered else 0
 
     def of(self, verdict: Verdict) -> tuple[Judgement, ...]:
-        """Give the judgements with one verdict."""
+        """Return the judgments with one verdict."""
         return tuple(judgement for judgement in self.judgements if judgement.verdict is verdict)
 
 
 def check(
     baseline: Baseline | None, after: Measured, policy: Policy, inconclusive: Inconclusive = Inconclusive.DEFAULT
 ) -> Report:
-    """Check a run against a baseline; without one, against the policy's absolute bounds only."""
+    """Check a run against a baseline; without one, only against the policy's absolute bounds."""
     runs = baseline.runs if baseline is not None else ()
     last = runs[-1] if runs else None
     differing = differences(last.facts, after.facts) if last else ()
@@ -145,7 +145,7 @@ def check(
     verdict = _overall(judgements, fresh, unusable, unanswered)
     why = explain(last, after) if last and verdict is not Verdict.PASS else EMPTY_WHY
     before = last.label if last else ""
-    if last is None:  # nothing was to be compared: only the bounds are worth a line
+    if last is None:  # nothing to compare with: report only the bounds
         judgements = tuple(judgement for judgement in judgements if judgement.verdict is not Verdict.NOT_COMPARED)
     return Report(
         verdict, judgements, differing, unusable, fresh, why, before, after.label, len(runs), inconclusive, unanswered
@@ -194,11 +194,11 @@ def _compared(
 
 
 PER_STEP = (STEP_TIME, *RATES)
-"""Metrics of a step, which a recorded window of unknown steps has not."""
+"""Metrics per step, which a recorded window without known steps does not have."""
 
 
 def no_steps_in(runs: Sequence[Measured], after: Measured) -> str:
-    """Say which runs have no steps by which figures per step could be compared; nothing where all have."""
+    """Return which runs lack steps, so that figures per step cannot be compared; empty if all runs have steps."""
     windows = [run.label for run in (*runs, after) if _is_window(run)]
     if not windows:
         return ""
@@ -211,7 +211,7 @@ def _is_window(run: Measured) -> bool:
 
 
 def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
-    """Share the alarm budget of the check: half for the step itself, the rest evenly among everything else."""
+    """Split the alarm budget of the check: half for the step itself, the rest evenly among the other families."""
     names = set(families.values())
     others = max(len(names - {STEP_FAMILY}), 1)
     rest = false_alarm / 2 if STEP_FAMILY in names else false_alarm
@@ -219,11 +219,11 @@ def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
 
 
 def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) -> tuple[str, ...]:
-    """List what the command line asked for, and the step itself, where it could not be judged at all."""
+    """Return the requests of the command line, and the step itself, that could not be judged at all."""
     unjudged = [judgement for judgement in judgements if math.isnan(judgement.change)]
     judged = [judgement.key for judgement in judgements if not math.isnan(judgement.change)]
     inconclusive = [judgement for judgement in judgements if judgement.verdict is Verdict.INCONCLUSIVE]
-    # The step itself, then the bounds that have no value, then those that too few steps leave open.
+    # Order: the step itself, bounds without a value, bounds that too few steps leave open.
     reasons = [(one.key, one.reason) for one in inconclusive if _is_unjudged_step(one)]
     reasons += [(STEP_TIME, no_steps)] if no_steps else []
     reasons += [(one.key, one.reason) for one in unjudged if SIGN in one.key]
@@ -244,7 +244,7 @@ def _aside(series: Series, verdict: Verdict, reason: str) -> Judgement:
 
 
 def _in_doubt(judgement: Judgement) -> Judgement:
-    """Take a verdict back that damaged input gave."""
+    """Replace a verdict that was based on damaged input by an inconclusive one."""
     if judgement.verdict in (Verdict.NOT_COMPARED, Verdict.INCONCLUSIVE):
         return judgement
     return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason="the input is damaged, see above", more_steps=0)

@@ -1,4 +1,4 @@
-"""Explanation of a change: the difference of two breakdowns, the work that changed, findings that came or went."""
+"""Explanation of a change: difference of two breakdowns, the work that changed, and new and resolved findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 TOP = 8
-"""So many changed ops, kernels and calls are told."""
+"""Number of changed ops, kernels and calls that are listed."""
 
 PARTS = (
     ("compute_time", "compute", ""),
@@ -31,34 +31,34 @@ PARTS = (
     ("unrecorded_time", "not recorded", ""),
     ("idle_time", "idle", "cause"),
 )
-"""The metrics that partition the step, how a part is called, and the dimension that tells its parts apart."""
+"""The metrics that partition the step, the name of each part, and the dimension that distinguishes its parts."""
 
 EXPOSED = "exposed "
 _Kinds = dict[tuple[str, str], float]
 
 LEAST_SHARE = 0.0005
-"""Changes of less than this share of the step are not told."""
+"""Changes below this share of the step are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartChange:
-    """A part of the step (`exposed dp`, `idle host`) before and after, in ns a step."""
+    """A part of the step (`exposed dp`, `idle host`) before and after, in ns per step."""
 
     name: str
     before_ns: float
     after_ns: float
     mostly: str = ""
-    """The collective that brings most of the change of an exposed axis."""
+    """The collective that accounts for most of the change of an exposed axis."""
 
     @property
     def delta_ns(self) -> float:
-        """What came on top."""
+        """The increase from before to after."""
         return self.after_ns - self.before_ns
 
 
 @dataclass(frozen=True, slots=True)
 class WorkChange:
-    """An op, kernel or call before and after; a count of 0 means that it was not there."""
+    """An op, kernel or call before and after; a count of 0 means that it was absent."""
 
     sort: str
     name: str
@@ -71,13 +71,13 @@ class WorkChange:
 
     @property
     def delta_ns(self) -> float:
-        """What came on top, in ns a step and rank."""
+        """The increase in ns per step and rank."""
         return self.after_ns - self.before_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What changed in the step, largest first."""
+    """What changed in the step, largest change first."""
 
     step_before_ns: float = 0.0
     step_after_ns: float = 0.0
@@ -88,7 +88,7 @@ class Why:
 
     @property
     def delta_ns(self) -> float:
-        """How much longer the step became."""
+        """The increase of the step time."""
         return self.step_after_ns - self.step_before_ns
 
 
@@ -96,7 +96,7 @@ EMPTY_WHY = Why()
 
 
 def explain(before: Measured, after: Measured) -> Why:
-    """Compare what two runs spent their step on."""
+    """Compare how two runs spent their step."""
     old, new = _places(before), _places(after)
     step_before, step_after = _centre(before.by_key().get(STEP_TIME)), _centre(after.by_key().get(STEP_TIME))
     least = LEAST_SHARE * max(step_before, step_after)
@@ -116,7 +116,7 @@ def explain(before: Measured, after: Measured) -> Why:
 
 
 def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: float) -> tuple[WorkChange, ...]:
-    """Match ops, kernels and calls by name, shape and place in the step; give those that changed most."""
+    """Match ops, kernels and calls by name, shape and phase; return those that changed most."""
     old = {_identity(entry): entry for entry in before}
     new = {_identity(entry): entry for entry in after}
     changes = []
@@ -135,7 +135,7 @@ def changed_work(before: tuple[Work, ...], after: tuple[Work, ...], least_ns: fl
 
 
 def waterfall(run: Measured) -> tuple[tuple[str, float], ...]:
-    """Give the parts of a run's step in ns, in the order of their names."""
+    """Return the parts of a run's step in ns, sorted by name."""
     return tuple(sorted(_places(run).items()))
 
 
@@ -151,7 +151,7 @@ def _places(run: Measured) -> dict[str, float]:
 
 
 def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> PartChange:
-    """Name the collective that makes up at least half of a part's change."""
+    """Return a part's change with the collective that accounts for more than half of it, if any."""
     delta = after - before
     axis = name.removeprefix(EXPOSED)
     changes = {c: new.get((a, c), 0.0) - old.get((a, c), 0.0) for a, c in sorted({*old, *new}) if a == axis}
@@ -160,7 +160,7 @@ def _part(name: str, before: float, after: float, old: _Kinds, new: _Kinds) -> P
 
 
 def _exposed_kinds(run: Measured) -> _Kinds:
-    """Give the exposed time of each axis and collective in ns a step."""
+    """Return the exposed time in ns per step, by axis and collective."""
     exposed: _Kinds = {}
     for series in run.series:
         place = dict(series.place)
@@ -182,13 +182,13 @@ def _mark(finding: SeenFinding) -> tuple[str, str]:
     return (finding.code, finding.where)
 
 
-# New findings, and whether they are more than noise: a finding's gain is a share of the step, and steps vary
+# New findings that exceed noise: a finding's gain is a share of the step, and step times vary
 
 
 def new_findings(
     before: Sequence[Measured], after: Measured, policy: Policy, noise: Noise
 ) -> tuple[tuple[SeenFinding, ...], tuple[Judgement, ...]]:
-    """Give the findings that no baseline run had and that count, then those that noise may have made."""
+    """Return the new findings that count, and a judgment for each new finding that noise may explain."""
     if policy.findings is None:
         return (), ()
     doubt = _doubt(policy, noise, len(before))
@@ -214,7 +214,7 @@ def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[Se
 
 
 def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
-    """Say how much of a step two runs of one configuration may differ."""
+    """Return the largest difference, as a share of a step, that two runs of one configuration may have."""
     spread = noise.prior.share * noise.step_spread * math.sqrt(1 + 1 / runs)
     return t_quantile(policy.false_alarm / 2, noise.prior.worth) * spread
 

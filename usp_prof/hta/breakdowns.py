@@ -1,4 +1,4 @@
-"""Breakdowns as HTA gives them: time by kind, overlap, kernels by name, idle time by stream, the critical path."""
+"""Breakdowns in HTA's format: time by kind, overlap, kernels by name, idle time by stream, the critical path."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
 
 
 def temporal(window: Window) -> pd.DataFrame:
-    """Split each rank's kept steps into idle, compute and all other device work.
+    """Split each rank's selected steps into idle, compute and all other device work.
 
-    kernel_time is the length of the steps, so that idle time before the first and after the last kernel counts.
-    Without known steps it reaches from the first start to the last end, as HTA's does.
+    kernel_time is the length of the steps, so idle time before the first and after the last kernel counts. If steps are
+    unknown, it spans from the first start to the last end, as in HTA.
     """
     rows = []
     for rank in window.ranks:
@@ -48,7 +48,7 @@ def temporal(window: Window) -> pd.DataFrame:
 
 
 def overlap(window: Window) -> pd.DataFrame:
-    """Return the share of each rank's communication that runs beside compute; NaN where nothing communicates."""
+    """Return the share of each rank's communication that overlaps compute; NaN for a rank without communication."""
     rows = []
     for rank in window.ranks:
         sets = _by_type(window, rank)
@@ -60,7 +60,7 @@ def overlap(window: Window) -> pd.DataFrame:
 def kernels(
     window: Window, duration_ratio: float, num_kernels: int, *, memory: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return time by type of kernel (and of types that run at once) over all ranks, and each rank's kernels by name."""
+    """Return time by kernel type (and by types running at once) over all ranks, and each rank's kernels by name."""
     types = _TYPES if memory else _TYPES[:2]
     sums: dict[str, int] = {}
     named = []
@@ -89,9 +89,9 @@ def kernels(
 
 
 def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: Sequence[str] = ()) -> pd.DataFrame:
-    """Sum up durations by name. Names beyond the first `num_kernels` or the quantile are summed up as `others`.
+    """Sum durations by name. Names beyond the first `num_kernels` or the quantile are combined as `others`.
 
-    HTA computes minimum, mean and so on of the sums by name once it groups; here they are of the single durations.
+    HTA computes minimum, mean and so on from the sums by name; here they are computed from the single durations.
     """
     sums = frame.groupby("name")["dur"].sum().sort_values(ascending=False, kind="stable")
     if len(sums) > num_kernels:
@@ -109,11 +109,11 @@ def summed(frame: pd.DataFrame, duration_ratio: float, num_kernels: int, kept: S
 def idle(
     window: Window, rank: int, streams: Sequence[int] | None, delay_ns: int, *, statistics: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Split the gaps of each stream: the host launched late, kernels follow closely, or another reason.
+    """Split the gaps of each stream into late host launches, closely following kernels, and other reasons.
 
-    host_wait    the kernel was launched after all work before it on the stream had ended
+    host_wait    the kernel was launched after all earlier work of the stream had ended
     kernel_wait  launched in time, and the gap is shorter than the delay between kernels (microseconds, as in HTA)
-    other        all else, such as waiting for another stream; the first kernel of a stream has no gap
+    other        any other reason, such as waiting for another stream; the first kernel of a stream has no gap
     """
     rows, tables = [], []
     frame = window.kernels(rank)
@@ -151,14 +151,14 @@ def _span(busy: Intervals) -> tuple[int, int]:
 
 
 def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
-    """Return the time of each type alone and of each combination that runs at once, named as HTA does."""
+    """Return the time of each type alone and of each combination that runs at once, with HTA's names."""
     if not sets:
         return {}
-    # Between two neighbouring edges the same types run all the time.
+    # Between two adjacent edges, the set of running types is constant.
     edges = np.unique(np.concatenate([edge for busy in sets.values() for edge in (busy.start, busy.end)]))
     begins = edges[:-1]
     length = np.diff(edges)
-    types_running = np.zeros(len(begins), np.int64)  # by stretch, a bit for each type
+    types_running = np.zeros(len(begins), np.int64)  # by interval, one bit per type
     for bit, busy in enumerate(sets.values()):
         types_running |= busy.holds(begins).astype(np.int64) << bit
     time_of_types = {}
@@ -168,7 +168,7 @@ def _exclusive(sets: dict[str, Intervals]) -> dict[str, int]:
     return time_of_types
 
 
-# The critical path under HTA's names: what bounds the chosen steps, as shares and as a table.
+# The critical path with HTA's names: what bounds the selected steps, as shares and as a table.
 
 
 _BOUND_BY = {
@@ -181,12 +181,12 @@ _BOUND_BY = {
     "idle:bubble": "gpu_communication_bound",
     "idle:other": "gpu_kernel_kernel_overhead",
 }
-"""What HTA calls the parts of our path."""
+"""HTA's names for the parts of our path."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """The way that bounds the steps; HTA's `CPGraph` answers the same two questions."""
+    """The path that bounds the steps; HTA's `CPGraph` has the same two methods."""
 
     parts: pd.DataFrame
     """Columns rank, part (compute, comm:axis, idle:cause), duration (us), bound_by."""
@@ -195,7 +195,7 @@ class CriticalPath:
     def of(
         cls, run: Run, window: Window, rank: int, annotation: str, instance_id: int | tuple[int, int] | None
     ) -> tuple[CriticalPath, bool]:
-        """Find the path of the chosen instances of the step mark; instances count from 0, both ends included."""
+        """Return the path of the selected instances of the step mark; instances count from 0, both ends included."""
         if annotation not in ("", "ProfilerStep"):
             raise UsageError("only steps can be chosen", hint='annotation="ProfilerStep", or "" for the whole trace')
         steps = window.steps(rank)
@@ -216,10 +216,10 @@ class CriticalPath:
         return cls(frame), bool(len(frame))
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
-        """Return the time on the path by rank and part; None where no path was found."""
+        """Return the time on the path by rank and part, or None if no path was found."""
         return self.parts.copy() if len(self.parts) else None
 
     def summary(self) -> pd.Series[float]:
-        """Return the share of the path in per cent by what bounds it, under HTA's names."""
+        """Return the share of the path in percent by what bounds it, with HTA's names."""
         sums = self.parts.groupby("bound_by")["duration"].sum()
         return 100 * sums / sums.sum()

@@ -1,4 +1,4 @@
-"""Comparison of two traces' ops and kernels by name, as HTA's TraceDiff gives it."""
+"""Comparison of two traces' ops and kernels by name, like HTA's TraceDiff."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeviceType(Enum):
 
 
 class TraceDiff:
-    """HTA's TraceDiff: counts and durations by name, of one rank and step of each trace unless others are named."""
+    """HTA's TraceDiff: counts and durations by name, for one rank and step of each trace unless others are given."""
 
     @classmethod
     def compare_traces(
@@ -44,9 +44,9 @@ class TraceDiff:
         test_iteration: int | list[int] | None = None,
         device_type: DeviceType = DeviceType.ALL,
     ) -> pd.DataFrame:
-        """Return a row for each name: counts and total duration (us) in both traces, and their differences.
+        """Return one row per name: counts and total duration (us) in both traces, and their differences.
 
-        By default the first rank and the first step of each are compared.
+        By default, the first rank and the first step of each trace are compared.
         """
         sides = ((control, control_rank, control_iteration), (test, test_rank, test_iteration))
         summaries = []
@@ -71,7 +71,7 @@ class TraceDiff:
         test_iteration: int | list[int] | None = None,
         device_type: DeviceType = DeviceType.ALL,
     ) -> dict[str, list[str]]:
-        """Return the names that were added, deleted, that occur more or less often, and that occur as often."""
+        """Return the names that were added, deleted, that occur more or less often, and that occur equally often."""
         compared = cls.compare_traces(
             control, test, control_rank, test_rank, control_iteration, test_iteration, device_type
         )
@@ -89,7 +89,7 @@ class TraceDiff:
 def _summary(
     window: Window, rank: int | list[int] | None, step: int | list[int] | None, device: DeviceType
 ) -> pd.DataFrame:
-    """Count events by name. Device work belongs to its step on the device, a host event to the step it begins in."""
+    """Count events by name. Device work belongs to its device step, a host event to the step in which it starts."""
     ranks = [window.ranks[0]] if rank is None else [rank] if isinstance(rank, int) else rank
     if missing := sorted(set(ranks) - set(window.ranks)):
         raise UsageError(f"the run has no rank {missing}", hint=f"it has {window.ranks}")
@@ -105,7 +105,7 @@ def _summary(
 
 
 def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) -> pd.DataFrame:
-    """Return name and duration of a rank's events in the wanted steps."""
+    """Return name and duration of a rank's events in the selected steps."""
     every_event = window.tables.columns("events", rank)
     is_compared = every_event.matches("phase", "X") & ~every_event.matches("category", *_LEFT_OUT)
     events = every_event.take(np.flatnonzero(is_compared))
@@ -121,7 +121,7 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
 
 
 def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
-    """Return the step of each event (by its number) that is a kernel or an annotation; -1 for all others."""
+    """Return the step of each event (by its number) that is a kernel or an annotation; -1 for other events."""
     step_of_event = np.full(events, -1, np.int64)
     for table in ("kernels", "annotations"):
         rows = window.tables.columns(table, rank)
@@ -130,7 +130,7 @@ def _steps_of_device_work(window: Window, rank: int, events: int) -> Ints:
 
 
 def _steps_of_host(window: Window, rank: int, start_ns: Ints) -> Ints:
-    """Return the step on the host in which each moment lies; -1 outside of all."""
+    """Return the host step that contains each time; -1 outside of all steps."""
     steps = window.tables.columns("steps", rank)
     order = np.argsort(steps["host_start_ns"], kind="stable")
     if not len(order):

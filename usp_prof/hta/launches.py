@@ -1,4 +1,4 @@
-"""Launches as HTA asks for them: queues, delays, bandwidth of copies, kernels of ATen ops and of user annotations."""
+"""Launches in HTA's format: queues, delays, bandwidth of copies, kernels of ATen ops and of user annotations."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def launch_stats(window: Window, rank: int, *, memory: bool) -> pd.DataFrame:
 
 
 def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
-    """Count what was launched on each stream and has not begun.
+    """Return the number of launched but not yet started pieces of work on each stream over time.
 
     +1 at each launch, -1 at each start of work; the running sum of a stream is the length of its queue. Launches at 0
-    and 2 us of work that begins at 1 and 5 us give the lengths 1, 0, 1, 0.
+    and 2 us of work that starts at 1 and 5 us result in the lengths 1, 0, 1, 0.
     """
     frame = window.kernels(rank)
     frame = frame[frame["launch_ts"].notna()]
@@ -47,7 +47,7 @@ def queue_length(window: Window, rank: int) -> pd.DataFrame | None:
     place = ["pid", "tid", "stream"]
     launched = frame[place].assign(ts=frame["launch_ts"], change=1, index=frame["launch_event"])
     begun = frame[place].assign(ts=frame["ts"], change=-1, index=frame["event"])
-    # At one moment launches come first, so that no queue is shorter than nothing.
+    # At equal times launches come first, so that no queue length is negative.
     changes = pd.concat([launched, begun]).sort_values(["stream", "ts", "change"], ascending=[True, True, False])
     changes["queue_length"] = changes.groupby("stream")["change"].cumsum()
     return changes.set_index("index")[["ts", *place, "queue_length"]]
@@ -63,12 +63,12 @@ def queue_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
 
 
 def blocked(window: Window, series: Mapping[int, pd.DataFrame], most: int) -> pd.DataFrame:
-    """Sum up the time with a full queue, a row for every stream that ever was full; relative to the steps' length."""
+    """Sum the time with a full queue, one row per stream that was ever full; relative to the length of the steps."""
     rows = []
     for rank, frame in series.items():
         whole = window.host_length(rank) / 1000
         for stream, of_stream in frame.groupby("stream"):
-            lasted = of_stream["ts"].shift(-1) - of_stream["ts"]  # how long each length holds; NaN for the last
+            lasted = of_stream["ts"].shift(-1) - of_stream["ts"]  # duration of each queue length; NaN for the last
             full = of_stream["queue_length"] >= most
             if full.any():
                 time = lasted[full].sum()
@@ -80,8 +80,8 @@ def blocked(window: Window, series: Mapping[int, pd.DataFrame], most: int) -> pd
 def bandwidth(window: Window, rank: int) -> pd.DataFrame | None:
     """Return the bandwidth of copies and memsets over time, by kind, in GB/s.
 
-    A copy adds its bytes over its exact duration where it begins, and takes them away where it ends; the running sum
-    of a kind is its bandwidth.
+    A copy adds its bytes divided by its exact duration at its start, and subtracts them at its end. The running sum of
+    a kind is its bandwidth.
     """
     frame = window.kernels(rank)
     frame = frame[(frame["kernel_type"] == "MEMORY") & (frame["bytes"] >= 0) & (frame["dur"] > 0)]
@@ -91,16 +91,16 @@ def bandwidth(window: Window, rank: int) -> pd.DataFrame | None:
     kind = frame["name"].str.extract(r"^(Memset|Memcpy \w+)", expand=False).fillna("Memcpy Unknown")
     begins = pd.DataFrame({"ts": frame["ts"], "pid": frame["pid"], "name": kind, "change": rate})
     ends = begins.assign(ts=frame["end"], change=-rate)
-    # At one moment ends come first: a copy that follows another at once never counts beside it.
+    # At equal times ends come first: two copies that follow each other directly never count at once.
     changes = pd.concat([ends, begins]).sort_values(["name", "ts"], kind="stable")
     changes["memory_bw_gbps"] = changes.groupby("name")["change"].cumsum()
-    # What is left of a sum that should be nothing is rounding.
+    # The remainder of a sum that should be zero is rounding error.
     changes.loc[changes["memory_bw_gbps"].abs() < 1e-9, "memory_bw_gbps"] = 0.0
     return changes[["ts", "pid", "name", "memory_bw_gbps"]].reset_index(drop=True)
 
 
 def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
-    """Describe the bandwidth while anything is copied, each value weighted by how long it lasted."""
+    """Describe the bandwidth while anything is copied, each value weighted by its duration."""
     described = []
     for rank, frame in series.items():
         lasted = frame.groupby("name")["ts"].shift(-1) - frame["ts"]
@@ -116,13 +116,13 @@ def bandwidth_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None
 
 
 def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, float]:
-    """Return the figures of `describe`, weighted; a quantile is the least value that so much of the time lies under."""
+    """Return the figures of `describe`, weighted by time; a quantile is the least value that covers that share."""
     order = np.argsort(value.to_numpy(), kind="stable")
     values = value.to_numpy()[order]
     weights = weight.to_numpy()[order]
     mean = float(np.average(values, weights=weights))
     variance = float(np.average((values - mean) ** 2, weights=weights))
-    # Share of the time that lies at or below each value, ascending to 1.
+    # Share of the time with each value or a smaller one, ascending to 1.
     share_below = np.cumsum(weights) / weights.sum()
     figures = {"count": float(len(values)), "mean": mean, "std": float(np.sqrt(variance)), "min": float(values[0])}
     for quantile in (0.25, 0.5, 0.75):
@@ -135,21 +135,21 @@ def _weighted(value: pd.Series[float], weight: pd.Series[float]) -> dict[str, fl
 
 
 def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
-    """Return every kernel with the innermost device annotation of its stream that it overlaps; None without any."""
+    """Return every kernel with the innermost device annotation of its stream that it overlaps, or None without any."""
     marks = _annotations(window, rank, on_device=True)
     if not len(marks):
         return None
     frame = window.kernels(rank)
     mark_of_kernel = np.full(len(frame), "", object)
     for _, of_stream in marks.sort_values("dur", ascending=False, kind="stable").groupby("thread", sort=False):
-        # Kernels of the stream; they are sorted by start, but not by end, hence the running maximum.
+        # Kernels of the stream. They are sorted by start but not by end, hence the running maximum.
         rows = np.flatnonzero(frame["tid"].astype(str).to_numpy() == of_stream["thread"].iloc[0])
         starts = frame["ts"].to_numpy()[rows]
         ends = frame["end"].to_numpy()[rows]
         latest = np.maximum.accumulate(ends) if len(ends) else ends
-        # Long annotations first, so that the innermost, which is shortest, is written last.
+        # Long annotations first, so that the innermost one, which is the shortest, is written last.
         for name, begin, end in of_stream[["name", "ts", "end"]].itertuples(index=False):
-            low = np.searchsorted(latest, begin, side="right")  # no kernel before this one reaches into it
+            low = np.searchsorted(latest, begin, side="right")  # no earlier kernel overlaps the annotation
             high = np.searchsorted(starts, end)
             inside = rows[low:high]
             mark_of_kernel[inside[ends[low:high] > begin]] = name
@@ -164,7 +164,7 @@ def annotated_kernels(window: Window, rank: int) -> pd.DataFrame | None:
 def annotations_by_time(
     window: Window, duration_ratio: float, num_kernels: int, patterns: Sequence[str], *, on_device: bool
 ) -> pd.DataFrame | None:
-    """Sum up annotations by name on each rank, on the device or on the host; None without any."""
+    """Sum annotations by name on each rank, on the device or on the host; return None without any."""
     frames = []
     for rank in window.ranks:
         marks = _annotations(window, rank, on_device=on_device)
@@ -175,10 +175,10 @@ def annotations_by_time(
 
 
 def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.DataFrame:
-    """Count the sequences of kernels that each ATen op launches, with the delays of the first of them.
+    """Count the kernel sequences that each ATen op launches, with the delays of their first kernels.
 
-    A kernel belongs to the innermost ATen op around its launch. avg_aten_op_launch_delay reaches from the op's start to
-    the launch, avg_runtime_delay from the launch to the kernel; both in microseconds.
+    A kernel belongs to the innermost ATen op around its launch. avg_aten_op_launch_delay is the time from the op's
+    start to the launch, avg_runtime_delay from the launch to the kernel; both in microseconds.
     """
     frame = window.kernels(rank)
     frame = frame[frame["launch_ts"].notna() & (frame["op_event"] >= 0)].sort_values(["launch_ts", "ts"])
@@ -209,14 +209,14 @@ def kernels_of_ops(window: Window, rank: int, sort_by: Sequence[str]) -> pd.Data
 
 
 def _aten_op_around(ops: Columns, is_aten: Flags, event: Ints) -> Ints:
-    """Return the row of the innermost ATen op around each op, which may be the op itself; -1 where there is none.
+    """Return the row of the innermost ATen op around each op, which may be the op itself; -1 if there is none.
 
-    `is_aten` has one entry for each row of `ops`; `event` names ops by their event. Each climbs to its parent as long
-    as it is another kind of op.
+    `is_aten` has one entry per row of `ops`; `event` identifies ops by their event. Each entry moves to its parent
+    until it is an ATen op.
     """
     row_of_event = np.full(int(max(ops["event"].max(initial=-1), event.max(initial=-1))) + 2, -1)
     row_of_event[ops["event"]] = np.arange(len(ops))
-    stops = np.append(is_aten, True)  # -1 (no op) indexes the entry that is appended
+    stops = np.append(is_aten, True)  # -1 (no op) indexes the appended entry
     row = row_of_event[event]
     climbs = ~stops[row]
     while climbs.any():

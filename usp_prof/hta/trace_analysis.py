@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from usp_prof.charts.inputs import ChartInput
 
 MAX_QUEUE = 1024
-"""Launches that a CUDA stream holds before the host blocks, as HTA has it."""
+"""Maximum number of launches in a CUDA stream's queue before the host blocks, as in HTA."""
 _EXPORT = "usp-prof export PATH -o merged.json.gz writes all ranks into one file for Perfetto"
 NOT_HERE = {
     "generate_trace_with_counters": _EXPORT,
@@ -29,13 +29,13 @@ NOT_HERE = {
     "get_frequent_cuda_kernel_sequences": "analyzer.run.kernels() lists ops and their kernels",
     "overlay_critical_path_analysis": _EXPORT,
 }
-"""Methods of HTA that are not here, and what there is in their place."""
+"""Methods of HTA that are not available, and what to use instead."""
 
 
 class TraceAnalysis:
-    """HTA's questions about one run: `TraceAnalysis(trace_dir="traces/run")`.
+    """HTA's methods for one run: `TraceAnalysis(trace_dir="traces/run")`.
 
-    `visualize=True` shows a picture in a notebook; elsewhere nothing is shown. All other parameters and the columns are
+    `visualize=True` shows a picture in a notebook and has no effect elsewhere. All other parameters and the columns are
     HTA's.
     """
 
@@ -50,15 +50,15 @@ class TraceAnalysis:
         self.run = run if run is not None else _opened(trace_files, trace_dir)
         self.window = Window(self.run.tables, with_last_step=bool(include_last_profiler_step))
 
-    if not TYPE_CHECKING:  # a type checker shall refuse unknown names
+    if not TYPE_CHECKING:  # type checkers must reject unknown names
 
         def __getattr__(self, name: str) -> object:
-            """Return of HTA's methods that are not here what to ask in their place."""
+            """Raise AttributeError; for a method of HTA that is not available, name the replacement."""
             message = f"{type(self).__name__} has no {name}"
             raise AttributeError(f"{message}: {NOT_HERE[name]}" if name in NOT_HERE else message)
 
     def get_profiler_steps(self) -> list[int]:
-        """Return the steps that are looked at."""
+        """Return the selected steps."""
         return sorted({step for rank in self.window.ranks for step in self.window.steps(rank)})
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
@@ -69,7 +69,7 @@ class TraceAnalysis:
         return frame
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
-        """Return the share of communication that runs beside compute."""
+        """Return the share of communication that overlaps compute."""
         frame = breakdowns.overlap(self.window)
         _show(visualize, lambda: self.run.overlap().picture)
         return frame
@@ -97,8 +97,8 @@ class TraceAnalysis:
         show_idle_interval_stats: bool = False,
         consecutive_kernel_delay: int = 30,
     ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-        """Split the idle time of each stream into waiting for the host, for the kernel before, and other reasons."""
-        import pandas as pd  # noqa: PLC0415 - one method joins frames here
+        """Split the idle time of each stream into waiting for the host, for the previous kernel, and other reasons."""
+        import pandas as pd  # noqa: PLC0415 - needed only in this method
 
         del visualize, visualize_pctg
         delay, with_statistics = consecutive_kernel_delay, show_idle_interval_stats
@@ -116,7 +116,7 @@ class TraceAnalysis:
         num_candidates: int = 2,
         visualize: bool = False,
     ) -> list[int]:
-        """Name the ranks that make the others wait, the costliest first; none where nobody is late by its own doing."""
+        """Return the ranks that make the others wait, costliest first; empty if no rank is late by its own cause."""
         steps = profiler_steps or self.get_profiler_steps()
         answer = self.run.stragglers(steps=(min(steps), max(steps)) if steps else None)
         table = answer.metric_table
@@ -139,13 +139,13 @@ class TraceAnalysis:
     def get_queue_length_summary_from_time_series(
         self, queue_length_dict: Mapping[int, pd.DataFrame]
     ) -> pd.DataFrame | None:
-        """Describe time series that `get_queue_length_time_series` gave."""
+        """Describe time series that `get_queue_length_time_series` returned."""
         return launches.queue_summary(queue_length_dict)
 
     def get_time_spent_blocked_on_full_queue(
         self, queue_length_dict: Mapping[int, pd.DataFrame], max_queue_length: int = MAX_QUEUE
     ) -> pd.DataFrame:
-        """Sum up the time with a full queue, by rank and stream."""
+        """Sum the time with a full queue, by rank and stream."""
         return launches.blocked(self.window, queue_length_dict, max_queue_length)
 
     def get_memory_bw_time_series(self, ranks: list[int] | None = None) -> dict[int, pd.DataFrame]:
@@ -166,7 +166,7 @@ class TraceAnalysis:
         visualize: bool = True,
     ) -> dict[int, pd.DataFrame]:
         """Return each launch with its call's duration, its kernel's, and the delay between them."""
-        del runtime_cutoff, launch_delay_cutoff, visualize  # they choose what HTA's histograms show
+        del runtime_cutoff, launch_delay_cutoff, visualize  # they only affect HTA's histograms
         chosen = self._chosen(ranks)
         return {rank: launches.launch_stats(self.window, rank, memory=include_memory_events) for rank in chosen}
 
@@ -183,8 +183,8 @@ class TraceAnalysis:
         expand_names: bool = True,
         shortern_names: bool = True,
     ) -> pd.DataFrame | None:
-        """Return every kernel with the innermost device annotation around it; None where none was recorded."""
-        del expand_names, shortern_names  # names are always texts here, and whole
+        """Return every kernel with the innermost device annotation around it, or None if none was recorded."""
+        del expand_names, shortern_names  # names are always complete texts here
         return launches.annotated_kernels(self.window, self._chosen([rank])[0])
 
     def get_gpu_user_annotation_breakdown(
@@ -196,7 +196,7 @@ class TraceAnalysis:
         allowlist_patterns: list[str] | None = None,
         image_renderer: str | None = None,
     ) -> pd.DataFrame | None:
-        """Sum up user annotations by name on each rank; None where none was recorded."""
+        """Sum user annotations by name on each rank; return None if none was recorded."""
         del visualize, image_renderer
         return launches.annotations_by_time(
             self.window, duration_ratio, num_kernels, allowlist_patterns or [], on_device=use_gpu_annotation
@@ -205,15 +205,15 @@ class TraceAnalysis:
     def critical_path_analysis(
         self, rank: int, annotation: str = "ProfilerStep", instance_id: int | tuple[int, int] | None = None
     ) -> tuple[CriticalPath, bool]:
-        """Walk back from a rank's end of the chosen steps to what bounds them, over all ranks.
+        """Return the path that bounds the selected steps, over all ranks, traced back from the rank's end.
 
-        Only steps can be chosen: `annotation` is "ProfilerStep", or "" for the whole trace. The second value says
+        Only steps can be selected: `annotation` is "ProfilerStep", or "" for the complete trace. The second value is
         whether a path was found.
         """
         return CriticalPath.of(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)
 
     def _chosen(self, ranks: Iterable[int] | None) -> list[int]:
-        """Return the ranks to look at: HTA's default is rank 0, ours is the first that there is."""
+        """Return the ranks to look at: HTA's default is rank 0, ours is the first available rank."""
         wanted = list(ranks or [])
         missing = sorted(set(wanted) - set(self.window.ranks))
         if missing:
@@ -222,7 +222,7 @@ class TraceAnalysis:
 
 
 def _opened(trace_files: Mapping[int, str] | Sequence[str] | None, trace_dir: str | Path) -> Run:
-    """Open a folder, or files that lie in one; ranks are what the files say."""
+    """Open a folder, or files in one folder; the ranks come from the files."""
     if not trace_files:
         return open_run(trace_dir)
     files = list(trace_files.values()) if hasattr(trace_files, "values") else list(trace_files)
@@ -246,12 +246,12 @@ def _bars(frame: pd.DataFrame, columns: Sequence[tuple[str, str]]) -> ChartInput
     return BreakdownRows(tuple(f"rank {rank}" for rank in frame["rank"]), tuple(parts))
 
 
-def _show(visualize: bool, make: Any) -> None:  # noqa: ANN401 - what makes a chart's input
-    """Show a picture in a notebook; nothing elsewhere, where nobody would see it."""
+def _show(visualize: bool, make: Any) -> None:  # noqa: ANN401 - a function that returns a chart's input
+    """Show a picture in a notebook; do nothing outside of one."""
     notebook = sys.modules.get("IPython")
     if not visualize or notebook is None or notebook.get_ipython() is None:
         return
-    from usp_prof.charts.svg import as_svg  # noqa: PLC0415 - loaded by those who look
+    from usp_prof.charts.svg import as_svg  # noqa: PLC0415 - loaded only for notebooks
 
     picture = make()
     if picture is not None:

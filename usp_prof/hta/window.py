@@ -1,6 +1,6 @@
-"""Window: the part of a run that HTA looks at, as frames in microseconds from the run's first event.
+"""Window: the part of a run that HTA analyzes, as frames in microseconds from the run's first event.
 
-All steps but the last are kept, as its end may be cut.
+All steps except the last are included, because the end of the last one may be cut.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 KINDS = {"compute": "COMPUTATION", "communication": "COMMUNICATION", "memcpy": "MEMORY", "memset": "MEMORY"}
-"""How HTA calls our kinds of device work."""
+"""HTA's names for our kinds of device work."""
 
 
 class Window:
-    """What is kept of each rank. Times of all ranks are on aligned clocks."""
+    """The selected part of each rank. Times of all ranks are on aligned clocks."""
 
     def __init__(self, tables: TableSet, *, with_last_step: bool = False) -> None:
         self.tables = tables
@@ -39,7 +39,7 @@ class Window:
         return self.tables.ranks
 
     def steps(self, rank: int) -> list[int]:
-        """Return the steps that are kept; the last one is not where there are several, as its end may be cut."""
+        """Return the selected steps, without the last one if there are several, because its end may be cut."""
         steps = self.tables.columns("steps", rank)
         if not len(steps) or steps["source"][0] == "window":
             return []
@@ -47,7 +47,7 @@ class Window:
         return numbers if self._with_last_step or len(numbers) < 2 else numbers[:-1]
 
     def bounds(self, rank: int) -> tuple[int, int] | None:
-        """Return the begin and the end of the kept steps on the rank's own clock; None where steps are not known."""
+        """Return the start and end of the selected steps on the rank's own clock, or None if steps are unknown."""
         steps, kept = self.tables.columns("steps", rank), self.steps(rank)
         if not kept:
             return None
@@ -55,7 +55,7 @@ class Window:
         return int(steps["start_ns"][chosen].min()), int(steps["end_ns"][chosen].max())
 
     def host_length(self, rank: int) -> int:
-        """Return the length in ns of the kept steps on the host; of everything recorded where steps are not known."""
+        """Return the length in ns of the selected steps on the host, or of everything recorded if steps are unknown."""
         steps, kept = self.tables.columns("steps", rank), self.steps(rank)
         if kept:
             chosen = np.isin(steps["step"], kept)
@@ -65,19 +65,19 @@ class Window:
         return int(ends.max() - events["start_ns"].min()) if len(events) else 0
 
     def keeps(self, rank: int, step: Ints, start_ns: Ints) -> NDArray[np.bool_]:
-        """Return which rows are kept: those of kept steps, and those outside any step that begin before the end."""
+        """Return which rows are selected: those of selected steps, or outside any step and starting before the end."""
         bounds = self.bounds(rank)
         if bounds is None:
             return np.ones(len(step), bool)
         return np.isin(step, self.steps(rank)) | ((step < 0) & (start_ns < bounds[1]))
 
     def work(self, rank: int) -> Columns:
-        """Return the kept activities: device work, or what computes and communicates on a CPU trace."""
+        """Return the selected activities: device work, or computing and communicating ops on a CPU trace."""
         activities = self.tables.columns("activities", rank)
         return activities.take(self.keeps(rank, activities["step"], activities["start_ns"]))
 
     def kernels(self, rank: int) -> pd.DataFrame:
-        """Return the kept kernels, copies and memsets with what launched them (NaN where that is not in the trace).
+        """Return the selected kernels, copies and memsets with their launches (NaN if a launch is not in the trace).
 
         Columns: event, name, kernel_type, pid, tid, stream, correlation, ts, dur, end, bytes, launch_ts, launch_dur,
         launch_event, launch_kind, op_event; sorted by start.
@@ -114,7 +114,7 @@ class Window:
         )
 
     def micros(self, rank: int, start_ns: Ints) -> NDArray[np.float64]:
-        """Return moments of a rank's clock in microseconds from the run's first event, on the common clock."""
+        """Convert times of a rank's clock to microseconds from the run's first event, on the common clock."""
         aligned = clock.of(self.tables).align_rows(np.full(len(start_ns), rank, np.int64), start_ns)
         return np.asarray((aligned - self._first) / 1000)
 

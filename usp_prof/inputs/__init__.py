@@ -1,1 +1,1 @@
-"""From files to columns: discovery, manifest, packed sources, and one folder for each recorder."""
+"""From files to columns: discovery, manifest, packed sources, and one folder per recorder."""

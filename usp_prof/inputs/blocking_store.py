@@ -1,8 +1,8 @@
-"""Blocking store: an fsspec file system on obstore's calls that wait for their answer.
+"""Blocking store: an fsspec file system on the synchronous calls of obstore.
 
-obstore's own file system awaits each answer in an event loop. The client's thread that sets the answer is still inside
-Python a moment later; where the interpreter ends just then, that thread aborts the process (exit code 134). A call that
-waits leaves no thread of the client inside Python.
+The file system of obstore itself awaits each answer in an event loop. The client's thread that sets the answer is still
+inside Python a moment later. If the interpreter exits at that moment, the thread aborts the process (exit code 134). A
+synchronous call leaves no client thread inside Python.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The buckets of one scheme; what is not here (`find`, `glob`) fsspec makes of `ls` and `info`."""
+    """The buckets of one scheme; fsspec builds the other methods (`find`, `glob`) on `ls` and `info`."""
 
     cachable = False
 
-    def __init__(self, scheme: str, **options: Any) -> None:  # noqa: ANN401 - as `from_url` takes them
+    def __init__(self, scheme: str, **options: Any) -> None:  # noqa: ANN401 - options of `from_url`
         super().__init__()
         self._scheme = scheme
-        # A client keeps its connections: one for each bucket.
+        # A client keeps its connections open, so there is one per bucket.
         self._client = cache(lambda bucket: from_url(f"{scheme}://{bucket}", **options))
 
     def info(self, path: str, **_: object) -> dict[str, Any]:
-        """Say size and stamp of a file, or that it is a folder."""
+        """Return size and stamp of a file, or an entry for a folder."""
         client, bucket, name = self._located(path)
         try:
             return _of_file(bucket, _answer(lambda: client.head(name)))
@@ -42,8 +42,8 @@ class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no t
             self.ls(path)
             return _of_folder(bucket, name)
 
-    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002 - as fsspec's
-        """List the files and folders in a folder; raises `FileNotFoundError` where nothing is."""
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002 - signature of fsspec
+        """List the files and folders in a folder; raise FileNotFoundError if it is empty or missing."""
         client, bucket, name = self._located(path)
         listing = _answer(lambda: client.list_with_delimiter(name))
         files = [_of_file(bucket, file) for file in listing["objects"]]
@@ -53,7 +53,7 @@ class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no t
         return entries if detail else sorted(entry["name"] for entry in entries)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
-        """Read a file, whole or from `start` up to `end`."""
+        """Read a file, completely or from `start` to `end`."""
         client, _bucket, name = self._located(path)
 
         def content() -> bytes:
@@ -64,12 +64,12 @@ class BlockingStore(AbstractFileSystem):  # type: ignore[misc] # fsspec has no t
         return _answer(content)
 
     def put_file(self, lpath: str, rpath: str, **_: object) -> None:
-        """Write a file whole from one of this machine."""
+        """Upload a complete file from this machine."""
         client, _bucket, name = self._located(rpath)
         _answer(lambda: client.put(name, Path(lpath)))
 
     def _located(self, path: str) -> tuple[Any, str, str]:
-        """Give the client of a path, its bucket (of a web server: the host) and the name in it."""
+        """Return the client of a path, its bucket (the host, for a web server) and the name inside it."""
         bucket, _, name = path.removeprefix(f"{self._scheme}://").partition("/")
         return self._client(bucket), bucket, name
 
@@ -84,13 +84,13 @@ def _of_folder(bucket: str, name: str) -> dict[str, Any]:
 
 
 def _answer(call: Callable[[], T]) -> T:
-    """Call in a thread and wait for it: Ctrl-C ends the wait, and would not end a call of the client."""
+    """Run a call in a thread and wait for it: Ctrl-C interrupts the wait, but not a call of the client."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
     thread = Thread(target=run, daemon=True)

@@ -1,7 +1,7 @@
-"""Discovery: which files under a path are traces, of which rank and run each is, and what else lies there.
+"""Discovery: which files under a path are traces, their ranks and runs, and the other files next to them.
 
-A rank comes from the file's `distributedInfo`, else from what the recorder wrote, else from the name; it is never
-made up. Files that claim one rank are told apart as runs (`_runs`), or refused with a list.
+A rank comes from the file's `distributedInfo`, or from what the recorder wrote, or from the file name; it is never
+guessed. Files with the same rank are split into runs (`split_runs`), or rejected with a list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is passed over, and why."""
+    """A file that is skipped, and the reason."""
 
     path: Location
     reason: str
@@ -41,7 +41,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What lies under a path: runs (the newest first), files passed over, and what is wrong."""
+    """The contents of a path: runs (newest first), skipped files, and problems."""
 
     path: Location
     runs: tuple[FoundRun, ...]
@@ -50,11 +50,11 @@ class Discovery:
 
 
 def discover(path: str | Location, *, without: Collection[Location] = ()) -> Discovery:
-    """Look under a file, a folder, a glob, or a folder and the name of a run in it (`traces/step 9`).
+    """Search a file, a folder, a glob, or a folder followed by the name of a run in it (`traces/step 9`).
 
-    Files that are named in `without` count as absent: they are still written.
+    Files in `without` count as absent: they are still being written.
     """
-    if not str(path):  # Path("") is the current folder, which nobody meant
+    if not str(path):  # Path("") is the current folder, which is never intended
         raise InputError("the path is empty", hint=_HINT)
     root = location(path)
     if not root.exists() and is_made_name(root.name):
@@ -63,7 +63,7 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     if not files:
         raise InputError(f"no trace in {root}" + _first_reasons(skipped), hint=_HINT)
     if len(files) == 1 and files[0][1].rank < 0:
-        # Viewers put the names of processes anywhere: a file alone that tells no rank is searched to its end.
+        # Viewers may write process names anywhere: a single file without a rank is searched to its end.
         file, seen = files[0]
         files = [(file, replace(seen, merged=seen.merged or ranks_in(file)))]
     files, host_processes = _without_host_processes(files)
@@ -75,7 +75,7 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
 
 
 def _of_run(path: Location, without: Collection[Location]) -> Discovery:
-    """Look for a run by its name under the folder before it; that run comes before the others."""
+    """Find a run by name in the folder that contains it; that run comes first in the result."""
     folder = next(parent for parent in path.parents if parent.is_dir())
     name = "/".join(parts_below(path, folder))
     discovery = discover(folder, without=without)
@@ -99,7 +99,7 @@ def listed(root: Location) -> list[Location]:
             f"{root} is neither a file nor a folder (a pipe or a device): it can be read once only", hint=_HINT
         )
     elif has_magic(str(root)):
-        tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - absolute patterns too
+        tops = [Path(name) for name in sorted(glob(str(root), recursive=True))]  # noqa: PTH207 - supports absolute patterns
         if not tops:
             raise InputError(f"nothing matches {root}", hint=_HINT)
     else:
@@ -121,19 +121,19 @@ def _listed_remote(root: RemotePath) -> list[Location]:
     else:
         files = [file for file in root.files() if not _hidden(file, root)]
     if not files:
-        # Asking for the file itself says why there is none: no such bucket, denied, or just nothing.
+        # Requesting the file itself shows why there is none: no such bucket, access denied, or no such file.
         root.listed()
         raise InputError(f"nothing lies under {root}", hint=_HINT)
     return list(files)
 
 
 def _below(top: Path) -> list[Path]:
-    """List the files below a folder, through links too; a folder that was seen under its real path is not entered."""
+    """List the files below a folder, following links; a folder whose real path was already visited is skipped."""
     seen: set[str] = set()
     files = []
     for folder, inner, names in os.walk(top, followlinks=True, onerror=_raise):
         real = os.path.realpath(folder)
-        if real in seen:  # a link to a folder above, or a second link to one folder
+        if real in seen:  # a link to a parent folder, or a second link to the same folder
             inner.clear()
             continue
         seen.add(real)
@@ -172,16 +172,16 @@ def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skip
 
 
 def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
-    """Leave out processes that are no rank (a server's frontend, a tokenizer), whatever number their name holds.
+    """Remove processes that are not ranks (a server's frontend, a tokenizer), even if their names contain a number.
 
-    Such a file says no rank and holds neither device work nor calls that launch it, while other files do.
+    Such a file states no rank. It has neither device work nor calls that launch it, while other files do.
     """
     silent = [file for file, seen in files if seen.rank < 0]
     if not silent or len(files) < 2:
         return files, []
     without = {file for file in silent if not has_device_events(file)}
     telling = (file for file, _ in files if file not in silent)
-    # Files that tell their rank are read only where no silent one has device work.
+    # Files that state their rank are read only if no file without a rank has device work.
     others_have_device_work = len(without) < len(silent) or any(map(has_device_events, telling))
     if not without or not others_have_device_work:
         return files, []
@@ -190,7 +190,7 @@ def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tu
 
 
 def _kind_by_name(file: Location) -> FileKind:
-    """Recognise what is known to lie beside traces without being JSON by its name."""
+    """Return the kind of a non-JSON file that is often found next to traces, from its name."""
     if file.name.startswith(("nccl_trace_rank_", "comm_lib_trace_rank_")) or file.suffix in {".pkl", ".pickle"}:
         return FileKind.FLIGHT_RECORDER
     if file.suffix.lower() in _PACKED:
@@ -199,7 +199,7 @@ def _kind_by_name(file: Location) -> FileKind:
 
 
 def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
-    """Give each file its rank; a file that tells none is read only when it is all there is."""
+    """Assign a rank to each file; a file without one is read only if it is the only file."""
     merged = [
         _file(file, seen, rank, "processes") for file, seen in files if len(seen.merged) > 1 for rank in seen.merged
     ]

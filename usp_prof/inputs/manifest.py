@@ -1,6 +1,6 @@
-"""Manifest: what the recorder knew of the run, from `run.json` beside the traces or the same text inside them.
+"""Manifest: what the recorder knew about the run, from `run.json` next to the traces or the same text inside them.
 
-Each field is checked by itself, by its type and its range: one that does not fit is left out and named.
+Each field is checked separately for type and range. A field that does not fit is left out and reported.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ RANGES = {
     "devices_per_node": limits.Range(0, limits.MAX_RANKS),
     "processes_per_device": limits.Range(0, limits.MAX_RANKS),
 }
-"""The range of every whole number in a field of this name; others are `limits.COUNT`."""
+"""Allowed range of integers in the fields with these names; other fields use `limits.COUNT`."""
 _FREE = frozenset({"faults", "options"})
-"""Fields that hold any JSON and are only shown."""
+"""Fields that may contain any JSON and are only displayed."""
 _LISTS = frozenset({"groups"})
-"""Lists of which each entry is checked by itself."""
+"""Lists whose entries are checked separately."""
 _ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, msgspec.ValidationError, RecursionError)
 
 
 def find_manifest(folders: Iterable[Location]) -> Location | None:
-    """Find the nearest `run.json` that is a manifest, looking into the folders in order."""
+    """Return the first `run.json` in these folders, or None."""
     return next((path for folder in folders if (path := folder / MANIFEST_NAME).is_file()), None)
 
 
 def read_manifest(path: Location) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
-    """Read `run.json`; one that cannot be used is a row of health."""
+    """Read `run.json`; if it cannot be used, return None and a health row."""
     try:
-        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which editors put there
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)  # editors may add a byte order mark
         data = msgspec.json.decode(text)
         twice = keys_held_twice(text)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -64,7 +64,7 @@ def read_manifest(path: Location) -> tuple[Manifest | None, tuple[HealthRow, ...
 
 
 def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[HealthRow, ...]]:  # noqa: ANN401 - any JSON
-    """Make a manifest of parsed JSON (or of JSON text inside JSON, as old recorders wrote it)."""
+    """Build a manifest from parsed JSON (or from JSON text inside JSON, as old recorders wrote it)."""
     try:
         if isinstance(data, str):
             data = msgspec.json.decode(data)
@@ -85,7 +85,7 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
 
 
 def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
-    """Keep the fields that fit; fields of later versions are passed over."""
+    """Return the fields that fit; ignore unknown fields, such as those of later versions."""
     known: dict[str, Any] = {}
     for name, kind in _kinds().items():
         if name not in data:
@@ -104,12 +104,12 @@ def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
 
 
 def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # noqa: ANN401 - any type, any JSON
-    """Give the value as what it has to be, in a list; an empty one where it is not that."""
+    """Return the value converted to `kind`, in a list; an empty list if it does not fit."""
     try:
         fitting = _model(value) if name == "model" else msgspec.convert(_known(kind, value), kind, strict=False)
         if name not in _FREE:
-            _check_numbers(name, value)  # truth values are still told from numbers here
-            _check_numbers(name, msgspec.to_builtins(fitting))  # and texts are numbers here
+            _check_numbers(name, value)  # booleans are still distinct from numbers here
+            _check_numbers(name, msgspec.to_builtins(fitting))  # numeric strings are numbers here
     except _ERRORS as error:
         odd.append(f"{name} ({str(error)[:80]})")
         return []
@@ -123,14 +123,14 @@ def _model(value: Any) -> ModelEntry | None:  # noqa: ANN401 - any JSON
 
 
 def _known(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Pass over an entry's fields of later versions."""
+    """Remove an entry's unknown fields, such as those of later versions."""
     if kind is GroupEntry and isinstance(value, dict):
         return {field.name: value[field.name] for field in fields(GroupEntry) if field.name in value}
     return value
 
 
 def _check_numbers(name: str, value: Any) -> None:  # noqa: ANN401 - any JSON
-    """Raise where a number, however deep, is outside of its range."""
+    """Raise if a number at any depth is outside its range."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_numbers(key if key in RANGES else name, inner)

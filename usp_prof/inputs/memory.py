@@ -1,8 +1,8 @@
-"""Long texts outside of memory: written to an unnamed file and mapped; its pages can be let go at any time.
+"""Long texts outside of memory: written to an unnamed file and memory-mapped, so pages can be released at any time.
 
-Arguments are two thirds of what a trace holds and are needed only a few at a time. Beyond a bound they go to a
-temporary file and come back as a mapping: it looks like memory, and the pages that were touched are given back with
-`let_go` when a part of the work is done. Where nothing can be written, the text stays in memory.
+Arguments are two thirds of a trace, and only a few are needed at a time. Above a size limit they go to a temporary file
+and are mapped back. The mapping behaves like memory; `let_go` releases the touched pages after each part of the work.
+If no file can be written, the text stays in memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 HELD = 64 << 20
-"""Bytes that are held in memory before a file is begun."""
+"""Bytes kept in memory before a file is started."""
 
 _PART = 1 << 20
 _LONG = 1 << 16
-"""Bytes of a piece of text that is worth a write of its own, where a file is begun."""
+"""Minimum size in bytes of a text that is written directly once a file exists."""
 _ADVICE: int | None = getattr(mmap, "MADV_DONTNEED", None)
 _NO_TEXT = np.empty(0, np.uint8)
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def let_go() -> None:
-    """Give back the memory of all mapped texts (they stay readable), and what Arrow holds without using it."""
+    """Release the memory of all mapped texts (they stay readable) and the unused memory that Arrow holds."""
     pool = pa.default_memory_pool()
     if pool.backend_name != "system":
         pool.release_unused()
@@ -43,7 +43,7 @@ def let_go() -> None:
 
 
 class LongText:
-    """Text that grows at its end, in room that is asked for at once: only what is written of it takes memory."""
+    """Text that grows at its end, in a preallocated buffer: only the written part uses memory."""
 
     __slots__ = ("_held", "_held_bytes", "_limit", "_spilt", "_spilt_bytes")
 
@@ -54,7 +54,7 @@ class LongText:
         self._spilt_bytes = 0
 
     def __len__(self) -> int:
-        """Count the bytes."""
+        """Return the number of bytes."""
         return self._spilt_bytes + self._held_bytes
 
     def add(self, text: bytes) -> None:
@@ -68,7 +68,7 @@ class LongText:
             self._spill()
 
     def buffer(self) -> pa.Buffer:
-        """Give the whole text; nothing can be added afterwards."""
+        """Return the complete text; nothing can be added afterwards."""
         if self._spilt is not None:
             self._spill()
         if self._spilt is not None:
@@ -83,7 +83,7 @@ class LongText:
         return pa.py_buffer(self._held[: self._held_bytes])
 
     def _hold(self, text: bytes | memoryview) -> None:
-        """Append text to what is in memory."""
+        """Append text to the buffer in memory."""
         begin, end = self._held_bytes, self._held_bytes + len(text)
         if end > len(self._held):
             room = (HELD if self._spilt is None else 0) + _PART
@@ -94,13 +94,13 @@ class LongText:
         self._held_bytes = end
 
     def _spill(self) -> None:
-        """Move what is held to the file."""
+        """Move the buffered text to the file."""
         held, self._held, self._held_bytes = self._held[: self._held_bytes].data, _NO_TEXT, 0
         if not self._spill_text(held):
             self._hold(held)
 
     def _spill_text(self, text: bytes | memoryview) -> bool:
-        """Write text behind what is in the file; where that fails, hold on to everything from now on."""
+        """Append text to the file; if that fails, keep all text in memory from then on."""
         if self._limit == float("inf"):
             return False
         try:
@@ -128,12 +128,12 @@ class LongText:
         self._spilt, self._spilt_bytes, self._limit = None, 0, float("inf")
 
 
-# Cycles: Python need not look for any while many objects are made that have none.
+# Garbage collection: not needed while many objects without reference cycles are created.
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hold the collector: looking among all events costs a third of their decode, among a report's values a tenth."""
+    """Disable the garbage collector: it takes a third of the time of decoding events, a tenth for report values."""
     wanted = gc.isenabled()
     gc.disable()
     try:

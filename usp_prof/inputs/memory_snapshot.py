@@ -1,7 +1,7 @@
-"""Memory snapshots of PyTorch's allocator: segments, and the trace of what was allocated and freed.
+"""Memory snapshots of PyTorch's allocator: segments, and the history of allocations and frees.
 
-`torch.cuda.memory._dump_snapshot` writes a pickle. It is read without running anything that it names: plain
-containers, numbers and texts only.
+`torch.cuda.memory._dump_snapshot` writes a pickle. It is read without running any code that it names: only plain
+containers, numbers and strings are allowed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SITES = 100
 
 
 class _Plain(pickle.Unpickler):
-    """Refuse every class and function: a snapshot needs none."""
+    """An unpickler that rejects every class and function: a snapshot needs none."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - never returns
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
-    """Read a snapshot; one entry for each device that holds memory or has a history."""
+    """Read a snapshot; return one entry per device that has memory or a history."""
     try:
         text = _checked(path)
         data = _Plain(io.BytesIO(text)).load()
@@ -68,10 +68,10 @@ def read_memory_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
 
 
 def _checked(path: Path) -> bytes:
-    """Read the pickle's bytes; one that asks for more memory than it has bytes is refused before it is loaded.
+    """Read the pickle's bytes; reject a pickle that would allocate more memory than it has bytes, before loading it.
 
-    The unpickler makes room for the highest number under which something is noted (`PUT`), however few things there
-    are. The walk over all operations takes 0.2 s for a megabyte.
+    The unpickler allocates memory up to the highest memo index (`PUT`), however few items there are. Checking all
+    operations takes 0.2 s per megabyte.
     """
     text = read_bytes(path, "memory snapshot", "torch.cuda.memory._dump_snapshot(FILE) writes one")
     places = limits.Range(0, len(text))
@@ -82,9 +82,9 @@ def _checked(path: Path) -> bytes:
 
 
 def _check_lengths(size: int, segments: list[dict[str, Any]], traces: list[list[dict[str, Any]]]) -> None:
-    """Refuse lists that hold more than the file has bytes: a pickle may name one list of thousands thousands of times.
+    """Reject lists with more items than the file has bytes: a pickle can reference one long list thousands of times.
 
-    Every block and every event of a snapshot that was recorded takes several bytes.
+    Every block and event of a recorded snapshot takes several bytes.
     """
     held = sum(len(segment.get("blocks", [])) for segment in segments) + sum(map(len, traces))
     if held > size or len(traces) > limits.LOCAL_DEVICE.high + 1:
@@ -92,7 +92,7 @@ def _check_lengths(size: int, segments: list[dict[str, Any]], traces: list[list[
 
 
 def _number(entry: dict[str, Any], key: str, within: limits.Range = limits.CHANGE) -> int:
-    """Give a whole number of an entry; raises `ValueError` where it is outside of its range."""
+    """Return an integer of an entry; raise ValueError if it is outside its range."""
     value = entry[key]
     if not within.holds(value):
         raise ValueError(f"{key}={str(value)[:24]} is not a whole number within {within}")
@@ -102,7 +102,7 @@ def _number(entry: dict[str, Any], key: str, within: limits.Range = limits.CHANG
 def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, Any]]) -> MemorySnapshot:
     blocks = [block for segment in own for block in segment.get("blocks", [])]
     free = [_number(block, "size") for block in blocks if str(block["state"]) == "inactive"]
-    # What takes or gives memory back; other events (snapshots, out of memory) change no size.
+    # Events that allocate or free memory; other events (snapshots, out of memory) change no size.
     known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
         device=device,
@@ -119,9 +119,9 @@ def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, A
 
 
 def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
-    """Add up the blocks in use by the line that took them, largest first; none where no stacks were recorded."""
+    """Sum the active blocks by the line that allocated them, largest first; empty if no stacks were recorded."""
     sizes_of_line: dict[str, list[int]] = defaultdict(list)
-    # By the identity of a stack: blocks that one line took share it.
+    # Line by the identity of its stack: blocks allocated by the same line share the stack object.
     lines: dict[int, str] = {}
     for segment in segments:
         for block in segment.get("blocks", []):
@@ -134,7 +134,7 @@ def _sites(segments: list[dict[str, Any]]) -> tuple[Site, ...]:
 
 
 def _line(frames: list[dict[str, Any]]) -> str:
-    """Name the innermost Python line that is no library's; else the innermost Python line; else the innermost frame."""
+    """Return the innermost Python line outside of libraries, or the innermost Python line, or the innermost frame."""
     python = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py")]
     own = [frame for frame in python if not any(part in str(frame["filename"]) for part in _LIBRARY)]
     frame = next(iter(own or python or frames))

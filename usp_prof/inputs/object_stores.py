@@ -1,9 +1,8 @@
-"""Object stores: the fsspec file system of a URL, with retries and credentials, and what its errors mean.
+"""Object stores: the fsspec file system of a URL, with retries and credentials, and explanations of its errors.
 
-`s3://`, `gs://`, `az://` and `http(s)://` are answered by obstore, whose client retries what a server refuses for a
-moment (429, 5xx, lost connections). Credentials are those that the ecosystem's own tools find: the environment,
-workload identity, the machine's role, and AWS profiles where boto3 is installed. Other schemes are left to whatever
-fsspec has for them.
+`s3://`, `gs://`, `az://` and `http(s)://` use obstore. Its client retries temporary errors (429, 5xx, lost
+connections). Credentials come from the usual sources: the environment, workload identity, the machine's role, and AWS
+profiles if boto3 is installed. Other schemes use the file systems that fsspec has for them.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ S3, GOOGLE, AZURE, HTTP = ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss", 
 _OBSTORE = (*S3, *GOOGLE, *AZURE, *HTTP)
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<second>/?)")
 _RETRIES = 6
-"""With doubled pauses from 0.1 s these take about 10 s, which outlasts throttling and a server that is restarted."""
+"""With pauses that double from 0.1 s, these take about 10 s, longer than throttling or a server restart."""
 
 
 _WRONG_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "401 Unauthorized")
 _DENIED = ("403 Forbidden", "AccessDenied")
 _RENEWING = Lock()
-"""Of several threads that are refused, one looks credentials up."""
+"""If requests of several threads are denied, only one thread renews the credentials."""
 
 
 class _NeverError(Exception):
-    """No client raises it: what an entry of `_MEANINGS` means is told by its signs alone."""
+    """An exception that no client raises: the `_MEANINGS` entry is recognized by words in the error text alone."""
 
 
 class _ExpiryError(_NeverError):
-    """Stands for credentials that nothing can be read with."""
+    """Marks credentials that cannot read anything."""
 
 
 class _RangeError(_NeverError):
-    """Stands for a server that gives no part of a file."""
+    """Marks a server that does not support range requests."""
 
 
 _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
-    # Where a client asks for the machine's own role; when that fails, no credentials were found anywhere.
+    # The client requests the machine's own role last; if that fails, no credentials were found anywhere.
     (
         _NeverError,
         ("169.254.169.254", "metadata.google", "fd00:ec2", "NoCredentials", "MissingCredentials"),
@@ -61,7 +60,7 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         "there is no such bucket",
         "check its name, region and endpoint",
     ),
-    # A web server is asked for a folder of that name (PROPFIND) once it has said that there is no such file.
+    # After a 404 of the file, the client requests a folder of the same name (PROPFIND).
     (FileNotFoundError, ("404 Not Found", "PROPFIND"), "nothing lies here", "check the URL"),
     (
         _RangeError,
@@ -90,7 +89,7 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         "check the host, the endpoint (AWS_ENDPOINT_URL) and the network",
     ),
 )
-"""What an error of a client means: by its type or by words in its text; the first that fits. The hint: what to do."""
+"""Meaning of a client's error, by its type or by words in its text; the first match counts. Last item: the hint."""
 
 _SETUP = {
     S3: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (needs boto3), or AWS_SKIP_SIGNATURE=true",
@@ -101,11 +100,11 @@ _SETUP = {
 
 
 class AbsentError(InputError):
-    """Nothing lies at a URL."""
+    """There is no file or folder at this URL."""
 
 
 class NoRangesError(InputError):
-    """The server gives no part of a file: it has to be fetched whole."""
+    """The server does not support range requests: the file must be downloaded completely."""
 
 
 class ExpiredError(InputError):
@@ -117,35 +116,35 @@ _ERRORS: dict[type[Exception], type[InputError]] = {
     _ExpiryError: ExpiredError,
     _RangeError: NoRangesError,
 }
-"""Of what `_MEANINGS` finds, what callers tell apart."""
+"""Exception classes for the entries of `_MEANINGS` that callers handle separately."""
 
 
 def scheme_of(path: object) -> str:
-    """Give the scheme of a URL (`s3`), or "" for a path of this machine."""
+    """Return the scheme of a URL (`s3`), or "" for a local path."""
     match = _URL.match(str(path))
     if match is None:
         return ""
     scheme = match["scheme"].lower()
-    # `Path("s3://bucket")` has lost a slash; with another scheme than ours that is a folder named so.
+    # `Path("s3://bucket")` has lost a slash. With any other scheme this is a local folder of that name.
     return scheme if match["second"] or scheme in (*_OBSTORE, "file") else ""
 
 
 @cache
 def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
-    """Give the file system of a scheme; one a process."""
+    """Return the file system of a scheme; there is one per process."""
     try:
-        import fsspec  # noqa: PLC0415 - the extra `cloud`
+        import fsspec  # noqa: PLC0415 - needs the extra `cloud`
 
         if scheme not in _OBSTORE:
             return fsspec.filesystem(scheme)
-        from usp_prof.inputs.blocking_store import BlockingStore  # noqa: PLC0415 - the extra `cloud`
+        from usp_prof.inputs.blocking_store import BlockingStore  # noqa: PLC0415 - needs the extra `cloud`
     except ImportError as error:
         hint = "pip install 'usp-prof[cloud]'"
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
     except ValueError:
         known = "s3://, gs://, az://, http(s)://, file://"
         raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {known}") from None
-    except TypeError:  # such as ftp, which needs a host before anything is asked
+    except TypeError:  # such as ftp, which needs a host to connect to
         hint = "mount it, or copy the traces to a folder or an object store"
         raise UsageError(f"{scheme}:// cannot be read: it needs settings of its own", hint=hint) from None
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
@@ -154,18 +153,18 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
 
 
 def _client_options(scheme: str) -> dict[str, Any]:
-    """Allow an unencrypted endpoint where one was named: MinIO and the like inside a cluster."""
+    """Allow an unencrypted endpoint if one is configured, for example MinIO inside a cluster."""
     endpoints = (os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
     unencrypted = scheme == "http" or (scheme in S3 and any(name.startswith("http://") for name in endpoints))
     return {"allow_http": True} if unencrypted else {}
 
 
 def _credentials(scheme: str) -> dict[str, Any]:
-    """Use AWS profiles and single sign-on through boto3, where it is installed and the environment holds no key."""
+    """Use AWS profiles and single sign-on through boto3, if it is installed and the environment has no key."""
     if scheme not in S3 or "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
         return {}
     try:
-        import boto3  # noqa: PLC0415 - a user's own
+        import boto3  # noqa: PLC0415 - optional, installed by the user
         from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
     except ImportError:
         return {}
@@ -174,9 +173,9 @@ def _credentials(scheme: str) -> dict[str, Any]:
 
 
 def ask(url: str, question: Callable[[Any], T]) -> T:
-    """Ask the file system of a URL; what its client raises becomes an `InputError` that says what to do.
+    """Query the file system of a URL; convert its client's exceptions to an InputError that says what to do.
 
-    Where the server refuses the credentials, they are looked up once more: a token may have been renewed since.
+    If the server rejects the credentials, look them up once more: a token may have been renewed in the meantime.
     """
     scheme = scheme_of(url)
     filesystem = filesystem_of(scheme)
@@ -184,7 +183,7 @@ def ask(url: str, question: Callable[[Any], T]) -> T:
         return question(filesystem)
     except (InputError, UsageError):
         raise
-    except Exception as error:  # noqa: BLE001 - clients of many kinds have exceptions of many kinds
+    except Exception as error:  # noqa: BLE001 - each client has its own exceptions
         if scheme in HTTP or not _is_refused(error):
             raise explained(url, error) from None
     try:
@@ -194,9 +193,9 @@ def ask(url: str, question: Callable[[Any], T]) -> T:
 
 
 def _renewed(scheme: str, refused: Any) -> Any:  # noqa: ANN401 - an fsspec file system
-    """Give a file system with credentials that were looked up after those of the refused one."""
+    """Return a file system with credentials that were looked up after those of the rejected one."""
     with _RENEWING:
-        if filesystem_of(scheme) is refused:  # else another thread was quicker
+        if filesystem_of(scheme) is refused:  # otherwise another thread has renewed them
             filesystem_of.cache_clear()
         return filesystem_of(scheme)
 
@@ -207,7 +206,7 @@ def _is_refused(error: Exception) -> bool:
 
 
 def explained(url: str, error: Exception) -> InputError:
-    """Say what went wrong with a URL, and what to do about it."""
+    """Return an error that explains what went wrong with a URL and what to do about it."""
     text = " ".join(str(error).split())
     for kind, signs, what, hint in _MEANINGS:
         if isinstance(error, kind) or any(sign in text for sign in signs):
@@ -216,10 +215,10 @@ def explained(url: str, error: Exception) -> InputError:
 
 
 def _setup(url: str) -> str:
-    """Say where credentials for a URL are looked for."""
+    """Return how to set up credentials for a URL."""
     return next((hint for schemes, hint in _SETUP.items() if scheme_of(url) in schemes), "see the store's own manual")
 
 
 def _first_sentence(text: str) -> str:
-    """Leave out the client's own dump of its state."""
+    """Remove the client's dump of its own state."""
     return text.partition(" Debug source:")[0][:300]

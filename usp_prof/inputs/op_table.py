@@ -1,7 +1,8 @@
-"""Op tables: jobs that were published as a table of pipeline operations instead of traces.
+"""Op tables: jobs published as a table of pipeline operations instead of traces.
 
-The format is that of ByteDance's straggler study (OSDI'25): one row for each operation of each (step, data-parallel
-rank, pipeline stage), times in seconds from the step's begin, the ranks of a tensor-parallel group as one.
+The format is that of ByteDance's straggler study (OSDI'25). It has one row per operation of each step, data-parallel
+rank and pipeline stage, with times in seconds from the start of the step. The ranks of a tensor-parallel group count as
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SECOND = 1e9
 
 @dataclass(frozen=True, slots=True, order=True)
 class Op:
-    """One operation of a stage's step: its kind (as written) and its number among those of its kind."""
+    """One operation of a stage's step: its kind (as written) and its number among operations of this kind."""
 
     kind: str
     number: int
@@ -42,7 +43,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpTable:
-    """When each operation ran, in nanoseconds: an array of (data-parallel rank, step) for each operation."""
+    """Start and end of each operation in nanoseconds, by operation, data-parallel rank and step."""
 
     ops: tuple[Op, ...]
     steps: tuple[int, ...]
@@ -52,12 +53,12 @@ class OpTable:
 
     @property
     def stages(self) -> int:
-        """Count the pipeline's stages."""
+        """The number of pipeline stages."""
         return max(op.stage for op in self.ops) + 1
 
     @property
     def replicas(self) -> int:
-        """Count the data-parallel ranks."""
+        """The number of data-parallel ranks."""
         return int(self.start_ns.shape[1])
 
 
@@ -77,14 +78,14 @@ def read_op_table(path: Path) -> OpTable:
             f"{path.name} has several model chunks on a stage", hint="only plain pipelines can be replayed"
         )
     kinds, kind = np.unique(columns["optype"].astype(str), return_inverse=True)
-    # For each row the number of its operation (kind, number, stage), and the place of its step among `steps`.
+    # For each row, the code of its operation (kind, number, stage) and the index of its step in `steps`.
     key = group_codes(kind, columns["seq_id"], columns["stage"])
     steps, step = np.unique(columns["step"], return_inverse=True)
     replicas = int(columns["dp_rank"].max()) + 1
     count = int(key.max()) + 1
     if len(table) < count * replicas * len(steps):
         raise InputError(f"{path.name} lacks operations of some ranks or steps", hint="leave incomplete steps out")
-    # Operations by data-parallel ranks by steps, in seconds; NaN stays where no row tells.
+    # Operations by data-parallel ranks by steps, in seconds; NaN if there is no row.
     start = np.full((count, replicas, len(steps)), np.nan)
     end = start.copy()
     begun = columns["start_ts"].astype(float)
@@ -101,7 +102,7 @@ def read_op_table(path: Path) -> OpTable:
 
 
 def _checked(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:
-    """Give the columns as arrays; one of another type, with gaps, or outside of its range is refused by its name."""
+    """Return the columns as arrays; raise InputError for a wrong type, missing values, or values out of range."""
     hint = f"it needs rows of numbers in the columns {', '.join(COLUMNS)}; optype is text"
     if not len(table):
         raise InputError(f"{path.name} has no operations", hint=hint)
@@ -118,6 +119,6 @@ def _checked(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:
         if columns[name].min() < within.low or columns[name].max() > within.high:
             raise InputError(f"{path.name} has a {name} outside of {within}", hint=hint)
     for name in ("start_ts", "duration"):
-        if not (np.abs(columns[name]) * _SECOND <= limits.MAX_WINDOW_NS).all():  # NaN is not, either
+        if not (np.abs(columns[name]) * _SECOND <= limits.MAX_WINDOW_NS).all():  # also false for NaN
             raise InputError(f"{path.name} has a {name} of more than {limits.MAX_WINDOW_NS} ns", hint=hint)
     return columns

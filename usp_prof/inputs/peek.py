@@ -1,6 +1,6 @@
 """Peek: kind, rank, host and time of a file, from its path and its first bytes.
 
-Only a little of the file is read; its end too where that is cheap, or where `whole` asks for it.
+Only a small part of the file is read. Its end is read too if that is cheap, or if `whole` is set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt")
 
 
 def stem(path: Location) -> str:
-    """Give the file name without the endings of packing and format."""
+    """Return the file name without suffixes of compression and format."""
     name = path.name
     while any(name.endswith(suffix) for suffix in _SUFFIXES):
         name = name.rpartition(".")[0]
@@ -44,7 +44,7 @@ def stem(path: Location) -> str:
 
 
 def rank_from_words(path: Location) -> int | None:
-    """Find a rank that the file name or, failing that, a folder above it states in words (`rank3`, `worker_3`)."""
+    """Return the rank that the file name, or else its parent folder, states in words (`rank3`, `worker_3`), or None."""
     for name in (stem(path), path.parent.name):
         for word in _WORDS:
             ranks = word.findall(name)
@@ -54,7 +54,7 @@ def rank_from_words(path: Location) -> int | None:
 
 
 def ranks_from_numbers(paths: Sequence[Location]) -> dict[Location, int] | None:
-    """Read bare numbers as ranks, only when they count 0, 1, 2, ... over all the files (or over their folders)."""
+    """Interpret bare numbers as ranks, only if they count 0, 1, 2, ... over all files (or over their folders)."""
     for names in ([stem(path) for path in paths], [path.parent.name for path in paths]):
         matches = [_NUMBER.search(name) for name in names]
         numbers = [limits.whole(match[1], limits.RANK) for match in matches if match is not None]
@@ -70,13 +70,13 @@ _DEVICE_EVENT = re.compile(
     rb'"cat":\s*"(?i:kernel|(?:gpu_)?memcpy|(?:gpu_)?memset|(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)|runtime'
     rb'|mtia_ccp_events)"'
 )
-"""Categories of device work, and of the host's calls that put it there."""
+"""Categories of device work, and of the host calls that launch it."""
 _TIME = re.compile(rb'"ts":\s*"?(\d+)')
 _ARRAY_CLOSE = re.compile(rb"\}\s*\]\s*,(?=\s*\")")
 
 
 class FileKind(StrEnum):
-    """What a file beside or among traces may be."""
+    """The kinds of files that may be next to or among traces."""
 
     TRACE = "trace"
     EXECUTION_TRACE = "execution trace"
@@ -97,18 +97,18 @@ _SIGNS = (
     (FileKind.FLIGHT_RECORDER, (b'"entries"', b'"pg_config"')),
     (FileKind.MANIFEST, (b'"mesh"', b'"version"', b'"axis_order"')),
 )
-"""Words in the first text that tell what a file without `traceEvents` is."""
+"""Keys near the start that identify a file without `traceEvents`."""
 _OTHER_PACKINGS = (b"PK\3\4", b"BZh", b"\xfd7zXZ\0", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c")
 """First bytes of ZIP, bzip2, xz, LZ4 and 7-Zip."""
 
 
 _OF_INTEREST = ("distributedInfo", "baseTimeNanoseconds", "host_name", "hostname", "deviceProperties")
-"""Fields of a trace that say its rank themselves; others are looked at where these do not."""
+"""The fields that are parsed from the head of a trace; if they do not state the rank, all fields are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What a file says of itself; -1 and "" where it says nothing."""
+    """What a file states about itself; -1 and "" for values that are not stated."""
 
     kind: FileKind
     rank: int = -1
@@ -120,11 +120,11 @@ class Peek:
     device: str = ""
     """Name of the first device that the file lists."""
     merged: tuple[int, ...] = ()
-    """The ranks that the processes of the file state, of a merged trace several."""
+    """The ranks stated by the processes of the file; several for a merged trace."""
 
 
 def has_device_events(path: Location) -> bool:
-    """Say whether a trace holds device work or calls that launch it; reads up to the first such event."""
+    """Return whether a trace has device work or calls that launch it; reads up to the first such event."""
     tail = b""
     for block in Source(path).blocks():
         if _DEVICE_EVENT.search(tail + block):
@@ -134,7 +134,7 @@ def has_device_events(path: Location) -> bool:
 
 
 def last_ns(path: Location) -> int:
-    """Give the latest begin among a trace's last events, about where it ends; -1 where nothing tells. Reads it all."""
+    """Return the latest start among a trace's last events, about its end; -1 if unknown. Reads the complete file."""
     scan = _Scan(Source(path).blocks())
     first = b""
     for block in scan:
@@ -145,7 +145,7 @@ def last_ns(path: Location) -> int:
 
 
 def peek(path: Location, *, whole: bool = False) -> Peek:
-    """Look into a file; with `whole` read it to its end, for times and steps that only stand there."""
+    """Inspect a file; with `whole`, read it to its end, for times and steps that are only there."""
     source = Source(path)
     scan = _Scan(source.blocks())
     feed = Feed(iter(scan), _OF_INTEREST)
@@ -169,7 +169,7 @@ def peek(path: Location, *, whole: bool = False) -> Peek:
 
 
 def _first_events(text: bytes) -> list[wire.ExactEvent]:
-    """Read the events in the first text: up to the last seam at once where that is sound, else one by one."""
+    """Decode the events in the first text: those up to the last seam in one call if valid, the rest one by one."""
     seam = last_seam(text)
     events: list[wire.ExactEvent] = []
     if seam is not None:
@@ -181,7 +181,7 @@ def _first_events(text: bytes) -> list[wire.ExactEvent]:
 
 
 class _Scan:
-    """Passes blocks on, and remembers the last text and the first profiler step that went by."""
+    """An iterator over blocks that records the last text and the first profiler step that passed."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -224,7 +224,7 @@ def _says_rank(fields: dict[str, Any]) -> bool:
 
 
 def _end_fields(path: Location, source: Source, scan: _Scan, fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
-    """Read the fields behind the events: of a plain file from its end, of a packed one by unpacking it all."""
+    """Read the fields after the events: from the end of a plain file, or by unpacking all of a compressed one."""
     plain = source.size <= path.stat().st_size and not _packed(path)
     if plain and not whole:
         with path.open("rb") as stream:

@@ -1,8 +1,8 @@
-"""Remote paths: files on an object store, with as much of `pathlib.Path`'s manner as reading a run needs.
+"""Remote paths: files on an object store, with the part of `pathlib.Path`'s interface that reading a run needs.
 
-A remote path that was listed knows its size and its stamp (the ETag, which changes with the contents), so that nobody
-asks twice. Bytes come in ranges: a small one first, as most questions end there, then twice as much each time, and two
-of them ahead of the reader.
+A listed remote path knows its size and its stamp (the ETag, which changes with the contents), so it is requested only
+once. Bytes are fetched in ranges. The first one is small, because many readers need no more; later ones double in size,
+and two of them are fetched ahead of the reader.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _FIRST_RANGE = 1 << 18
 _LARGEST_RANGE = 8 << 20
 _AHEAD = 2
-"""Ranges that are asked for before the reader needs them."""
+"""Number of ranges that are fetched ahead of the reader."""
 
 
 class RemoteStat(NamedTuple):
-    """What `stat` says of a remote file."""
+    """The result of `stat` for a remote file."""
 
     st_size: int
 
@@ -40,9 +40,9 @@ class RemotePath:
 
     url: str
     size: int = field(default=-1, compare=False)
-    """Bytes; -1: not asked yet."""
+    """Size in bytes; -1 if not requested yet."""
     stamp: str = field(default="", compare=False)
-    """The ETag, else when it was last changed; "": not asked yet, or the server says neither."""
+    """The ETag, or the time of the last change; "" if not requested yet, or if the server sends neither."""
 
     def __str__(self) -> str:
         return self.url
@@ -68,17 +68,17 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        """The ending of the name."""
+        """The suffix of the name."""
         return self._inner.suffix
 
     @property
     def parent(self) -> RemotePath:
-        """The folder above; the bucket is its own."""
+        """The parent folder; a bucket is its own parent."""
         return self._at(self._inner.parent) if len(self.parts) > 1 else replace(self, size=-1, stamp="")
 
     @property
     def parents(self) -> tuple[RemotePath, ...]:
-        """All folders above, the nearest first."""
+        """All parent folders, nearest first."""
         return tuple(map(self._at, list(self._inner.parents)[:-1]))
 
     def _at(self, inner: PurePosixPath) -> RemotePath:
@@ -88,11 +88,11 @@ class RemotePath:
         return self._at(self._inner / name)
 
     def resolve(self) -> RemotePath:
-        """Give itself: there are no links."""
+        """Return the path itself: there are no links."""
         return self
 
     def listed(self) -> RemotePath:
-        """Give the file with its size and stamp; raises `InputError` where there is none, or it is denied."""
+        """Return the file with its size and stamp; raise InputError if it is missing or access is denied."""
         if self.size >= 0:
             return self
         info = ask(self.url, lambda filesystem: filesystem.info(self.url))
@@ -101,22 +101,22 @@ class RemotePath:
         return replace(self, size=int(info["size"]), stamp=_stamp(info))
 
     def stat(self) -> RemoteStat:
-        """Give the size."""
+        """Return the size."""
         return RemoteStat(self.listed().size)
 
     def is_file(self) -> bool:
-        """Say whether a file can be read here: one that is denied is none."""
+        """Return whether this is a readable file; False if access is denied."""
         try:
             return self.listed().size >= 0
         except InputError:
             return False
 
     def exists(self) -> bool:
-        """Say whether a file or a folder is here."""
+        """Return whether a file or a folder exists here."""
         return self.is_file() or self.is_dir()
 
     def is_dir(self) -> bool:
-        """Say whether files lie below."""
+        """Return whether there are files below."""
         if self.size >= 0 or self.scheme in HTTP:
             return False
         try:
@@ -125,43 +125,43 @@ class RemotePath:
             return False
 
     def files(self) -> Iterator[RemotePath]:
-        """List all files below, with sizes and stamps."""
+        """Yield all files below, with sizes and stamps."""
         yield from self._of_listing(ask(self.url, lambda filesystem: filesystem.find(self.url, detail=True)))
 
     def matches(self) -> Iterator[RemotePath]:
-        """List the files that this path matches as a pattern (`s3://bucket/run/*.json`)."""
+        """Yield the files that match this path as a pattern (`s3://bucket/run/*.json`)."""
         inner = str(self._inner)
         yield from self._of_listing(ask(self.url, lambda filesystem: filesystem.glob(inner, detail=True)))
 
     def _of_listing(self, listing: dict[str, dict[str, Any]]) -> Iterator[RemotePath]:
         for name, info in sorted(listing.items()):
-            if info.get("type") == "file":  # of a file itself fsspec lists the name alone
+            if info.get("type") == "file":  # for a file, fsspec lists only the name
                 inner = name.partition("://")[2] if "://" in name else name.lstrip("/")
                 yield RemotePath(f"{self.scheme}://{inner}", int(info["size"]), _stamp(info))
 
-    def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - as `Path.open`
-        """Open to read."""
+    def open(self, mode: str = "rb", buffering: int = 0) -> RemoteStream:  # noqa: ARG002 - signature of `Path.open`
+        """Open for reading."""
         return RemoteStream(self.listed())
 
     def read_bytes(self) -> bytes:
-        """Read it all."""
+        """Read the complete file."""
         content: bytes = ask(self.url, lambda filesystem: filesystem.cat_file(self.url))
         return content
 
     def write_from(self, file: Path) -> None:
-        """Write it whole from a file of this machine."""
+        """Upload a complete file from this machine."""
         ask(self.url, lambda filesystem: filesystem.put_file(str(file), self.url))
 
 
 Location = Path | RemotePath
-"""Where a file may lie."""
+"""The location of a file: local or remote."""
 
 _ALIASES = {"gcs": "gs"}
-"""Schemes that are written and that the client does not know."""
+"""Schemes that users write but the client does not know, with the name that it knows."""
 
 
 def location(path: str | Path | RemotePath) -> Location:
-    """Give the path that a text means: a URL's, else one of this machine (`~` is the home folder)."""
+    """Return the path for a text: a URL's, or a local one (`~` is the home folder)."""
     if isinstance(path, RemotePath):
         return path
     check_name(path, "name another file or folder")
@@ -181,12 +181,12 @@ def location(path: str | Path | RemotePath) -> Location:
 
 
 def parts_below(path: Location, folder: Location) -> tuple[str, ...]:
-    """Give the names from a folder down to a path below it."""
+    """Return the names from a folder down to a path below it."""
     return path.parts[len(folder.parts) :]
 
 
 class RemoteStream(io.RawIOBase):
-    """The bytes of a remote file, in ranges that grow and are asked for ahead."""
+    """The bytes of a remote file, in ranges that grow and are fetched ahead."""
 
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
@@ -194,26 +194,26 @@ class RemoteStream(io.RawIOBase):
         self._threads = ThreadPoolExecutor(_AHEAD)
         self._asked: deque[Future[bytes]] = deque()
         self._next = 0
-        """Where the range begins that is asked for next."""
+        """Start of the next range to request."""
         self._held = memoryview(b"")
         self._at = 0
         self._whole: bytes | None = None
-        """All of a file whose server gives no ranges; None: ranges are asked for."""
+        """The complete file, if its server does not support ranges; otherwise None."""
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Give the position."""
+        """Return the position."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position; what was asked for ahead is dropped, unless it is where the reader goes."""
+        """Move to a position; drop the ranges fetched ahead unless the target is inside the current one."""
         target = offset + (0, self._at, self._path.size)[whence]
         inside = target - self._at
         if 0 <= inside <= len(self._held):
@@ -225,7 +225,7 @@ class RemoteStream(io.RawIOBase):
         return target
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
-        """Read what is at hand, at most as much as the buffer holds."""
+        """Read the available bytes, at most as many as fit the buffer."""
         if not self._held:
             self._held = memoryview(self._range())
         size = min(len(buffer), len(self._held))
@@ -235,7 +235,7 @@ class RemoteStream(io.RawIOBase):
         return size
 
     def _range(self) -> bytes:
-        """Give the next range, b"" at the end; once the reader has come back for a second one, ask ahead."""
+        """Return the next range, b"" at the end; from the second range on, fetch ahead."""
         is_first = self._next == 0
         wanted = 1 if is_first else 1 + _AHEAD
         while len(self._asked) < wanted and self._next < self._path.size:
@@ -245,7 +245,7 @@ class RemoteStream(io.RawIOBase):
         if self._asked:
             return self._asked.popleft().result()
         if RemotePath(self._path.url).listed().stamp != self._path.stamp:
-            raise self._changed()  # the ranges may be of two versions
+            raise self._changed()  # the ranges may be from two versions
         return b""
 
     def _fetch(self, begin: int, end: int) -> bytes:
@@ -267,11 +267,11 @@ class RemoteStream(io.RawIOBase):
         return InputError(f"{self._path.url} was changed while it was read", hint="read it again")
 
     def close(self) -> None:
-        """Ask for nothing more, and wait for what was asked: no request goes on behind a closed file."""
+        """Cancel pending requests and wait for running ones: none continues after the file is closed."""
         self._threads.shutdown(cancel_futures=True)
         super().close()
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    # Some servers quote the tag of a file and not that of its line in a list.
+    # Some servers quote the tag in a file's response but not in a listing.
     return str(info.get("e_tag") or info.get("ETag") or info.get("last_modified") or "").strip('"')

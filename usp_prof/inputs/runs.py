@@ -1,14 +1,15 @@
-"""Runs among trace files: one file a rank, of one job; a rank that stands twice means several runs.
+"""Runs among trace files: one file per rank of one job; a rank with two files means several runs.
 
-Jobs are told apart first. Ranks that do not repeat are no proof of one job: a folder may hold ranks 0-3 of one and
-ranks 4-7 of another.
-  1. Files whose recorded world size differs are of different jobs.
-  2. So are files whose times lie apart: neither do their spans overlap, nor do they follow within `_FOLLOWS_NS`.
-  3. So are files whose devices differ, unless world size and time both prove one job on several kinds of device.
-A file that does not record its world size joins a job by device and time where only one fits, else it is its own job.
+Jobs are separated first. Distinct ranks do not prove that there is one job: a folder may contain ranks 0-3 of one job
+and ranks 4-7 of another.
 
-Runs of one job are told apart by their folders, else by profiler step, else by time: the files are cut at their
-largest gaps until no rank stands twice in a part. What cannot be told apart is refused with a list.
+  1. Files with different recorded world sizes belong to different jobs.
+  2. Files apart in time do too: their spans do not overlap, and the gap between them exceeds `_FOLLOWS_NS`.
+  3. Files with different devices do too, unless world size and time both prove one job on several kinds of device.
+
+A file without a recorded world size joins a job by device and time if only one fits. Otherwise it is its own job. Runs
+of one job are separated by folder, by profiler step, or by time. For time, the files are split at their largest gaps
+until no part has a rank twice. Files that cannot be separated are rejected with a list.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """One trace file and the rank that it speaks of."""
+    """One trace file and its rank."""
 
     path: Location
     rank: int
@@ -46,7 +47,7 @@ class TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """One run: a trace file a rank, in rank order."""
+    """One run: one trace file per rank, in rank order."""
 
     name: str
     files: tuple[TraceFile, ...]
@@ -54,18 +55,18 @@ class FoundRun:
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """The folders its files are in and those above, nearest first, where a manifest may lie."""
+        """The folders of its files and their parents, nearest first, where a manifest may be."""
         nearest = sorted({file.path.parent for file in self.files}, key=lambda folder: (-len(folder.parts), folder))
         return tuple(dict.fromkeys([*nearest, *(folder.parent for folder in nearest)]))
 
 
 _FOLLOWS_NS = 10 * 60 * 1_000_000_000
 _WALL_CLOCK_NS = 1_000_000_000_000_000_000
-"""Times from here on (2001) count since 1970; smaller ones count from each host's own zero and compare with nothing."""
+"""Times from here on (2001) count from 1970. Smaller ones count from each host's own zero and are not comparable."""
 
 
 def split_jobs(files: list[TraceFile]) -> list[list[TraceFile]]:
-    """Divide files into jobs; one list where nothing tells them apart."""
+    """Split files into jobs; return one list if they cannot be separated."""
     files = _with_wall_clocks(files)
     by_world: dict[int, list[TraceFile]] = defaultdict(list)
     for file in files:
@@ -83,13 +84,13 @@ def split_jobs(files: list[TraceFile]) -> list[list[TraceFile]]:
 
 
 def read_whole(file: TraceFile) -> TraceFile:
-    """Give a file with the time, step and host that only stand behind its events."""
+    """Return a file with the time, step and host that are only recorded after its events."""
     seen = peek(file.path, whole=True)
     return replace(file, start_ns=seen.start_ns, step=seen.step, host=seen.host or file.host)
 
 
 def _with_wall_clocks(files: list[TraceFile]) -> list[TraceFile]:
-    """Read the ends of files where their times may be far apart: older traces have baseTimeNanoseconds there."""
+    """Read the ends of files whose times may be far apart: older traces have baseTimeNanoseconds there."""
     known = [file.start_ns for file in files if file.start_ns >= 0]
     if not known or max(known) - min(known) <= _FOLLOWS_NS:
         return files
@@ -101,7 +102,7 @@ def _split_by_time_and_device(files: list[TraceFile]) -> list[list[TraceFile]]:
 
 
 def _split_by_device(files: list[TraceFile]) -> list[list[TraceFile]]:
-    """Divide files by the device that they name; those that name none stay with the first."""
+    """Split files by device name; files without one stay with the first device."""
     proven = all(file.world_size > 0 and file.start_ns >= _WALL_CLOCK_NS for file in files)
     devices = sorted({file.device for file in files if file.device})
     if proven or len(devices) < 2:
@@ -110,9 +111,9 @@ def _split_by_device(files: list[TraceFile]) -> list[list[TraceFile]]:
 
 
 def _periods(files: list[TraceFile]) -> list[list[TraceFile]]:
-    """Cut files where a long time lies between the end of all earlier ones and the next begin.
+    """Split files at long gaps between the end of all earlier files and the next start.
 
-    A file's end is read only where the next one begins late. Without a wall clock a file stays with the first period.
+    A file's end is read only if the next one starts late. Files without a wall clock stay with the first period.
     """
     timeless = [file for file in files if file.start_ns < _WALL_CLOCK_NS]
     timed = sorted((file for file in files if file.start_ns >= _WALL_CLOCK_NS), key=lambda file: file.start_ns)
@@ -141,12 +142,12 @@ _MADE_NAME = re.compile(r"world \d+|step \d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|.* 
 
 
 def is_made_name(text: str) -> bool:
-    """Say whether a run can be called so without being in a folder of that name."""
+    """Return whether this may be a generated name of a run, instead of a folder's name."""
     return _MADE_NAME.fullmatch(text) is not None
 
 
 def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
-    """Divide files into runs, the newest first; each has a name of its own."""
+    """Split files into runs, newest first, each with a unique name."""
     base = root if root.is_dir() else _common_folder([file.path.parent for file in files])
     parts = _by_folder(files, base) if _repeated(files) else {}
     runs: list[FoundRun] = []
@@ -161,7 +162,7 @@ def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
 
 
 def _common_folder(folders: list[Location]) -> Location:
-    """Give the deepest folder that holds all of these."""
+    """Return the deepest folder that contains all of these."""
     common = folders[0]
     while any(folder != common and common not in folder.parents for folder in folders):
         common = common.parent
@@ -169,7 +170,7 @@ def _common_folder(folders: list[Location]) -> Location:
 
 
 def _runs_of_job(files: list[TraceFile], base: Location, name: str) -> list[FoundRun]:
-    """Divide the files of one job where ranks repeat."""
+    """Split the files of one job if ranks repeat."""
     if not _repeated(files):
         return [_run(name, files)]
     if parts := _by_folder(files, base):
@@ -179,7 +180,7 @@ def _runs_of_job(files: list[TraceFile], base: Location, name: str) -> list[Foun
 
 
 def _by_folder(files: list[TraceFile], base: Location) -> dict[str, list[TraceFile]]:
-    """Group files by the topmost folders in which no rank stands twice; empty where there are none."""
+    """Group files by the topmost folders in which no rank repeats; empty if there are none."""
     for depth in range(1, _depth(files, base)):
         parts = _grouped(files, [_folder_at(file, base, depth) for file in files])
         if not any(_repeated(part) for part in parts.values()):
@@ -188,7 +189,7 @@ def _by_folder(files: list[TraceFile], base: Location) -> dict[str, list[TraceFi
 
 
 def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Location) -> str:
-    """Name a job by a folder that no other job has files in, else by its world size, else by when it began."""
+    """Name a job by a folder in which no other job has files, or by its world size, or by its start time."""
     for depth in range(1, _depth(job, base)):
         own = {_folder_at(file, base, depth) for file in job}
         others = {_folder_at(file, base, depth) for other in jobs if other is not job for file in other}
@@ -203,7 +204,7 @@ def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Locati
 
 
 def _told_apart(runs: list[FoundRun]) -> list[FoundRun]:
-    """Give runs whose names are alike a number."""
+    """Add a number to each run whose name is already taken."""
     count: dict[str, int] = defaultdict(int)
     named = []
     for run in sorted(runs, key=lambda run: run.start_ns):

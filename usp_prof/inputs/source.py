@@ -1,7 +1,7 @@
-"""Bytes of a file, whatever it is packed in: as blocks, with what was wrong with the packing.
+"""Bytes of a file with any compression, as blocks, with the faults of the compression.
 
-The packing is told by the first bytes, never by the name: a `.json` may be gzip, a `.gz` may be plain text. A packed
-file that ends early or is corrupt gives every byte that can be unpacked; the rest is named in `PackingFault`.
+The compression is detected from the first bytes, never from the name: a `.json` may be gzip, a `.gz` may be plain text.
+A compressed file that ends early or is corrupt yields every byte that can be unpacked; `PackingFault` reports the rest.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 18
 _PACKED_BLOCK = 1 << 16
-"""Packed bytes that are unpacked at once: some ten times as many come out."""
+"""Compressed bytes unpacked at once; about ten times as many come out."""
 _FIRST_PACKED = 1 << 15
-"""The same for the first: whoever only looks into a file needs no more, and there may be thousands of files."""
+"""Size of the first block: a peek needs no more, and there may be thousands of files."""
 _ZSTD_BLOCK = 1 << 12
-"""The same for Zstandard, of which four bytes may unpack to 128 KB: no more than 128 MB come out at once."""
+"""Block size for Zstandard, where four bytes may unpack to 128 KB: at most 128 MB come out at once."""
 _PHASE = re.compile(rb'"ph"\s*:')
 _SIGN = 4
 _STEP = 64
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""A frame that holds no text; `pzstd` begins its files with one."""
+"""A frame without content; files of `pzstd` start with one."""
 _GZIP_WINDOW = 31
 
 
 @dataclass(frozen=True, slots=True)
 class PackingFault:
-    """A packed file that could not be unpacked to its end."""
+    """A compressed file that could not be unpacked to its end."""
 
     kind: str
-    """`truncated` when the file just ends, `corrupt` when its bytes are wrong."""
+    """`truncated` if the file ends early, `corrupt` if its bytes are wrong."""
     packed_bytes_lost: int
     detail: str
 
@@ -64,7 +64,7 @@ class _Copying(_Unpacker, Protocol):
 
 
 class Source:
-    """One file, read once from its beginning; `fault` and `size` are known when `blocks` has ended."""
+    """One file, read once from its start; `fault` and `size` are valid after `blocks` has ended."""
 
     def __init__(self, path: Location) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Source:
         self.size = 0
 
     def blocks(self) -> Iterator[bytes]:
-        """Give the unpacked bytes, block by block; never raises for damage inside the file."""
+        """Yield the unpacked bytes in blocks; damage inside the file never raises."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 packed = _unpacker(stream.read(_SIGN))
@@ -98,7 +98,7 @@ class Source:
 
     def _unpack(self, raw: Iterator[bytes], unpacker: _Unpacker) -> Iterator[bytes]:
         """Unpack frame after frame: `pigz`, `bgzip`, `pzstd` and `cat` write several."""
-        left = self.path.stat().st_size  # packed bytes that have not been read yet
+        left = self.path.stat().st_size  # compressed bytes not read yet
         data = b""
         for block in raw:
             left -= len(block)
@@ -107,7 +107,7 @@ class Source:
                 if unpacker.eof:
                     data = data.lstrip(b"\0")
                     if len(data) < _SIGN and left > 0:
-                        break  # the sign of the next frame may be split between two reads
+                        break  # the signature of the next frame may be split between two reads
                     unpacker = _unpacker(data) or unpacker
                     if unpacker.eof:
                         if data:
@@ -129,14 +129,14 @@ class Source:
 
 
 def wide_encoding(first: bytes) -> str:
-    """Name the encoding of JSON in two bytes a letter, by its byte-order mark or first bracket; "" for all else."""
+    """Return the encoding of JSON with two bytes per letter, by byte order mark or first bracket; otherwise ""."""
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     return {b"{\0": "utf-16-le", b"[\0": "utf-16-le", b"\0{": "utf-16-be", b"\0[": "utf-16-be"}.get(first[:2], "")
 
 
 def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Turn UTF-16, as PowerShell writes it, into UTF-8; all else passes as it is."""
+    """Convert UTF-16, as PowerShell writes it, to UTF-8; pass other text through unchanged."""
     first = next(blocks, b"")
     encoding = wide_encoding(first)
     if not encoding:
@@ -150,7 +150,7 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Turn events that stand one a line (NDJSON) into a list of them; all else passes as it is."""
+    """Convert events with one per line (NDJSON) to a JSON list; pass other text through unchanged."""
     first = next(blocks, b"")
     if not _begins_with_an_event_line(first):
         yield first
@@ -159,7 +159,7 @@ def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield b"["
     held = b""
     for block in chain([first], blocks):
-        # Lines that are followed by another one get a comma; the last is held back until it is known to be.
+        # Lines followed by another line get a comma; the last line is held until it is known whether one follows.
         *lines, held = (held + block).split(b"\n")
         yield b"".join(line + b",\n" for line in lines[:-1] if line.strip())
         held = b"\n".join([*lines[-1:], held])
@@ -167,7 +167,7 @@ def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _begins_with_an_event_line(first: bytes) -> bool:
-    """Say whether the first line is a whole event and another object follows it."""
+    """Return whether the first line is a complete event and another object follows it."""
     line, _, rest = first.lstrip().partition(b"\n")
     line = line.rstrip()
     if not (line.startswith(b"{") and line.endswith(b"}") and rest.lstrip().startswith(b"{")):
@@ -176,7 +176,7 @@ def _begins_with_an_event_line(first: bytes) -> bool:
 
 
 def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int]:
-    """Unpack again in small steps, to lose no more than the step in which the fault is; gives also the bytes used."""
+    """Unpack again in small steps, so that only the faulty step is lost; return the output and the bytes used."""
     parts = []
     at = 0
     while unpacker is not None and at < len(data):
@@ -189,7 +189,7 @@ def _up_to_the_fault(unpacker: _Copying | None, data: bytes) -> tuple[bytes, int
 
 
 def is_packed(first: bytes) -> bool:
-    """Say whether a file's first four bytes are those of gzip or Zstandard."""
+    """Return whether a file's first four bytes are those of gzip or Zstandard."""
     return first.startswith((_GZIP, _ZSTD)) or _ZSTD_SKIPPED.match(first) is not None
 
 

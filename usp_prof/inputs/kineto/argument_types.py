@@ -1,8 +1,8 @@
-"""Types of event arguments: one msgspec struct for each list of fields, decoded for many events at once.
+"""Types of event arguments: one msgspec struct per list of fields, decoded for many events at once.
 
-A struct is the whole declaration: a field's name is what the code calls an argument, `name=` the JSON key where that
-differs. Numbers are decoded as numbers, everything else stays JSON text (`msgspec.Raw`). Arguments that are written
-otherwise (a number as a string, no object at all) are read one by one in plain Python.
+A struct is the complete declaration: the field name is the name in code, and `name=` is the JSON key if it differs.
+Numbers are decoded as numbers; everything else stays JSON text (`msgspec.Raw`). Arguments in another form (a number as
+a string, or not an object at all) are read one by one in plain Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Links(msgspec.Struct, gc=False):
-    """The arguments that tie events together; -1 where one is absent."""
+    """The arguments that link events; -1 if absent."""
 
     external: int = msgspec.field(default=-1, name="External id")
     device: int = -1
@@ -53,7 +53,7 @@ class WorkArguments(msgspec.Struct, gc=False):
 
 
 class OpArguments(msgspec.Struct, gc=False):
-    """The links of an op, its sequence number, and what went into it (`INPUT_FIELDS`)."""
+    """The links of an op, its sequence number and its inputs (`INPUT_FIELDS`)."""
 
     external: int = msgspec.field(default=-1, name="External id")
     sequence: int = msgspec.field(default=-1, name="Sequence number")
@@ -67,13 +67,13 @@ class OpArguments(msgspec.Struct, gc=False):
 
 
 LAUNCH_FIELDS = ("grid", "block", "occupancy", "graph", "bytes", "size")
-"""Fields of `WorkArguments` that are kept as combinations, in the order of their JSON objects."""
+"""Fields of `WorkArguments` that are stored as combinations, in the order of their JSON objects."""
 INPUT_FIELDS = ("dims", "types", "concrete")
-"""The same of `OpArguments`."""
+"""Fields of `OpArguments` that are stored as combinations, in the order of their JSON objects."""
 
 
 def json_keys(arguments: type[msgspec.Struct], names: Sequence[str]) -> tuple[str, ...]:
-    """Give the JSON keys of some fields."""
+    """Return the JSON keys of some fields."""
     key_of = {field.name: field.encode_name for field in msgspec.structs.fields(arguments)}
     return tuple(key_of[name] for name in names)
 
@@ -83,17 +83,17 @@ class DecodedArguments:
     """The fields of many arguments, by name."""
 
     numbers: dict[str, NDArray[Any] | None]
-    """One value for each; `None` where a field is absent in all of them, as most are in most pieces."""
+    """One value per event; `None` if a field is absent in all of them, as most fields are in most pieces."""
     texts: dict[str, Sequence[msgspec.Raw]]
-    """JSON text for each; `ABSENT` where there is none."""
+    """JSON text per event; `ABSENT` if there is none."""
 
     def rows(self, names: Sequence[str]) -> Iterator[tuple[msgspec.Raw, ...]]:
-        """Give some of the texts, row by row."""
+        """Return some of the texts, row by row."""
         return zip(*(self.texts[name] for name in names), strict=True)
 
 
 class ArgumentDecoder:
-    """Decodes arguments of one type."""
+    """Decoder of arguments of one type."""
 
     def __init__(self, arguments: type[msgspec.Struct]) -> None:
         self._type = arguments
@@ -101,9 +101,9 @@ class ArgumentDecoder:
         self._fields = msgspec.structs.fields(arguments)
 
     def decode(self, joined: bytes | memoryview, sizes: Ints) -> DecodedArguments:
-        """Decode texts that follow each other, each of its size; none of them is empty."""
+        """Decode concatenated texts with these sizes; none of them is empty."""
         try:
-            decoded = self._decoder.decode_lines(joined)  # values need no lines between them
+            decoded = self._decoder.decode_lines(joined)  # values need no line breaks between them
             if len(decoded) == len(sizes):
                 return self._by_field(decoded)
         except (*DECODE_ERRORS, OverflowError):
@@ -112,7 +112,7 @@ class ArgumentDecoder:
         return self._by_field([self._plainly(joined[begin:end]) for begin, end in pairwise(ends)])
 
     def _by_field(self, decoded: Sequence[msgspec.Struct]) -> DecodedArguments:
-        """Put decoded arguments side by side."""
+        """Convert decoded arguments to columns."""
         names = self._type.__struct_fields__
         columns: Sequence[Sequence[Any]] = list(zip(*map(astuple, decoded), strict=True)) or [()] * len(names)
         numbers, texts = {}, {}
@@ -124,7 +124,7 @@ class ArgumentDecoder:
         return DecodedArguments(numbers, texts)
 
     def _plainly(self, text: bytes | memoryview) -> msgspec.Struct:
-        """Read one event's arguments however they are written; what is no JSON object says nothing."""
+        """Decode one event's arguments in any form; anything but a JSON object counts as empty."""
         try:
             written = msgspec.json.decode(text)
         except DECODE_ERRORS:
@@ -136,13 +136,13 @@ class ArgumentDecoder:
 
 
 def _array(values: Sequence[float], absent: float, dtype: type[np.generic]) -> NDArray[Any] | None:
-    """Give numbers as an array; `None` where all are absent."""
+    """Return numbers as an array; None if all are absent."""
     if not values or (values[0] is absent and values.count(absent) == len(values)):
         return None
     return np.fromiter(values, dtype, len(values))
 
 
-def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - what the field declares
+def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - the type that the field declares
     if kind is int:
         return whole_number(value)
     if kind is float:
@@ -151,7 +151,7 @@ def _as(kind: object, value: object) -> Any:  # noqa: ANN401 - what the field de
 
 
 def whole_number(value: object) -> int:
-    """Make a whole number of 64 bits of a decoded value: 12 of 12.5 and of "12"; -1 of what is none."""
+    """Convert a decoded value to a 64-bit integer: 12 for 12.5 and "12"; -1 if it is not a number."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20 else -1
     if isinstance(value, float):
@@ -160,8 +160,8 @@ def whole_number(value: object) -> int:
 
 
 def real_number(value: object) -> float:
-    """Make a number of a decoded value; NaN of what is none."""
+    """Convert a decoded value to a float; NaN if it is not a number."""
     try:
-        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type] # what is none raises
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type] # other types raise
     except (TypeError, ValueError, OverflowError):
         return math.nan

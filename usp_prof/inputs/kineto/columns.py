@@ -1,4 +1,4 @@
-"""Columns of a file's events, appended piece by piece, with one dictionary of texts for the whole file."""
+"""Columns of a file's events, appended piece by piece, with one dictionary of texts for the complete file."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats, Ints
 
     _Given = Ints | None
-    """By row; `None` where it is absent in all of them."""
+    """By row; `None` if it is absent in all of them."""
     _Common = wire.Timed | wire.WholeTimed | wire.Metadata | wire.FlowBegin | wire.FlowStep | wire.FlowEnd
 
 _PASSED_OVER = frozenset({"s", "t", "f", "M"})
 _WITHOUT_LINKS = "python_function"
 _OP = "cpu_op"
 _TS = 4
-"""Place of the start among the fields of an event."""
+"""Index of the start among the fields of an event."""
 _CODED = {"phase": plain_text, "category": category_text, "process": plain_text, "thread": plain_text}
 LINK_COLUMNS = ("device", "stream", "correlation", "external_id")
 _OP_ARGUMENTS = ArgumentDecoder(OpArguments)
 _WORK_ARGUMENTS = ArgumentDecoder(WorkArguments)
 _LINKS = ArgumentDecoder(Links)
 _IS_PASSED_OVER, _IS_METADATA, _HAS_NO_LINKS, _IS_OP, _IS_WORK = range(5)
-"""Signs of an event's kind, as `Kinds` numbers them."""
+"""Flags of an event's kind, numbered as in `Kinds`."""
 
 
 def _kinds() -> Kinds:
-    """Code the columns of few values; the signs stand in the order of their numbers above."""
+    """Return the coder of columns with few distinct values; its flags are in the order of their numbers above."""
     return Kinds(
         lambda key: key[0] in _PASSED_OVER,
         lambda key: key[0] == "M",
@@ -72,7 +72,7 @@ def _kinds() -> Kinds:
 
 @dataclass(slots=True)
 class Counts:
-    """What was found on the way."""
+    """Counts collected while reading."""
 
     finer_than_ns: int = 0
     unplaced: int = 0
@@ -81,7 +81,7 @@ class Counts:
 
 @dataclass(slots=True)
 class EventColumns:
-    """The columns of the events read so far, a list of pieces for each."""
+    """The columns of the events read so far, as lists of pieces."""
 
     kinds: Kinds = field(default_factory=_kinds)
     names: Texts = field(default_factory=Texts)
@@ -95,17 +95,17 @@ class EventColumns:
     counts: Counts = field(default_factory=Counts)
 
     def add(self, events: Sequence[wire.Event | wire.ExactEvent]) -> None:
-        """Take over decoded events."""
+        """Append decoded events."""
         self.take(transposed(events), events)
 
     def take(self, fields: list[Any], events: Sequence[wire.Event | wire.ExactEvent]) -> None:
-        """Take over decoded events whose fields have been put side by side (`transposed`)."""
+        """Append decoded events whose fields are given as columns (`transposed`)."""
         if not events:
             return
         categories, names, processes, threads, times, durations, args, phases = fields
         codes = self.kinds.look_up(phases, categories, processes, threads)
         wanted = self._wanted(codes, events)
-        starts, spans = self._nanoseconds(times, durations)  # `nanoseconds.ABSENT` where one is missing
+        starts, spans = self._nanoseconds(times, durations)  # `nanoseconds.ABSENT` if one is missing
         if not wanted.all():
             chosen = wanted.tolist()
             names, args = list(compress(names, chosen)), list(compress(args, chosen))
@@ -113,7 +113,7 @@ class EventColumns:
         self._append(codes, names, starts, spans, args)
 
     def take_common(self, fields: list[Any], events: Sequence[_Common]) -> None:
-        """Take over events as nearly all are, of which those that become rows have been put side by side."""
+        """Append events of the common kinds; `fields` has the columns of those that become rows."""
         names: Sequence[str] = ()
         if fields:
             categories, names, processes, threads, times, durations, args, phases = fields
@@ -136,7 +136,7 @@ class EventColumns:
         spans: Ints,
         args: Sequence[msgspec.Raw],
     ) -> None:
-        """Append rows, all but those that cannot be placed."""
+        """Append rows, except those without a usable start."""
         placed = starts != nanoseconds.ABSENT
         if not placed.all():
             self.counts.unplaced += int(np.count_nonzero(~placed))
@@ -152,7 +152,7 @@ class EventColumns:
         self._add_args(args, codes)
 
     def _wanted(self, codes: NDArray[np.int32], events: Sequence[wire.Event | wire.ExactEvent]) -> Flags:
-        """Mark what becomes a row; names of threads are taken here, flows are counted."""
+        """Return a mask of events that become rows; record names of threads and count flows."""
         passed = self.kinds.marked(_IS_PASSED_OVER, codes)
         metadata = np.flatnonzero(self.kinds.marked(_IS_METADATA, codes)).tolist() if passed.any() else []
         self.thread_names.add([events[place] for place in metadata])
@@ -170,11 +170,11 @@ class EventColumns:
         return out[0], out[1]
 
     def _add_args(self, args: Sequence[msgspec.Raw], codes: NDArray[np.int32]) -> None:
-        """Append the texts of arguments, and what is read of them at once: links, inputs of ops, launches."""
+        """Append the texts of arguments, and the values decoded from them: links, inputs of ops, launches."""
         sizes = np.fromiter(map(len, args), np.int64, len(args))  # 0: the event has no arguments
         self.args.add(b"".join(args), sizes)
         written = sizes > 0
-        marks = self.kinds.marks(codes)  # a bit for each sign
+        marks = self.kinds.marks(codes)  # one bit per flag
         is_op = has(marks, _IS_OP) & written
         is_work = has(marks, _IS_WORK) & written
         is_other = written & ~(is_op | is_work | has(marks, _HAS_NO_LINKS))
@@ -200,7 +200,7 @@ class EventColumns:
         return decoder.decode(b"".join(args), sizes)
 
     def _add_link(self, column: NarrowNumbers, parts: Sequence[tuple[_Given, Flags]]) -> None:
-        """Append one link: each part has the values of its own rows, the rows in no part are absent."""
+        """Append one link: each part has the values of its own rows; rows in no part are absent."""
         given = [(values, rows) for values, rows in parts if values is not None]
         row_count = len(parts[0][1])
         if not given:
@@ -214,7 +214,7 @@ class EventColumns:
             column.add(whole)
 
     def table(self) -> tuple[dict[str, Any], int]:
-        """Give the columns as whole arrays (times as the file counts them), and the number of events."""
+        """Return the columns as complete arrays (with the file's own times), and the number of events."""
         starts = self.starts.array()
         rows = len(starts)
         return {
@@ -229,12 +229,12 @@ class EventColumns:
 
 
 def transposed(events: Sequence[wire.Event | wire.ExactEvent]) -> list[Any]:
-    """Put the fields of events side by side; starts that are floats come as an array."""
+    """Convert events to columns; starts that are floats become an array."""
     return side_by_side(map(astuple, events))
 
 
 def side_by_side(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Put fields side by side that are there event by event, as `transposed` does."""
+    """Convert rows of fields to columns, as `transposed` does."""
     fields: list[Any] = list(zip(*rows, strict=True))
     if fields and isinstance(fields[_TS][0], float):
         fields[_TS] = _floats(fields[_TS])
@@ -242,12 +242,12 @@ def side_by_side(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def too_large(fields: list[Any]) -> bool:
-    """Say whether a start is so large that its float may have lost nanoseconds."""
+    """Return whether a start is so large that its float may have lost nanoseconds."""
     return bool(fields) and nanoseconds.too_large_for_floats(_floats(fields[_TS]))
 
 
 def _link(decoded: DecodedArguments, column: str) -> _Given:
-    """Give one of `LINK_COLUMNS`; the external id has another spelling in traces of 2021."""
+    """Return one of `LINK_COLUMNS`; the external id is spelled differently in traces of 2021."""
     if column != "external_id":
         return decoded.numbers[column]
     external, external_2021 = decoded.numbers["external"], decoded.numbers["external_2021"]

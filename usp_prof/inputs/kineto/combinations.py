@@ -1,7 +1,7 @@
-"""Argument combinations: a code for each event, and each distinct combination once.
+"""Argument combinations: one code per event, and each distinct combination stored once.
 
-A program that does the same again and again says the same again and again: a few hundred combinations in millions of
-events, of which reading each once is next to nothing.
+A program repeats the same work, so its arguments repeat too: a few hundred combinations in millions of events. Reading
+each of them once takes almost no time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BETWEEN = b"\0"
 
 
 class Combinations:
-    """The distinct combinations of what stands behind some keys; the first is that nothing does."""
+    """The distinct combinations of the values of some keys; the first is the empty one."""
 
     __slots__ = ("_codes", "_keys")
 
@@ -38,60 +38,59 @@ class Combinations:
         self._codes = Codes({_BETWEEN * (len(keys) - 1): 0})
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of combinations."""
         return len(self._codes)
 
     def codes(self, texts: Iterable[Sequence[msgspec.Raw | bytes]], rows: int) -> NDArray[np.int32]:
-        """Give the codes of rows, by what stands behind each of the keys (nothing where the key is not there)."""
+        """Return the codes of rows by the value of each key (empty if the key is absent)."""
         return np.fromiter(map(self._codes.__getitem__, map(_BETWEEN.join, texts)), np.int32, rows)
 
     def texts(self) -> pa.StringArray:
-        """Give them as JSON objects, in the order of their codes."""
+        """Return the combinations as JSON objects, in the order of their codes."""
         return texts_of([*map(self._object, self._codes)])
 
     def _object(self, combination: bytes) -> str:
-        """Make a JSON object: a part is JSON as it stands, an empty one is left out."""
+        """Build a JSON object: each part is JSON already, and empty parts are left out."""
         parts = zip(self._keys, combination.decode().split(_BETWEEN.decode()), strict=True)
         return "{" + ",".join(f'"{key}":{text}' for key, text in parts if text) + "}"
 
 
-# Launches of device work: grid, block and what Kineto adds, each distinct combination once for the whole file.
-#
-# Read as the events are read: to read them out of the arguments afterwards is to decode every kernel's a second time.
+# Launches of device work: grid, block and what Kineto adds, each distinct combination once per file. They are read
+# together with the events: reading them from the arguments later would decode every kernel's arguments twice.
 
 
 CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 LAUNCH_KEYS = json_keys(WorkArguments, LAUNCH_FIELDS)
 _MANY = 1 << 16
-"""Distinct combinations beyond which telling them apart only takes room: each piece of work is another then."""
+"""Maximum number of distinct combinations: beyond it nearly every launch is different, and coding only costs memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches:
-    """What each piece of device work says of its launch, by event row."""
+    """The launch of each piece of device work, by event row."""
 
     code: NDArray[np.int32]
-    """Place in `texts`."""
+    """Index in `texts`."""
     texts: pa.StringArray
-    """Distinct combinations as JSON objects with the keys `LAUNCH_KEYS`, as written; the first says nothing."""
+    """Distinct combinations as JSON objects with the keys `LAUNCH_KEYS`, as written; the first is empty."""
 
     def kept(self, keep: Flags) -> Launches:
-        """Leave rows out."""
+        """Return only the rows marked in `keep`."""
         return Launches(self.code[keep], self.texts)
 
 
 @dataclass(slots=True)
 class GrowingLaunches:
-    """The device work of the events read so far."""
+    """The launches of the events read so far."""
 
     _combinations: Combinations | None = field(default_factory=lambda: Combinations(LAUNCH_KEYS))
-    """`None` from when there are too many."""
+    """`None` once there are too many."""
     _code: Numbers[np.int32] = field(default_factory=lambda: Numbers(np.int32))
     _silent: int = 0
-    """Rows at the end of which none is device work: a trace without any keeps no code for them."""
+    """Number of last rows without device work: a trace without any stores no codes for them."""
 
     def add(self, known: Flags, texts: Iterable[Sequence[msgspec.Raw | bytes]]) -> None:
-        """Append a piece: for the known rows what stands behind each of `LAUNCH_KEYS`."""
+        """Append a piece: for the known rows, the values of `LAUNCH_KEYS`."""
         count = np.count_nonzero(known)
         if not count or self._combinations is None:
             self._silent += len(known)
@@ -102,7 +101,7 @@ class GrowingLaunches:
             self._combinations, self._code = None, Numbers(np.int32)
 
     def whole(self) -> Launches | None:
-        """Give the columns; `None` when there were too many combinations. Nothing can be added afterwards."""
+        """Return the columns, or None if there were too many combinations. Nothing can be added afterwards."""
         if self._combinations is None:
             return None
         self._speak()
@@ -113,10 +112,9 @@ class GrowingLaunches:
         self._silent = 0
 
 
-# Inputs of the host's ops: shapes, types and scalars, each distinct combination once for the whole file.
-#
-# A training step runs the same few hundred combinations again and again, so they are coded as they are read; reading
-# them out of every op's arguments afterwards costs as much as all the rest of reading.
+# Inputs of host ops: shapes, types and scalars, each distinct combination once per file. A training step repeats the
+# same few hundred combinations, so they are coded while reading. Reading them from every op's arguments later would
+# double the read time.
 
 
 INPUT_KEYS = json_keys(OpArguments, INPUT_FIELDS)
@@ -124,22 +122,22 @@ INPUT_KEYS = json_keys(OpArguments, INPUT_FIELDS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """What each event says of its inputs, by event row."""
+    """The inputs of each event, by event row."""
 
     code: NDArray[np.int32]
-    """Place in `texts`."""
+    """Index in `texts`."""
     texts: pa.StringArray
-    """Distinct combinations as JSON objects with the keys `INPUT_KEYS`, as written; the first says nothing."""
+    """Distinct combinations as JSON objects with the keys `INPUT_KEYS`, as written; the first is empty."""
     sequence: Ints | NDArray[np.int32]
-    """Autograd's sequence number; -1 without one."""
+    """Autograd's sequence number; -1 if there is none."""
 
     @classmethod
     def none(cls, rows: int) -> Inputs:
-        """Give the inputs of events that say nothing of any."""
+        """Return the inputs of events that have none."""
         return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
 
     def kept(self, keep: Flags) -> Inputs:
-        """Leave rows out."""
+        """Return only the rows marked in `keep`."""
         return Inputs(self.code[keep], self.texts, self.sequence[keep])
 
 
@@ -157,7 +155,7 @@ class GrowingInputs:
         texts: Iterable[Sequence[msgspec.Raw | bytes]],
         sequence: Ints | None,
     ) -> None:
-        """Append a piece: for the known rows what stands behind each of `INPUT_KEYS`, and its sequence number."""
+        """Append a piece: for the known rows, the values of `INPUT_KEYS` and the sequence number."""
         self._code.add(spread(self._combinations.codes(texts, int(np.count_nonzero(known))), known, 0))
         if sequence is None:
             self._sequence.add_absent(len(known))
@@ -165,5 +163,5 @@ class GrowingInputs:
             self._sequence.add(spread(sequence, known))
 
     def whole(self) -> Inputs:
-        """Give the columns; nothing can be added afterwards."""
+        """Return the columns; nothing can be added afterwards."""
         return Inputs(self._code.array(), self._combinations.texts(), self._sequence.array())

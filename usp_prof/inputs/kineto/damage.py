@@ -1,4 +1,4 @@
-"""Damage of a trace file: repairs of odd writing, tallies of what is lost, and rows of health for both."""
+"""Damage of a trace file: repairs of unusual formats, counts of what is lost, and health rows for both."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:
-    """Turn each B that has its E into an X with a duration; say which rows stay, and how many had no partner."""
+    """Convert each B with a matching E to an X with a duration; return the rows to keep and the number of unmatched."""
     keep = np.ones(rows, bool)
     phase: pa.DictionaryArray = columns["phase"]
     known = phase.dictionary.to_pylist()
     if "B" not in known and "E" not in known:
         return keep, 0
-    letters = numbers_of(phase.indices)  # each event's phase as a place in `known`
+    letters = numbers_of(phase.indices)  # each event's phase, as an index in `known`
     begins = letters == (known.index("B") if "B" in known else -1)
     ends = letters == (known.index("E") if "E" in known else -1)
     marks = np.flatnonzero(begins | ends)
     process = numbers_of(columns["process"].indices)[marks].astype(np.int64)
     lane = process * (1 << 32) + numbers_of(columns["thread"].indices)[marks]
-    # By lane, in each by time, and at one moment as they stand in the file.
+    # Sorted by lane, then by time, then by position in the file.
     order = np.lexsort((marks, columns["start_ns"][marks], lane))
     marks, lane, opens = marks[order], lane[order], begins[marks[order]]
     first, last = _pairs(lane, opens)
@@ -55,14 +55,14 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:
 
 
 def _pairs(lane: Ints, opens: Flags) -> tuple[Ints, Ints]:
-    """Pair within each lane like brackets: a begin and the next end at the same depth; gives places of both.
+    """Match begins and ends like brackets within each lane; return the positions of both.
 
-    B B E E has the depths 1 2 2 1: the second pairs with the third, the first with the fourth.
+    B B E E has the depths 1 2 2 1: the second matches the third, the first matches the fourth.
     """
-    # +1 at each begin, -1 at each end: the running sum is the depth behind a mark, an end's own is one more.
+    # +1 at each begin, -1 at each end: the running sum is the depth after a mark; an end's own depth is one more.
     depth_behind = np.cumsum(np.where(opens, 1, -1))
     depth = np.where(opens, depth_behind, depth_behind + 1)
-    # Counted from each lane's beginning: what an earlier lane left open does not count.
+    # Counted from the start of each lane, so events left open in an earlier lane do not count.
     first_of_lane = np.flatnonzero(first_of_run(lane))
     before_lane = np.r_[0, depth_behind][first_of_lane]
     depth = depth - np.repeat(before_lane, np.diff(np.r_[first_of_lane, len(lane)]))
@@ -78,7 +78,7 @@ LOSS, ERROR, INFO = Severity.DATA_LOSS, Severity.ERROR, Severity.INFO
 
 @dataclass(slots=True)
 class Damage:
-    """Tallies while reading one file."""
+    """Counts collected while reading one file."""
 
     invalid_utf8: int = 0
     events_lost: int = 0
@@ -92,11 +92,11 @@ class Damage:
     without_phase: int = 0
     ends_early: bool = False
     odd_values: list[str] = field(default_factory=list)
-    """Fields beside the events whose values are outside of their ranges."""
+    """Fields next to the events whose values are out of range."""
     fault: PackingFault | None = None
 
     def rows(self, counts: Counts, *, events: int, based: bool) -> Iterator[HealthRow]:
-        """Give a row for each kind of damage that was met."""
+        """Yield one row per kind of damage found."""
         if self.ends_early or (self.fault is not None and self.fault.kind == "truncated"):
             yield HealthRow(
                 "truncated",
@@ -156,7 +156,7 @@ class Damage:
                 yield HealthRow(code, severity, count=count, detail=f"{count} {what}")
 
 
-# Duplicates: events that stand in the file twice, alike in every field, arguments included.
+# Duplicates: events that occur twice in the file, equal in every field including the arguments.
 
 
 _CODED = ("phase", "category", "name", "process", "thread")
@@ -165,10 +165,10 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeated(columns: dict[str, Any], keep: Flags) -> tuple[Flags, int]:
-    """Take repeats out of `keep`; the first of them stays. Gives the rows to keep and the number taken out."""
+    """Remove duplicates from `keep`, except the first of each; return the rows to keep and the number removed."""
     key = _mixed(columns)
     ordered = np.sort(key)
-    twins = ordered[1:][ordered[1:] == ordered[:-1]]  # keys that stand more than once
+    twins = ordered[1:][ordered[1:] == ordered[:-1]]  # keys that occur more than once
     if not len(twins):
         return keep, 0
     suspects = np.flatnonzero(np.isin(key, twins) & keep)
@@ -178,10 +178,10 @@ def repeated(columns: dict[str, Any], keep: Flags) -> tuple[Flags, int]:
 
 
 def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> Ints:
-    """Give those of the rows that repeat another: each is held against the first with its key, the rest one by one."""
-    rows = rows[np.lexsort((rows, key[rows]))]  # by key, and those of one key as they stand in the file
+    """Return the rows that duplicate another. Each is compared with the first row of its key, the rest one by one."""
+    rows = rows[np.lexsort((rows, key[rows]))]  # by key, then by position in the file
     leads = first_of_run(key[rows])
-    # For each row the first one with its key.
+    # For each row, the first one with its key.
     lead = rows[np.maximum.accumulate(np.where(leads, np.arange(len(rows)), 0))]
     row, lead = rows[~leads], lead[~leads]
     is_repeat = np.ones(len(row), bool)
@@ -195,7 +195,7 @@ def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> In
 
 
 def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
-    """Give those of a few rows that repeat another of them."""
+    """Return the rows that duplicate another row among these few."""
     if not len(rows):
         return rows
     fields = [numbers_of(columns[name].indices)[rows].tolist() for name in _CODED]
@@ -210,7 +210,7 @@ def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
 
 
 def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:
-    """Hash the cheap fields of each event; unlike events rarely meet, and are compared when they do."""
+    """Hash the cheap fields of each event; different events rarely collide, and are compared if they do."""
     key: NDArray[np.uint64] = columns["start_ns"].astype(np.uint64)
     key = key * _ODD
     for name in ("dur_ns", "correlation", "external_id"):

@@ -1,4 +1,4 @@
-"""Tables of events and of threads, as the reader of a trace gives them."""
+"""Tables of events and threads that the trace reader returns."""
 
 from __future__ import annotations
 
@@ -43,25 +43,27 @@ SCHEMA = Schema(
 )
 
 
-# What the reader hands to the builders of tables: one rank's file as columns, with what was wrong with it.
+# What the reader passes to the table builders: one rank's file as columns, and its problems.
 
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """One trace file: its events and threads as tables, and the top-level fields beside the events."""
+    """One trace file: its events and threads as tables, and the top-level fields next to the events."""
 
     events: pa.Table
-    """By the schema of `SCHEMA`, integers as narrow as they fit (`widened` gives them as the schema has them)
-    and without the rank; times are absolute (`baseTimeNanoseconds` + ts)."""
+    """In the schema `SCHEMA`, without the rank; times are absolute (`baseTimeNanoseconds` + ts).
+
+    Integers have the narrowest type that fits (`widened` converts them to the schema's types).
+    """
 
     inputs: Inputs
-    """What went into the ops among the events, read on the way."""
+    """The inputs of the ops among the events, collected while reading."""
 
     threads: pa.Table
-    """By the schema of `THREADS`."""
+    """In the schema `THREADS`."""
 
     metadata: Mapping[str, Any]
-    """Every top-level field of the file but the events, as JSON gives them."""
+    """Every top-level field of the file except the events, as parsed JSON."""
 
     health: tuple[HealthRow, ...]
     file: str
@@ -69,25 +71,25 @@ class RawTrace:
     """Size of the uncompressed JSON."""
 
     work: Launches | None = None
-    """How the device work among the events was launched, read on the way; `None` where only the arguments tell."""
+    """Launches of the device work among the events, collected while reading; `None` if only the arguments have them."""
 
 
-# Tables by a schema: columns in order, texts dictionary-coded, what is missing as absent.
+# Tables by schema: columns in order, texts dictionary-encoded, missing values as absent.
 
 
 _CODED = pa.dictionary(pa.int32(), pa.string())
 PLAIN_TEXT = frozenset({"args"})
-"""Texts of which hardly two are alike are kept plain: a dictionary would only cost."""
+"""Texts that are mostly distinct are stored plain: a dictionary would only add cost."""
 
 
 def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """Make a table; an integer column that is not given is -1 (absent). Integers are as wide as they are given."""
+    """Build a table; an integer column that is missing is -1 (absent). Integers keep their given width."""
     arrays = [_array(column, columns.get(column.name), rows) for column in schema.columns]
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
 def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
-    """Give a table that a reader made as its schema has it: integers 64 bits wide, no nulls, the rank in its column."""
+    """Convert a reader's table to its schema: 64-bit integers, no nulls, and the rank column filled in."""
     kinds = {column.name: column.kind for column in schema.columns}
     place = schema.names.index("rank")
     wide = pa.schema(
@@ -136,13 +138,13 @@ _INT64 = 1 << 63
 
 @dataclass(slots=True)
 class ThreadNames:
-    """Collects `process_name`, `process_labels`, `thread_name` and `thread_sort_index` events."""
+    """Collector of `process_name`, `process_labels`, `thread_name` and `thread_sort_index` events."""
 
     _processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def add(self, events: Iterable[wire.Event | wire.ExactEvent | wire.Metadata]) -> None:
-        """Take over metadata events; later ones win, as in the viewers."""
+        """Add metadata events; later ones replace earlier ones, as in the viewers."""
         for event in events:
             process, thread = plain_text(event.pid), plain_text(event.tid)
             arguments = _arguments(event.args)
@@ -158,7 +160,7 @@ class ThreadNames:
                 self._threads.setdefault((process, thread), {})["sort_index"] = _index(arguments.get("sort_index"))
 
     def table(self) -> pa.Table:
-        """Give one row a thread; a process that names no thread has a row with an empty one."""
+        """Return one row per thread; a process without threads has one row with an empty thread."""
         alone = set(self._processes) - {process for process, _ in self._threads}
         keys = sorted([*self._threads, *((process, "") for process in alone)])
         rows = [

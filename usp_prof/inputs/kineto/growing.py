@@ -1,4 +1,4 @@
-"""Columns that grow piece by piece: integers, coded texts, and long texts that lie outside of memory."""
+"""Columns that grow piece by piece: integers, coded texts, and long texts outside of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
 
 
-# Growing columns: numbers are appended in place, so that many small pieces leave no holes in memory behind them.
+# Growing columns: numbers are appended in place, so many small pieces do not fragment memory.
 
 
 Number = TypeVar("Number", bound=np.integer)
@@ -41,12 +41,12 @@ class Numbers(Generic[Number]):
         self._bytes += np.ascontiguousarray(piece, self.kind).data
 
     def array(self) -> NDArray[Number]:
-        """Give the column; nothing can be added afterwards."""
+        """Return the column; nothing can be added afterwards."""
         return np.frombuffer(self._bytes, self.kind)
 
 
 class NarrowNumbers:
-    """A column of integers that are kept in half the room for as long as all of them fit into it."""
+    """A column of integers stored with 32 bits until a value needs 64."""
 
     __slots__ = ("_kept",)
 
@@ -62,16 +62,16 @@ class NarrowNumbers:
         self._kept.add(piece)
 
     def add_absent(self, rows: int) -> None:
-        """Append -1 for so many rows."""
+        """Append -1 for this number of rows."""
         self._kept.add(np.full(rows, -1, self._kept.kind))
 
     def array(self) -> NDArray[np.int32] | Ints:
-        """Give the column; nothing can be added afterwards."""
+        """Return the column; nothing can be added afterwards."""
         return self._kept.array()
 
 
 def spread(values: NDArray[Any], rows: Flags, absent: float = -1) -> NDArray[Any]:
-    """Put values on the marked rows; the others are absent."""
+    """Place values on the marked rows; the other rows are absent."""
     if len(values) == len(rows):
         return values
     column = np.full(len(rows), absent, values.dtype)
@@ -92,11 +92,11 @@ _TODAY = {
     "userannotation": "user_annotation",
     "user_annotation": "user_annotation",
 }
-"""The categories of 2021 (and their like) in today's spelling, by their lower-case form."""
+"""Category names of 2021 and similar ones, lower case, with today's spelling."""
 
 
 class Codes(dict[Any, int]):
-    """Gives each key that it is asked for a code: the next number when it is new."""
+    """Mapping from keys to codes; a new key gets the next number."""
 
     def __missing__(self, key: object) -> int:
         code = self[key] = len(self)
@@ -104,7 +104,7 @@ class Codes(dict[Any, int]):
 
 
 class Texts:
-    """A column of texts (or of ids that stand as texts) that grows piece by piece."""
+    """A column of texts (or of ids stored as texts) that grows piece by piece."""
 
     __slots__ = ("_codes", "_numbers")
 
@@ -113,20 +113,20 @@ class Texts:
         self._numbers = Numbers(np.int32)
 
     def add(self, values: Sequence[object]) -> NDArray[np.int32]:
-        """Append a piece; gives its codes."""
+        """Append a piece and return its codes."""
         piece = np.fromiter(map(self._codes.__getitem__, values), np.int32, len(values))
         self._numbers.add(piece)
         return piece
 
     def array(self, spelling: Callable[[object], str]) -> pa.DictionaryArray:
-        """Give the column, each value spelt by `spelling`; values spelt alike become one."""
+        """Return the column, with each value converted by `spelling`; values with equal spelling are merged."""
         return _spelt(self._numbers.array(), self._codes, spelling)
 
 
 class Kinds:
-    """Columns of few distinct values that grow together: one look-up and one code for all of them.
+    """Columns of few distinct values that grow together: one lookup and one code for all of them.
 
-    Each of `signs` asks something of a combination of values, once; `marked` answers it for rows.
+    Each predicate in `signs` is evaluated once per combination of values; `marked` returns its result for rows.
     """
 
     __slots__ = ("_codes", "_marks", "_numbers", "_signs")
@@ -138,18 +138,18 @@ class Kinds:
         self._marks = np.zeros(0, np.uint8)
 
     def look_up(self, *columns: Sequence[object]) -> NDArray[np.int32]:
-        """Give the codes of rows, which are not appended."""
+        """Return the codes of rows without appending them."""
         return np.fromiter(map(self._codes.__getitem__, zip(*columns, strict=True)), np.int32, len(columns[0]))
 
     def marks(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Give for rows the signs that hold, each as a bit: the first as the lowest."""
+        """Return for each row the flags that are set, one bit per flag, the first as the lowest bit."""
         if len(self._marks) < len(self._codes):
             new = [self._asked(key) for key in islice(self._codes, len(self._marks), None)]
             self._marks = np.append(self._marks, np.array(new, np.uint8))
         return self._marks[codes]
 
     def marked(self, sign: int, codes: NDArray[np.int32]) -> Flags:
-        """Say for rows whether a sign holds."""
+        """Return for each row whether a flag is set."""
         return has(self.marks(codes), sign)
 
     def _asked(self, key: tuple[Any, ...]) -> int:
@@ -160,7 +160,7 @@ class Kinds:
         self._numbers.add(codes)
 
     def arrays(self, spellings: Sequence[Callable[[object], str]]) -> list[pa.DictionaryArray]:
-        """Give the columns, each with its spelling, and with the values of appended rows alone."""
+        """Return the columns, each with its spelling, and with only the values of appended rows."""
         codes = self._numbers.array()
         used = np.zeros(len(self._codes), bool)
         used[codes] = True
@@ -171,12 +171,12 @@ class Kinds:
 
 
 def has(marks: NDArray[np.uint8], sign: int) -> Flags:
-    """Say where a sign holds."""
+    """Return where a flag is set."""
     return np.asarray(marks & (1 << sign), bool)
 
 
 def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callable[[object], str]) -> pa.DictionaryArray:
-    """Spell coded values; the texts stand in the order in which they were first met."""
+    """Convert coded values to texts; the texts are in the order of their first occurrence."""
     unique: dict[str, int] = {}
     remap = np.array([unique.setdefault(spelling(value), len(unique)) for value in values], np.int32)
     if len(unique) != len(remap):
@@ -185,7 +185,7 @@ def _spelt(codes: NDArray[np.int32], values: Iterable[object], spelling: Callabl
 
 
 def plain_text(value: object) -> str:
-    """Spell a value as text that can be stored."""
+    """Convert a value to text that can be stored."""
     if value is None:
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -194,21 +194,21 @@ def plain_text(value: object) -> str:
 
 
 def category_text(value: object) -> str:
-    """Spell a category as Kineto does today."""
+    """Convert a category to Kineto's spelling of today."""
     text = plain_text(value)
     return _TODAY.get(text.lower(), text) if text[:1].isupper() else text
 
 
 CHUNK = 1 << 30
-"""Bytes after which a new array is begun: its offsets are 32 bits wide."""
+"""Size in bytes at which a new array is started, because offsets are 32 bits wide."""
 
 
 _ROWS = 1 << 16
-"""Rows of which copies are made at once."""
+"""Number of rows copied at once."""
 
 
 class ArgumentTexts:
-    """A column of texts of which hardly two are alike."""
+    """A column of texts that are mostly distinct."""
 
     __slots__ = ("_done", "_sizes", "_text")
 
@@ -218,19 +218,19 @@ class ArgumentTexts:
         self._done: list[pa.Array] = []
 
     def add(self, joined: bytes, sizes: NDArray[np.int32] | Ints) -> None:
-        """Append a piece: its texts without anything between them, and the size of each."""
+        """Append a piece: its texts concatenated without separators, and the size of each."""
         self._text.add(joined)
         self._sizes.add(sizes)
         if len(self._text) >= CHUNK:
             self._close()
 
     def array(self) -> pa.ChunkedArray:
-        """Give the column; nothing can be added afterwards."""
+        """Return the column; nothing can be added afterwards."""
         self._close()
         return pa.chunked_array(self._done, pa.string())
 
     def add_array(self, texts: pa.StringArray) -> None:
-        """Append texts that are an array already."""
+        """Append the texts of an Arrow array."""
         if not len(texts):
             return
         _, offsets, data = texts.buffers()
@@ -247,7 +247,7 @@ class ArgumentTexts:
 
 
 def kept(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
-    """Leave texts out, part by part: no more than a part of them is ever copied in memory."""
+    """Filter texts part by part, so that only one part at a time is copied in memory."""
     out, at = ArgumentTexts(), 0
     for chunk in texts.chunks:
         for begin in range(0, len(chunk), _ROWS):
@@ -270,7 +270,10 @@ def alike(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
 
 
 def taken(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:
-    """Take rows chunk by chunk: Arrow's own way through many chunks is twenty times slower, joining them copies all."""
+    """Take rows chunk by chunk.
+
+    Arrow's own take on many chunks is 20x slower, and joining the chunks copies everything.
+    """
     if texts.num_chunks == 1:
         return texts.chunk(0).take(index_of(rows))
     ends = np.cumsum([len(chunk) for chunk in texts.chunks])

@@ -1,4 +1,4 @@
-"""Times in integer nanoseconds: decimal microseconds, as float or as text, converted exactly to int64."""
+"""Times in integer nanoseconds: decimal microseconds, as float or text, converted exactly to int64."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Floats, Ints
 
 FLOAT_IS_EXACT_BELOW = float(1 << 43)
-"""Microseconds with three decimals survive a double up to here: half its spacing is 0.488 ns."""
+"""Microseconds with three decimals are exact in a double below this value: half its spacing is 0.488 ns."""
 
 ABSENT = np.int64(np.iinfo(np.int64).min)
-"""Stands for a time that is missing or no number."""
+"""Marks a time that is missing or not a number."""
 
 _LIMIT_US = 9.2e15
 _LIMIT_WHOLE_US = np.iinfo(np.int64).max // 1000
 
 
 def from_floats(us: Floats) -> tuple[Ints, int]:
-    """Give nanoseconds, and how many values were finer than one nanosecond (these are rounded)."""
+    """Return nanoseconds, and the number of values finer than one nanosecond (they are rounded)."""
     size = np.abs(us)
     useless = ~(size < _LIMIT_US)
     if useless.any():
         us, size = np.where(useless, 0.0, us), np.where(useless, 0.0, size)
-    # Whole and thousandths apart: their product in one float would lose nanoseconds.
+    # Integer part and thousandths separately: their product in one float would lose nanoseconds.
     whole = np.floor(us)
     thousandths = (us - whole) * 1000.0
     nearest = np.rint(thousandths)
@@ -40,7 +40,7 @@ def from_floats(us: Floats) -> tuple[Ints, int]:
 
 
 def from_whole(us: Sequence[int]) -> Ints:
-    """Give nanoseconds of whole microseconds; raises `OverflowError` where a number is beyond 64 bits."""
+    """Convert integer microseconds to nanoseconds; raise OverflowError if a number exceeds 64 bits."""
     whole = np.fromiter(us, np.int64, len(us))
     ns = whole * 1000
     ns[(whole > _LIMIT_WHOLE_US) | (whole < -_LIMIT_WHOLE_US)] = ABSENT
@@ -48,14 +48,14 @@ def from_whole(us: Sequence[int]) -> Ints:
 
 
 def too_large_for_floats(us: Floats) -> bool:
-    """Say whether a float may have lost nanoseconds of one of these."""
+    """Return whether a float may have lost nanoseconds of one of these."""
     return bool((np.abs(us) >= FLOAT_IS_EXACT_BELOW).any())
 
 
 def from_texts(values: Sequence[bytes]) -> tuple[Ints, int]:
-    """Give nanoseconds of numbers as written, and how many were finer than one nanosecond (these are rounded)."""
+    """Convert numbers as text to nanoseconds; also return how many were finer than 1 ns (they are rounded)."""
     sizes = np.fromiter(map(len, values), np.int32, len(values))
-    given = sizes > 0  # an empty text is a time that is missing
+    given = sizes > 0  # an empty text is a missing time
     if not given.all():
         values = [value or b"0" for value in values]
         sizes = np.maximum(sizes, 1)
@@ -69,7 +69,7 @@ def from_texts(values: Sequence[bytes]) -> tuple[Ints, int]:
         out, finer = _one_by_one(values)
         out[~given] = ABSENT
         return out, finer
-    # A decimal of 128 bits is two words, the low one first; within 64 bits the high one repeats the sign.
+    # A 128-bit decimal consists of two words, the low one first; for 64-bit values the high word repeats the sign.
     words = np.frombuffer(decimals.buffers()[1], dtype=np.int64)
     low, high = words[0::2].copy(), words[1::2]
     low[((low >> 63) != high) | ~given] = ABSENT
@@ -84,7 +84,7 @@ def _one_by_one(values: Sequence[bytes]) -> tuple[Ints, int]:
             exact = Decimal(value.decode("ascii").strip('"')) * 1000
             if not exact.is_finite() or abs(exact) >= Decimal(_LIMIT_US) * 1000:
                 continue
-        except (DecimalException, UnicodeDecodeError):  # no number, or one beyond all bounds
+        except (DecimalException, UnicodeDecodeError):  # not a number, or out of bounds
             continue
         nearest = int(exact.to_integral_value())
         finer += exact != nearest

@@ -1,7 +1,7 @@
 """Reader of a Kineto trace file: events and threads as columns, top-level fields, and health.
 
-The text is read piece by piece: pieces that are sound go through one typed decode, pieces that are not are saved
-event by event. Peak memory grows with the piece and the columns, never with the JSON.
+The text is read piece by piece. Valid pieces are decoded in one typed call; invalid ones are salvaged event by event.
+Peak memory grows with the piece size and the columns, not with the JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from usp_prof.inputs.remote import Location
 
 _CARRY_LIMIT = 4 << 20
-"""Bytes of text that is no JSON, beyond which no end is waited for."""
+"""Size in bytes of invalid text above which the reader stops waiting for its end."""
 _UNCOMMON = 8
-"""Pieces one after another that were not as nearly all are, after which this is expected of no more."""
+"""Number of consecutive uncommon pieces after which the fast decoder is no longer tried."""
 
 
 def read(path: Location) -> RawTrace:
-    """Read one trace file; raises only when nothing can be made of it."""
+    """Read one trace file; raise only if it is unusable."""
     with no_collection():
         return _Reading(path).run()
 
@@ -56,7 +56,7 @@ class _Reading:
         self.closed = False
 
     def run(self) -> RawTrace:
-        """Read from the beginning to the end."""
+        """Read from start to end."""
         head = self.feed.open_events()
         if head is None:
             raise self._no_trace()
@@ -118,7 +118,7 @@ class _Reading:
         return True
 
     def _decode_common(self, text: bytes) -> bool:
-        """Read a piece that holds nothing but what nearly all traces hold; takes half the time."""
+        """Decode a piece that contains only the common kinds of events; takes half the time."""
         decoder, (complete, instant) = wire.COMMON[self.exact]
         try:
             events = decoder.decode(text)
@@ -156,14 +156,14 @@ class _Reading:
             self.feed.give_back(rest)
 
     def _open_next_list(self) -> None:
-        """Continue with another list of the same key, as tools that join files write it."""
+        """Continue with another list of the same key, as written by tools that join files."""
         fields = self.feed.open_next_events() if self.closed else None
         if fields is not None:
             self.metadata.update(fields)
             self.closed = False
 
     def _tail(self) -> None:
-        """Read the fields behind the last list when the careful reader met its end."""
+        """Read the fields after the last list, if the salvaging reader reached its end."""
         if not self.closed:
             return
         self.feed.fill(HEAD_LIMIT)
@@ -207,7 +207,7 @@ class _Reading:
         )
 
     def _near(self, starts: Ints) -> Flags:
-        """Say which events lie in the trace's window; the others move to its middle, so that sums stay in bounds."""
+        """Return which events are in the trace's time window; move all others to its middle, so sums stay in bounds."""
         near = np.ones(len(starts), bool)
         if len(starts) and float(starts.max()) - float(starts.min()) > limits.MAX_WINDOW_NS:
             middle = np.sort(starts)[len(starts) // 2]
@@ -217,7 +217,7 @@ class _Reading:
         return near
 
     def _base(self, starts: Ints) -> int:
-        """Give what has to be added to the file's times; nothing where the sum would mean no time at all."""
+        """Return the offset to add to the file's times; 0 if the sum would not be a valid time."""
         base = self.metadata.get("baseTimeNanoseconds")
         if not isinstance(base, int) or base <= 0:
             return 0
@@ -227,7 +227,7 @@ class _Reading:
         return base
 
     def _settle_durations(self, columns: dict[str, Any]) -> None:
-        """Keep an event whose duration is missing, negative or beyond all bounds as an instant: it is not known."""
+        """Keep events with a missing, negative or out-of-range duration as instants: their duration is unknown."""
         durations = columns["dur_ns"]
         phase = columns["phase"]
         known = phase.dictionary.to_pylist()
@@ -243,11 +243,11 @@ class _Reading:
 
 
 _PHASES = frozenset("XBEiIbneSTpFstfCPNODMVvRc(),=")
-"""Every phase of Chrome's trace format; without one of them nobody knows whether an event has a duration."""
+"""Every phase of Chrome's trace format; without a valid phase it is unknown whether an event has a duration."""
 
 
 def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Give the marks of profiler steps their own category: until 2021 they were written as ops."""
+    """Assign profiler step marks to their own category: until 2021 they were written as ops."""
     ops = [code for code, text in enumerate(category.dictionary.to_pylist()) if text == "cpu_op"]
     names = name.dictionary.to_pylist()
     is_mark = np.array([text.startswith("ProfilerStep#") for text in names], bool)
@@ -265,7 +265,7 @@ def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> 
 
 
 def _without(events: pa.Table, keep: Flags) -> pa.Table:
-    """Leave rows out and number the others anew."""
+    """Remove rows and renumber the rest."""
     args = kept(events.column("args"), keep)
     events = events.drop_columns(["args"]).filter(array_of(keep))
     events = events.add_column(SCHEMA.names.index("args"), "args", args)

@@ -1,6 +1,6 @@
-"""Salvage of damaged JSON: every complete event, and every complete field beside the events.
+"""Salvage of damaged JSON: every complete event, and every complete field next to the events.
 
-Slow and careful, event by event; only pieces that the fast decoder refused come here.
+It is slow and careful and works event by event. Only pieces that the fast decoder rejected are processed here.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _LENIENT = json.JSONDecoder(strict=False)
 
 @dataclass(slots=True)
 class Salvage:
-    """What was saved from one piece of text."""
+    """What was salvaged from one piece of text."""
 
     events: list[Any] = field(default_factory=list)
     used: int = 0
-    """Bytes dealt with; what follows may be completed by the next piece."""
+    """Number of bytes processed; the rest may be completed by the next piece."""
     events_lost: int = 0
     bytes_lost: int = 0
     repaired: int = 0
     ended: bool = False
-    """Whether the end of the list of events was met; `used` is just behind its bracket."""
+    """Whether the end of the list of events was found; `used` is just after its bracket."""
 
 
 def salvage(piece: bytes, *, exact: bool, final: bool) -> Salvage:
-    """Save the events of a piece; without `final` an unfinished event at its end is left for the next."""
+    """Salvage the events of a piece; without `final`, leave an unfinished event at its end for the next piece."""
     text = piece.decode("utf-8", "replace")
     saved = Salvage()
     seams = [match.start() + 1 for match in _SEAM.finditer(text)]
@@ -75,7 +75,7 @@ def salvage(piece: bytes, *, exact: bool, final: bool) -> Salvage:
 
 
 def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
-    """Save the complete top-level fields of damaged text around the events, and count the bytes given up."""
+    """Salvage the complete top-level fields of damaged text around the events; also return the number of bytes lost."""
     source = text.decode("utf-8", "replace")
     fields: dict[str, Any] = {}
     lost, at = 0, 0
@@ -88,7 +88,7 @@ def salvage_fields(text: bytes) -> tuple[dict[str, Any], int]:
                 at = stop
                 continue
             except _FAILURES:
-                pass  # not this field: go on behind it
+                pass  # not this field: continue after it
         following = _NEXT_FIELD.search(source, (key.end() if key else at) + 1)
         stop = following.end() if following else len(source)
         if source[at:stop].strip(" \t\r\n,{}]"):
@@ -108,7 +108,7 @@ def _past_blank_or_brace(text: str, at: int) -> int:
 
 
 def _object_end(text: str, at: int, seams: list[int]) -> int | None:
-    """Find where the object at `at` ends, looking no further than some seams, so that damage stays cheap."""
+    """Return the end of the object that starts at `at`, or None; tries only a few seams, so that damage stays cheap."""
     for stop in seams or [len(text)]:
         try:
             _, size = _LENIENT.raw_decode(text[at:stop])
@@ -149,8 +149,8 @@ def _keep(saved: Salvage, text: str, decoder: Any, *, exact: bool) -> None:  # n
             saved.events.append(event)
 
 
-def _repair(fields: Any, *, exact: bool) -> wire.Event | wire.ExactEvent | None:  # noqa: ANN401 - anything JSON
-    """Make an event of what is usable; `None` when even its kind or time is not."""
+def _repair(fields: Any, *, exact: bool) -> wire.Event | wire.ExactEvent | None:  # noqa: ANN401 - any JSON
+    """Build an event from the usable fields, or return None if even its kind or time is unusable."""
     if not isinstance(fields, dict) or not isinstance(fields.get("ph"), str):
         return None
     ts, dur = _number(fields.get("ts")), _number(fields.get("dur"))
@@ -194,7 +194,7 @@ def _args(value: object) -> bytes:
     return clean
 
 
-def _storable(value: Any) -> Any:  # noqa: ANN401 - anything JSON
+def _storable(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

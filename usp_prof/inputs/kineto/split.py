@@ -1,7 +1,7 @@
-"""Splitter of a trace's text: what lies before and after the list of events, and the list in pieces of whole events.
+"""Splitter of a trace's text: the text before and after the list of events, and the list in pieces of complete events.
 
-The text is never held as a whole. Cuts are guesses made at what looks like the seam between two events; a wrong
-guess can only give text that is no JSON, which the careful reader then puts right (`salvage`).
+The complete text is never in memory. Cuts are guesses, made at what looks like the seam between two events. A wrong
+guess can only produce invalid JSON, which the careful reader then handles (`salvage`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 PIECE = 1 << 18
-"""Bytes of JSON that are decoded at once: large enough to forget what a call costs, so small that the events made of it
-fit into the processor's cache and into memory that Python has at hand (beyond a megabyte it takes twice as long)."""
+"""Bytes of JSON decoded at once.
+
+This is large enough to amortize the cost of a call. It is small enough for the decoded events to fit the CPU cache and
+Python's free memory; above a megabyte decoding takes twice as long.
+"""
 
 HEAD_LIMIT = 64 << 20
 _FIRST_LOOK = 1 << 16
@@ -35,7 +38,7 @@ _START = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*")
 class Feed:
     """Text still to be read: a buffer in front of the blocks of a source.
 
-    With `wanted`, of the fields before the events these alone are made: a manifest there may name thousands of ranks.
+    With `wanted`, only those fields before the events are decoded: a manifest there may name thousands of ranks.
     """
 
     def __init__(self, blocks: Iterator[bytes], wanted: Collection[str] | None = None) -> None:
@@ -45,10 +48,10 @@ class Feed:
         self.buffer = b""
         self.ended = False
         self.fields: dict[str, object] | None = {}
-        """What stands before the events, once they are open; `None` where it is no JSON."""
+        """The fields before the events, once those are open; `None` if they are not valid JSON."""
 
     def fill(self, size: int) -> None:
-        """Read on until the buffer holds `size` bytes or the source ends."""
+        """Read until the buffer has `size` bytes or the source ends."""
         parts, held = [self.buffer], len(self.buffer)
         while held < size and not self.ended:
             block = next(self._blocks, None)
@@ -61,7 +64,7 @@ class Feed:
             self.buffer = b"".join(parts)
 
     def open_events(self) -> bytes | None:
-        """Go to just inside the list of events; give the text before its key, or `None` when there is no such list."""
+        """Move to just inside the list of events; return the text before its key, or None if there is no such list."""
         self.fill(_FIRST_LOOK)
         start = _START.match(self.buffer)
         skipped = start.end() if start else 0
@@ -78,7 +81,7 @@ class Feed:
             self.fill(2 * len(self.buffer))
 
     def open_next_events(self) -> dict[str, object] | None:
-        """Go inside the next list of events behind a closed one; return the fields between, `None` without a list."""
+        """Move inside the next list of events; return the fields before it, or None if there is no further list."""
         look = _FIRST_LOOK
         while True:
             self.fill(look)
@@ -92,7 +95,7 @@ class Feed:
             look *= 2
 
     def _best_opening(self) -> re.Match[bytes] | None:
-        """Prefer the key that leaves valid JSON before it: the words may also stand inside a string."""
+        """Return the first key with valid JSON before it, or the first key: its text may also occur inside a string."""
         first = None
         for match in _OPENING.finditer(self.buffer):
             first = first or match
@@ -108,7 +111,7 @@ class Feed:
         return head
 
     def piece(self) -> bytes:
-        """Cut off text that should be whole events, as a JSON list of them."""
+        """Cut off text that should consist of complete events, and return it as a JSON list."""
         while True:
             listed = self._at_hand() or self._next()
             if listed is not None:
@@ -116,7 +119,7 @@ class Feed:
                 return listed
 
     def _next(self) -> bytes | None:
-        """Cut the next block of the source; what lay before it goes with it, and nothing is copied twice."""
+        """Cut the next block of the source, together with the buffered text before it; nothing is copied twice."""
         block = next(self._blocks, None)
         if block is None:
             self.ended = True
@@ -130,14 +133,14 @@ class Feed:
         return listed
 
     def _at_hand(self) -> bytes | None:
-        """Cut what has been read; `None` when there has to be more of it."""
+        """Cut the buffered text; return None if more of it is needed."""
         if self.ended:
             text, self.buffer = self.buffer, b""
             return b"[" + text + b"]"
         if len(self.buffer) < self._least:
             return None
         last = last_seam(self.buffer)
-        if last is None and len(self.buffer) < HEAD_LIMIT:  # an event that is longer than a piece
+        if last is None and len(self.buffer) < HEAD_LIMIT:  # an event longer than a piece
             self._least = 2 * len(self.buffer)
             return None
         cut, rest = (last.start() + 1, last.end()) if last is not None else (len(self.buffer), len(self.buffer))
@@ -146,14 +149,14 @@ class Feed:
         return listed
 
     def give_back(self, text: bytes) -> None:
-        """Put back the end of a piece, which the next one may complete: that one holds more text than this."""
+        """Put back the end of a piece, which the next piece may complete; that piece is cut larger than this text."""
         between = b"," if text and self.buffer else b""
         self.buffer = text + between + self.buffer
         self._least = max(PIECE, 2 * len(text))
 
 
 def last_seam(text: bytes) -> re.Match[bytes] | None:
-    """Find the last seam between events in a text, looking at no more of its end than it takes."""
+    """Return the last seam between events in a text, searching backward from its end."""
     window = _SEAM_LOOK
     while True:
         low = max(0, len(text) - window)
@@ -164,7 +167,7 @@ def last_seam(text: bytes) -> re.Match[bytes] | None:
 
 
 def _cut_small(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Divide what comes in long blocks: unpacked text does."""
+    """Split long blocks, which unpacked text produces."""
     for block in blocks:
         if len(block) <= PIECE:
             yield block
@@ -173,7 +176,7 @@ def _cut_small(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def split_end(text: bytes) -> tuple[bytes, bytes] | None:
-    """Divide the last piece into events and the fields behind them, when it ends as a whole file does."""
+    """Split the last piece into events and the fields after them, if it ends like a complete file; otherwise None."""
     stripped = text.strip()
     if stripped in {b"]", b"]}"}:
         return b"", b"}"
@@ -188,12 +191,12 @@ def split_end(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def parse_head(text: bytes, wanted: Collection[str] | None = None) -> dict[str, object] | None:
-    """Read the fields before the events, all or those that are wanted; `None` when they are no JSON."""
+    """Parse the fields before the events, all or only those wanted; return None if they are not valid JSON."""
     return _fields(text.rstrip().removesuffix(b",") + b"}", wanted) if text.strip() else {}
 
 
 def parse_tail(text: bytes) -> dict[str, object] | None:
-    """Read the fields behind the events; `None` when they are no JSON."""
+    """Parse the fields after the events; return None if they are not valid JSON."""
     rest = text.strip()
     if not rest:
         return {}
@@ -211,7 +214,7 @@ def _fields(text: bytes, wanted: Collection[str] | None = None) -> dict[str, obj
         return None
 
 
-# Fields beside the events, checked where they enter: what is outside of its range is left out and named.
+# Fields next to the events, checked on entry: out-of-range values are left out and reported.
 
 
 _RANGES = {"baseTimeNanoseconds": limits.EPOCH_NS}
@@ -221,7 +224,7 @@ _DEVICE = {"totalGlobalMem": limits.COUNT, "id": limits.RANK}
 
 
 def checked_head(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Leave out what is outside of its range; gives the rest, and a name with its value for each that was."""
+    """Remove out-of-range values; return the other fields, and one `name=value` per removed field."""
     odd: list[str] = []
     checked = _within(fields, _RANGES, "", odd)
     distributed = checked.get("distributedInfo")
@@ -255,7 +258,7 @@ def _group(entry: object, odd: list[str]) -> object:
 def _within(
     fields: Mapping[str, Any], ranges: Mapping[str, limits.Range], prefix: str, odd: list[str]
 ) -> dict[str, Any]:
-    """Leave out numbers outside of their ranges; values of other types are left to who reads them."""
+    """Return the fields without numbers outside their ranges; values of other types are checked where they are used."""
     kept = dict(fields)
     for name, within in ranges.items():
         value = kept.get(name)

@@ -9,9 +9,9 @@ import msgspec
 
 ABSENT = msgspec.Raw(b"")
 MISSING = -(1 << 63)
-"""Stands for a whole time that is not given."""
+"""Marks an integer time that is missing."""
 _UNHEARD_OF = "(phase)"
-"""A key that no file has: the phase tells kinds of events apart and is none of their fields, so each kind brings it."""
+"""A key that no file has. The phase is the tag of the event types, not a field of them, so each type adds it as one."""
 Category = Literal[
     "",
     "Trace",
@@ -47,7 +47,7 @@ Category = Literal[
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event with times as floats: exact to the nanosecond below 2**43 us, which `baseTimeNanoseconds` keeps."""
+    """One event with times as floats, exact to 1 ns below 2**43 us; `baseTimeNanoseconds` keeps times that small."""
 
     cat: str = ""
     name: str = ""
@@ -73,7 +73,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Timed(msgspec.Struct, gc=False):
-    """What nearly all events are, with times as floats; the fields stand as in `Event`, of which the phase is last."""
+    """The fields of nearly all events, with times as floats; in the order of `Event`, whose phase is last."""
 
     cat: Category = ""
     name: str = ""
@@ -91,13 +91,13 @@ class Complete(Timed, gc=False, tag_field="ph", tag="X"):
 
 
 class Instant(Timed, gc=False, tag_field="ph", tag="i"):
-    """An event without one, such as the allocations that a profiler of memory writes."""
+    """An event without a duration, such as the allocations that a memory profiler writes."""
 
     phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
 
 
 class WholeTimed(msgspec.Struct, gc=False):
-    """The same with times in whole microseconds, which are exact however large they are."""
+    """The same fields with times in integer microseconds, which are always exact."""
 
     cat: Category = ""
     name: str = ""
@@ -115,7 +115,7 @@ class WholeComplete(WholeTimed, gc=False, tag_field="ph", tag="X"):
 
 
 class WholeInstant(WholeTimed, gc=False, tag_field="ph", tag="i"):
-    """An event without one."""
+    """An event without a duration."""
 
     phase: str = msgspec.field(default="i", name=_UNHEARD_OF)
 
@@ -130,7 +130,7 @@ class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
 
 
 class FlowBegin(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
-    """The begin of an arrow, of which nothing is kept."""
+    """The start of an arrow; its fields are ignored."""
 
 
 class FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
@@ -152,6 +152,8 @@ COMMON = (
         (WholeComplete, WholeInstant),
     ),
 )
-"""For pieces of what nearly all traces hold, with times as floats and as whole numbers: arrows are passed over, known
-categories are not made texts of."""
+"""For pieces with only common kinds of events, with times as floats and as integers.
+
+Arrows are skipped, and no strings are created for known categories.
+"""
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -1,1 +1,1 @@
-"""Merged Chrome traces: one file with the processes of several ranks, as viewers and other tools write them."""
+"""Merged Chrome traces: one file with the processes of several ranks, as written by viewers and other tools."""

@@ -1,8 +1,7 @@
-"""Ranks of a merged trace: which ranks a file holds, and the part of one rank as if it had a file of its own.
+"""Ranks of a merged trace: the ranks in a file, and the part of one rank as if it had its own file.
 
-A process belongs to the rank that its name or label states ("rank 3: python", as usp-prof and Perfetto users write it),
-else to the rank in the arguments of its events ("rank": 3, as TraceLens writes it). Processes without a rank belong to
-none.
+A process belongs to the rank in its name or label ("rank 3: python", as usp-prof and Perfetto users write it), or to
+the rank in the arguments of its events ("rank": 3, as TraceLens writes it). Processes without a rank belong to none.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _IN_FILE = re.compile(
     + rb'|"args":\s*\{\s*' + _LABEL + rb'\s*\}[^{}]*"process_(?:name|labels)"'
     + rb'|"args":\s*\{[^{}]*"rank":\s*(\d{1,9})\b'
 )  # fmt: skip
-"""Text of a process that states its rank, before or behind its arguments, or of an event that states one."""
+"""Text of a process that states its rank, before or after its arguments, or of an event that states one."""
 _OVERLAP = 4096
 """Bytes of a block that are searched again with the next one."""
 
@@ -59,7 +58,7 @@ def ranks_in(path: Location) -> tuple[int, ...]:
 
 
 def of_rank(raw: RawTrace, rank: int) -> RawTrace:
-    """Return the part of one rank of a merged trace; a trace of one rank as it is."""
+    """Return the part of one rank of a merged trace; a trace of one rank is returned unchanged."""
     rank_of = _rank_of_process(raw)
     ranks = set(rank_of.values())
     if len(ranks) < 2 or rank not in ranks:
@@ -85,7 +84,7 @@ def _rank_of_process(raw: RawTrace) -> dict[str, int]:
     """Return the rank of each process that states one."""
     events, threads = Columns(raw.events), Columns(raw.threads)
     rank_of: dict[str, int] = {}
-    # One event per process: its arguments state the rank, or no event's do.
+    # One event per process: either the arguments of all its events state the rank, or none do.
     rows = first_rows(events.narrow_codes("process")[0]) if len(events) else np.zeros(0, np.int64)
     stated = pc.extract_regex(
         raw.events["args"].take(index_of(rows)).cast(pa.string()), r'"rank":\s*(?P<rank>\d{1,9})\b'
@@ -103,12 +102,12 @@ def _rank_of_process(raw: RawTrace) -> dict[str, int]:
 
 
 def _is_of(columns: Columns, rank_of: Mapping[str, int], rank: int) -> Flags:
-    """Mark the rows whose process is one of the rank's."""
+    """Return a mask of the rows whose process belongs to the rank."""
     code, names = columns.narrow_codes("process")
     return np.asarray(np.array([*(rank_of.get(name) == rank for name in names), False])[code], bool)
 
 
 def _metadata(fields: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Put the rank in place of that of the file which the merged trace took its head from."""
+    """Replace the rank in the head, which the merged trace took from one of its files."""
     info = fields.get("distributedInfo")
     return {**fields, "distributedInfo": {**info, "rank": rank}} if isinstance(info, dict) else dict(fields)
