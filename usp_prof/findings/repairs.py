@@ -110,7 +110,7 @@ def _repair(tables: TableSet, rank: int, late_fraction: float) -> Repair | None:
         return None
     saves_less = late_fraction > gain.gain_fraction + gain.error_fraction
     disagrees = saves_less and gain.unexplained_fraction >= NOTABLE
-    return Repair(rank, late_fraction, math.nan if disagrees else gain.gain_fraction, gain.error_fraction)
+    return Repair(rank, late_fraction, math.nan if disagrees else max(gain.gain_fraction, 0.0), gain.error_fraction)
 
 
 def unexplained_notes(tables: TableSet) -> list[HealthRow]:

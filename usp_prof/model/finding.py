@@ -122,7 +122,6 @@ REPAIR_GAIN = Metric(
     "Share of the step that is saved if a late rank performs like its peers, as `whatif --edit rank_as_peers=RANK` "
     "gives it. Not given where measured lateness and replay disagree.",
     ("rank",),
-    within=GAIN,
     inputs="measured and replayed steps",
 )  # fmt: skip
 
@@ -134,7 +133,7 @@ class Repair:
     rank: int
     late_fraction: float
     gain_fraction: float
-    """NaN where measured lateness and replay disagree."""
+    """0 where the repair saves nothing, NaN where measured lateness and replay disagree."""
     error_fraction: float
 
     @property
