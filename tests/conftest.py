@@ -1,4 +1,4 @@
-"""What tests share: no deadlines for drawn examples, since a busy machine is no bug, and one browser a process."""
+"""Shared fixtures: no deadlines for generated examples, because machines can be busy, and one browser per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page in a real browser, what went wrong on it, and how one waits for it: on conditions, never for a time."""
+"""Visits of a page in a real browser: errors on it, and waiting for conditions rather than a fixed time."""
 
 from __future__ import annotations
 

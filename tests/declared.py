@@ -1,4 +1,4 @@
-"""Declared runs, written by `usp_prof.synth` and read the way any run is, and the metrics that analyses declare."""
+"""Declared runs, written by `usp_prof.synth` and read like any run, and the metrics that analyses declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs does the dashboard show in a test, and what does a page draw? Without a browser."""
+"""Runs in the dashboard's tests, and the contents of a page, without a browser."""
 
 from __future__ import annotations
 

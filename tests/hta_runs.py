@@ -1,4 +1,4 @@
-"""A run on which HTA is right: whole microseconds, old NCCL names, work from edge to edge of a step."""
+"""A run on which HTA is correct: whole microseconds, old NCCL names, work from edge to edge of a step."""
 
 from __future__ import annotations
 

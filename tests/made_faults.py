@@ -1,4 +1,4 @@
-"""Made-up runs with one fault each, alike in everything else: what a repair is worth is known from the clean one."""
+"""Synthetic runs that differ in one fault each: the clean run gives the true gain of a repair."""
 
 from __future__ import annotations
 

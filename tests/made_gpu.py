@@ -1,7 +1,7 @@
-"""Made-up GPU runs over NCCL with one fault each, and what mending it truly gains: the same seed without the fault.
+"""Synthetic GPU runs over NCCL with one fault each, and the true gain of its repair: the same seed without the fault.
 
-The runs come from `usp_prof.synth`, a simulation of its own: each host launches, each stream runs its queue, and a
-collective begins to carry when its last member has arrived. Nothing of the replay is used for the truth.
+The runs come from `usp_prof.synth`, a separate simulation: each host launches, each stream runs its queue, and a
+collective starts to transfer when its last member has arrived. The replay is not used for the ground truth.
 """
 
 from __future__ import annotations

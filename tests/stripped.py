@@ -1,4 +1,4 @@
-"""Traces stripped to device activity: copies of a run as production records it, on all ranks or on some."""
+"""Traces stripped to device activity: copies of a run as recorded in production, on all ranks or on some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of a long list of cases for the default suite; `scripts/test --full` takes all of them."""
+"""Sample of a long list of cases for the default suite; `scripts/test --full` runs all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of a server: which paths are below them, once links and `..` are followed."""
+"""Allowed folders of a server: containment of paths after links and `..` are resolved."""
 
 from __future__ import annotations
 

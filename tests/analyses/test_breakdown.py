@@ -1,4 +1,4 @@
-"""The partition: exact, and equal to a walk over every nanosecond."""
+"""Partition of the step: exact, and equal to a walk over every nanosecond."""
 
 from __future__ import annotations
 

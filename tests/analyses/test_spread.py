@@ -1,4 +1,4 @@
-"""Values are sorted by metric, number of dimensions, then dimension by dimension, an axis last."""
+"""Order of values: by metric, number of dimensions, then dimension by dimension, with the axis last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stragglers: the late one is named, its victims and ties are not, with cause and cost."""
+"""Stragglers: the late rank is reported with cause and cost; its victims and ties are not."""
 
 from __future__ import annotations
 

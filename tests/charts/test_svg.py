@@ -1,4 +1,4 @@
-"""SVG drawings: every mark where its value is, texts escaped, large inputs bounded."""
+"""SVG drawings: marks are at their values, texts are escaped, large inputs are bounded."""
 
 from __future__ import annotations
 

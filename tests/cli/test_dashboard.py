@@ -1,4 +1,4 @@
-"""How the dashboard is started: the address, the port, and what is refused before anything starts."""
+"""Start of the dashboard: address, port, and arguments refused before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain` has a page for every code that a report can print."""
+"""`explain`: a page exists for every code that a report can print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a run that is still recorded, in a real process: files arrive one by one, half-written ones wait."""
+"""Following a run during its recording, in a real process: files arrive one by one, incomplete ones wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are hostile: one run full of orders to terminals, CI systems, spreadsheets and browsers, at every door."""
+"""Hostile names: one run with injections for terminals, CI systems, spreadsheets and browsers, in every output."""
 
 from __future__ import annotations
 

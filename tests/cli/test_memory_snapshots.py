@@ -1,4 +1,4 @@
-"""Do recorded memory snapshots reach the report: peaks where the trace has none, what holds the memory, and by whom?"""
+"""Memory snapshots in the report: peaks missing in the trace, and what holds the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a run in shares, side by side: the store is the one that a single process makes."""
+"""Reading a run in concurrent shares: the store equals that of a single process."""
 
 from __future__ import annotations
 

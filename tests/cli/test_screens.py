@@ -1,4 +1,4 @@
-"""What commands write fits a terminal of 80 columns, and they end in silence where nobody reads on (`... | head`)."""
+"""Command output: it fits a terminal of 80 columns, and a closed pipe (`... | head`) ends it silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would a change be worth? The command, its formats, and what it writes."""
+"""`usp-prof whatif`: the command, its formats, and the files it writes."""
 
 from __future__ import annotations
 

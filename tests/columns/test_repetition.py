@@ -1,4 +1,4 @@
-"""Is what repeats found, whole repeats only, and nothing where nothing clearly repeats?"""
+"""Repetition: whole repeats are found, and nothing if nothing clearly repeats."""
 
 from __future__ import annotations
 

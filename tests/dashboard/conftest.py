@@ -1,4 +1,4 @@
-"""A dashboard on recorded runs and a hostile one, served as a user would serve it."""
+"""Dashboard on recorded runs and a hostile one, served as for a user."""
 
 from __future__ import annotations
 

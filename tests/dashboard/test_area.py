@@ -1,4 +1,4 @@
-"""What an area of the timeline holds: from sums of blocks the same as slice by slice, and as its route answers."""
+"""Contents of a timeline area: equal from block sums and slice by slice, and as returned by its route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a link hold what its sender saw? Opened directly, loaded again, gone back to, and in a second window."""
+"""Links restore the sender's view: opened directly, reloaded, with the back button, and in a second window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank wall, and what leads from a slice to others: its peers, its launch; ranks grouped along an axis."""
+"""Rank wall, and links from a slice to its peers and launch; ranks grouped along an axis."""
 
 from __future__ import annotations
 

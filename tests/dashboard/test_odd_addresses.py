@@ -1,4 +1,4 @@
-"""Does an odd address do harm? Each page with garbage in everything that it reads from there."""
+"""Odd addresses: each page with garbage in every parameter that it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of a run of which some ranks were read, or stand for all: what was left out is said beside the figures."""
+"""Pages of a run with some ranks read, or representing all: omissions are stated next to the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of each page says what the report's figures say, and nothing where they say nothing."""
+"""Sentence of each page: it matches the report's figures, and is empty without them."""
 
 from __future__ import annotations
 

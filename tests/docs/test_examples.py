@@ -1,6 +1,6 @@
-"""Every example of `--help` and of the pages is typed as it stands, in a folder that holds what it names.
+"""Every example of `--help` and of the docs is run as written, in a folder with the files that it names.
 
-`NOT_TYPED` lists those that cannot run on any machine, with the reason.
+`NOT_TYPED` lists those that cannot run on every machine, with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Are the lines for other trainers what their adapters take? Names and keywords of each block are looked up there."""
+"""Code for other trainers in the docs: names and keywords of each block exist in the adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do exported ranges nest on every lane, whatever was recorded, and are names what they were?"""
+"""Exported ranges: they nest on every lane for any recording, and keep their names."""
 
 from __future__ import annotations
 

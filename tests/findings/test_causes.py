@@ -1,4 +1,4 @@
-"""One cause, one finding; what is within the noise is no reason to act; at most five are shown."""
+"""Causes of findings: one finding per cause, none within the noise, and at most five shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings are kept beside the tables, and found anew as soon as anything that they follow from is another."""
+"""Cached findings: stored next to the tables, and recomputed when any input changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that keeps others waiting: worth what its replay gains, told with its cause, folded under what says more."""
+"""Late ranks: gain by replay, reported cause, and folding under a more specific finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each finding has a SELECT that `usp-prof query` accepts, and the culprit is among its rows: one case a rule."""
+"""Proof of findings: each has a SELECT that `usp-prof query` accepts, with the culprit in its rows; a case per rule."""
 
 from __future__ import annotations
 

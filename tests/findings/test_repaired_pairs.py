@@ -1,4 +1,4 @@
-"""Each rule fires on a run with its fault, not on the repaired one, and its gain is what the repair brings."""
+"""Rules on pairs: each fires on the faulty run, not on the repaired one, and predicts the repair's gain."""
 
 from __future__ import annotations
 

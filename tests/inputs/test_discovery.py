@@ -1,4 +1,4 @@
-"""Which files are traces, of which rank and run? Folders written file by file."""
+"""Discovery: which files are traces, and of which rank and run, in folders written file by file."""
 
 from __future__ import annotations
 

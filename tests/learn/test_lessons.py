@@ -1,4 +1,4 @@
-"""Lessons: each can be recorded, names figures that there are, and its page says what was measured."""
+"""Lessons: each can be recorded, names existing figures, and its page has the measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the bytes of a rank those that the formulas of the papers give?"""
+"""Bytes of a rank: those of the formulas in the papers."""
 
 from dataclasses import replace
 

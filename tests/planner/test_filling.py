@@ -1,4 +1,4 @@
-"""Is what a pipeline waits that of its schedule's own order, with uneven stages and F, I and W as they are?"""
+"""Pipeline filling: the wait in the schedule's own order, with uneven stages and actual F, I and W."""
 
 from dataclasses import replace
 

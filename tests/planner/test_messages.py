@@ -1,4 +1,4 @@
-"""Does a step send as often, and as much, as the planner counts? Held against recorded runs and PyTorch's own FSDP2."""
+"""Messages per step: number and bytes as the planner counts, compared with recorded runs and PyTorch's own FSDP2."""
 
 import json
 from collections.abc import Iterator

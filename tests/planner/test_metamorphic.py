@@ -1,4 +1,4 @@
-"""Does a prediction move the way it must when one thing changes? Random configurations, no figure by hand."""
+"""Metamorphic tests of predictions: how they change with one input, on random configurations."""
 
 from dataclasses import fields, replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Are as many layers computed again as memory needs, and does that cost memory and time by the layer?"""
+"""Partial recomputation: as many layers as memory requires, with memory and time per layer."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does a sweep run its cells, keep what failed, go on where it stopped, and judge the planner?
+"""Sweep: it runs its cells, stores failures, continues after a stop, and evaluates the planner.
 
 The trainer here is a script that prints what ours prints: the runner is tested, not the arithmetic.
 """

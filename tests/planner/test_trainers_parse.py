@@ -1,7 +1,7 @@
-"""Do the trainers' own checks accept the commands of plans? Where their packages are: `scripts/test-launch` has them.
+"""Commands of plans pass the trainers' own checks. `scripts/test-launch` installs their packages.
 
-megatron-core holds the dataclasses that Megatron-LM's options fill, and their checks (`__post_init__`); its parser is
-not packaged. torchtitan's options are the fields of its configuration.
+megatron-core has the dataclasses that Megatron-LM's options fill, and their checks (`__post_init__`); its parser is not
+packaged. torchtitan's options are the fields of its configuration.
 """
 
 import shlex

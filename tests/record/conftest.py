@@ -1,4 +1,4 @@
-"""What does a recording test stand on? A real gloo group of one process, and real programs of several."""
+"""Fixtures of recording tests: a real gloo group of one process, and real programs of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does light mode leave: a trace of device activity with the recorder's own steps and marks, and where not?"""
+"""Light mode: a trace of device activity with the recorder's own steps and marks, and where it is refused."""
 
 from __future__ import annotations
 

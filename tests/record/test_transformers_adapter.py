@@ -1,4 +1,4 @@
-"""Tokens per step of Hugging Face's Trainer in made-up layouts; a real run is in test_programs.py."""
+"""Tokens per step of Hugging Face's Trainer in synthetic layouts; a real run is in test_programs.py."""
 
 from __future__ import annotations
 

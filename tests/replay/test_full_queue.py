@@ -1,4 +1,4 @@
-"""A launch that stood before a full queue waits for the device: faster kernels let it go on sooner."""
+"""Launches that wait for a full queue: faster kernels let them continue sooner."""
 
 from __future__ import annotations
 

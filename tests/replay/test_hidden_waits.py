@@ -1,4 +1,4 @@
-"""Compute behind a communication waits for it, also where a late launch hid the wait."""
+"""Compute after a communication waits for it, even if a late launch hid the wait."""
 
 from __future__ import annotations
 

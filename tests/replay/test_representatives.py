@@ -1,4 +1,4 @@
-"""Representatives: which replicas stand for all, and that what is found in them is what is found in all."""
+"""Representatives: which replicas represent all, with the same results as for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step does a wait belong to? To the one that waited, also where the run ends with it."""
+"""Step of a wait: that of the waiting work, even if the run ends with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the page work in a browser, without a network, in both themes? Headless Chromium opens it."""
+"""HTML report in headless Chromium, without a network, in both themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a report come together? From real analyses of made tables."""
+"""Report building, from real analyses of synthetic tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One figure for one question: the head's slowdown is that of `whatif --ideal`, or what is missing."""
+"""Job slowdown: the headline equals `whatif --ideal`, or states what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a tired engineer see?"""
+"""Terminal report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a rank's events is said by the report, by `info` and by SQL alike."""
+"""Health of a rank's events: the same in the report, `info` and SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever runs the jobs, the run is the same: processes, threads, a user's own executor, one that loses its workers."""
+"""Executors: processes, threads, a user's own, and one that loses its workers all give the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces and stores on an object store: the run is the one from the disk, whatever the server does."""
+"""Traces and stores on an object store: the run equals the one from disk, for any server behavior."""
 
 from __future__ import annotations
 

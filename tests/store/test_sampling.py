@@ -1,4 +1,4 @@
-"""Sampling: which ranks a choice finds, and what is said of those that are left out."""
+"""Sampling: which ranks a choice selects, and the notes on omitted ranks."""
 
 from __future__ import annotations
 

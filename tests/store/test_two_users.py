@@ -1,4 +1,4 @@
-"""One store for two users at the same time: one who reads while the other writes, and one who may only read."""
+"""One store for two concurrent users: one reads while the other writes, and one has read-only access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of groups: however many a run's calls are measured in, all its figures are those of one block."""
+"""Blocks of groups: any number of blocks gives the figures of a single one."""
 
 from __future__ import annotations
 

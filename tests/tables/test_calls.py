@@ -1,4 +1,4 @@
-"""Calls: parts find each other by number, order, step or pair, and arrivals name the late one."""
+"""Calls: parts are matched by number, order, step or pair, and arrivals identify the late rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks: skewed and drifting ones are recovered, good ones are left alone."""
+"""Clocks: skewed and drifting ones are recovered, correct ones are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nameless exchanges: of all ranks where a late rank holds up everybody, of nobody where it holds up some."""
+"""Unnamed exchanges: assigned to all ranks if a late rank delays all, to none if it delays only some."""
 
 from __future__ import annotations
 

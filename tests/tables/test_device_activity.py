@@ -1,4 +1,4 @@
-"""Ranks whose device was not recorded: what the host did is no compute, and no figure of device work is shown."""
+"""Ranks without recorded device work: host work is no compute, and no device figure is shown."""
 
 from __future__ import annotations
 

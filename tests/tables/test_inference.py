@@ -1,4 +1,4 @@
-"""Inference: each axis that is told from traffic, its reason, and the counter-examples that stay unknown."""
+"""Inference: each axis inferred from traffic, its reason, and counter-examples that stay unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are actions told rightly where nothing marks them? Runs stripped of their marks against what the marks said."""
+"""Inferred actions: runs without marks, compared with the removed marks."""
 
 from __future__ import annotations
 

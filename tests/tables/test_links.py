@@ -1,4 +1,4 @@
-"""Links: which host call launched a kernel, and what is said where the ids cannot tell."""
+"""Links: the host call that launched a kernel, and the result for ambiguous ids."""
 
 from __future__ import annotations
 

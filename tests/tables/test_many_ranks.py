@@ -1,4 +1,4 @@
-"""Of many ranks no more is held in memory than a bound allows, and every figure is the same."""
+"""Many ranks: memory stays within its limit, and every figure is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces recorded in less common ways: CUDA graphs alone, several profiler windows in a file, marks on the device."""
+"""Less common recordings: CUDA graphs alone, several profiler windows per file, marks on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that a rank's workers suggested: kept while members agree, else moved to the one set of ranks that does."""
+"""Groups suggested by a rank's workers: kept while members agree, else moved to the only set of ranks that does."""
 
 from __future__ import annotations
 

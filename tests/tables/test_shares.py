@@ -1,4 +1,4 @@
-"""Shares: whoever measures ranks and blocks, the figures are those of one process; a share tells nothing of the run."""
+"""Shares: any distribution of ranks and blocks gives the figures of one process; shares lack other facts of the run."""
 
 from __future__ import annotations
 

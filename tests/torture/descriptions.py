@@ -1,7 +1,7 @@
-"""Descriptions: the small files beside a trace, each with a few hostile values, through the command that reads it.
+"""Descriptions: the small files next to a trace, each with a few hostile values, through the command that reads it.
 
-Baselines, histories, policies, models, declarations, tables of configurations, cells of a sweep, memory snapshots and
-operation tables. The command exits by the contract, with a line and no traceback.
+They are baselines, histories, policies, models, declarations, tables of configurations, cells of a sweep, memory
+snapshots and operation tables. Commands exit with a documented code, with one line and no traceback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Faults of the machine: a command in a process of its own, while something beneath it fails.
+"""Machine faults: a command in a separate process while something below it fails.
 
-Whatever fails, the exit code is one of the contract, no traceback is shown, an output is whole or not there, and the
+For any failure, the exit code is a documented one, no traceback is shown, an output is complete or missing, and the
 next run's figures are those of a clean one.
 """
 

@@ -1,6 +1,7 @@
-"""Mutations of small runs: one to three hostile values, put where the reader expects something else.
+"""Mutations of small runs: one to three hostile values where the reader expects other ones.
 
-A seed names a mutated run for good: `mutated(seed)` gives the same files every time, so a failure is kept as a number.
+A seed identifies a mutated run permanently: `mutated(seed)` always returns the same files, so a failure is stored as a
+number.
 """
 
 from __future__ import annotations

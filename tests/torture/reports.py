@@ -1,4 +1,4 @@
-"""A run's report as the trials compare it: read, analysed and written by the library, its figures sorted."""
+"""A run's report for comparison in trials: read, analyzed and written by the library, with sorted figures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Trials: what a seed does to usp-prof, and what has to hold whatever it did. A trial that fails raises.
+"""Trials: what a seed does to usp-prof, and what must hold afterwards. A failing trial raises.
 
-No traceback, no exit that the contract has not, no hang; after a kill the next run's figures are those of a clean one.
+No traceback, no undocumented exit code, no hang; after a kill, the next run's figures are those of a clean one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Are FLOP, MFU and efficiency of a recorded run those counted by hand? On a CPU; `test_gpu.py` asks the same there."""
+"""FLOP, MFU and efficiency of a recorded run, compared with counts by hand. On a CPU; see `test_gpu.py` for GPUs."""
 
 from __future__ import annotations
 

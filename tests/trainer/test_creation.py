@@ -1,6 +1,6 @@
-"""What does a rank hold of the weights as it starts, and does each weight begin alike under every layout?
+"""Weights at the start: what a rank holds, and equal initial values under every layout.
 
-Each rank is built alone, in a world whose other ranks exist on paper (torch's `fake` backend): creation sends nothing.
+Each rank is built alone, in a world of simulated ranks (torch's `fake` backend): creation sends nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do the variants of a config.json train alike under every layout? Loss and gradient norm, in float64."""
+"""Variants of a config.json under every layout: equal loss and gradient norm, in float64."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Does what a GPU does agree with the CPU, and does its trace say what it should? All of it, in one command:
+"""Trainer on a GPU: agreement with the CPU, and contents of its trace. All of it in one command:
 
-``pytest tests/trainer/test_gpu.py`` where there is a GPU. Two processes share a GPU through gloo, which carries
-what goes to all ranks of a group, and through NCCL, which carries all; where there are several GPUs each has its own.
-`test_paper_gpu.py` holds the rest, as far as it shows without a device.
+``pytest tests/trainer/test_gpu.py`` on a machine with a GPU. Two processes share a GPU through gloo, for collectives of
+all ranks of a group, and through NCCL, for everything; with several GPUs each process has its own. `test_paper_gpu.py`
+covers the rest, as far as possible without a device.
 """
 
 from __future__ import annotations

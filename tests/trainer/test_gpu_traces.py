@@ -1,4 +1,4 @@
-"""Do the traces recorded on a GPU give what was counted by hand and timed without a profiler?"""
+"""Traces recorded on a GPU, compared with counts by hand and times without a profiler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Is each injected fault the first thing that the analysis names? Faults are recorded, several times as large as noise.
+"""Injected faults are the first finding. Faults are recorded several times as large as noise.
 
-A small paced sample runs by default, the whole list with four ranks under the mark `full` (`scripts/test --full`). Each
-case says where its finding points. Ranks that share cores hold each other up, so what is said of that may come before.
+A small paced sample runs by default, the whole list with four ranks with the mark `full` (`scripts/test --full`). Each
+case states where its finding points. Ranks that share cores delay each other, so findings about that may come first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does the trainer do from the command line what it says: traces, resuming, naming a lost rank, refusing?"""
+"""Trainer from the command line: traces, resuming, naming a lost rank, refusals."""
 
 from __future__ import annotations
 

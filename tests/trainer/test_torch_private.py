@@ -1,4 +1,4 @@
-"""Does the trainer do without each private part of torch? Each is taken away in turn."""
+"""Trainer without each private part of torch, removed one by one."""
 
 from __future__ import annotations
 

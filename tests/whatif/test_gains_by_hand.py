@@ -1,4 +1,4 @@
-"""Edits, each on a trace so small that its gain is a sum by hand."""
+"""Edits on traces so small that each gain is a sum by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gains on made-up GPU runs against the made-up truth: the same run simulated without its fault."""
+"""Gains on synthetic GPU runs, compared with the same run simulated without its fault."""
 
 from __future__ import annotations
 

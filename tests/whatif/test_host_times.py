@@ -1,4 +1,4 @@
-"""A late rank is late with all that it does: pauses, the loader, launches. On GPU runs whose faults are known."""
+"""Late ranks are late with all of their work: pauses, the loader, launches. On GPU runs with known faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up runs with and without a change: the one must be predicted from the other, within the stated error."""
+"""Synthetic runs with and without a change: each is predicted from the other, within the stated error."""
 
 from __future__ import annotations
 

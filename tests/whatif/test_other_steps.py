@@ -1,7 +1,7 @@
-"""How good is the graph itself? Durations of one half of the steps, replayed on the waits of the other half.
+"""Quality of the graph: durations of one half of the steps, replayed on the waits of the other half.
 
-The unedited replay is exact by construction, so that it says nothing of what waits for what. Here each step gets
-another step's durations and transfers: the replay must then give that other step's length.
+The unedited replay is exact by construction, so it shows nothing about dependencies. Here each step gets another step's
+durations and transfers: the replay must then give that other step's length.
 """
 
 from __future__ import annotations

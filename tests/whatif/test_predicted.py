@@ -1,4 +1,4 @@
-"""The predicted run as tables: what every analysis says of it is what the prediction says."""
+"""Predicted run as tables: every analysis of it agrees with the prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a gain is the cost of recording alone? By hand; on real traces in `trainer/test_gpu_traces.py`."""
+"""Gains that are only the cost of recording, by hand; on real traces in `trainer/test_gpu_traces.py`."""
 
 from __future__ import annotations
 

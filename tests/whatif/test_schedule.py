@@ -1,4 +1,4 @@
-"""Another order of the pipeline's actions: simulated runs with the one predicted from the other."""
+"""Schedule edits: pairs of simulated runs, with one predicted from the other."""
 
 from __future__ import annotations
 

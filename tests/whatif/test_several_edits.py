@@ -1,4 +1,4 @@
-"""Edits one after the other: a setting has one value, the same change counts once, factors multiply."""
+"""Several edits: a setting has one value, a repeated change counts once, factors multiply."""
 
 from __future__ import annotations
 

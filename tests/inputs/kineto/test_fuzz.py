@@ -1,8 +1,8 @@
-"""What may come out of a damaged trace? Tables, or a `UspProfError`; nothing else, whatever the damage.
+"""Fuzzing of the reader: damaged traces give tables or a `UspProfError`, whatever the damage.
 
-Every mutation goes through the reader and the builders of all tables, and every fourth the whole way, through
-`open_run` to the calls of the run. A few hundred run by default; with `USP_PROF_FUZZ=20000` in the environment all
-do, and `USP_PROF_FUZZ_FROM` begins at another seed.
+Every mutation passes through the reader and the builders of all tables, and every fourth through the whole path, from
+`open_run` to the calls of the run. A few hundred run by default; `USP_PROF_FUZZ=20000` in the environment runs all, and
+`USP_PROF_FUZZ_FROM` starts at another seed.
 """
 
 from __future__ import annotations

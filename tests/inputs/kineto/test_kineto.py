@@ -1,4 +1,4 @@
-"""What does the reader make of sound and of damaged traces? Known answers, written as JSON by hand."""
+"""Kineto reader on valid and damaged traces, written as JSON by hand with known answers."""
 
 from __future__ import annotations
 
