@@ -125,7 +125,7 @@ class Visit:
         self.page.wait_for_function(f"() => {{ {FIND} return line && line.head && ({condition}); }}")
 
     def point(self, script: str) -> tuple[float, float]:
-        """Give a place on the page from [x, y] on the timeline's canvas."""
+        """Return the position on the page of [x, y] on the timeline's canvas."""
         inside = f"(([x, y], box) => [box.left + x, box.top + y])({script}, line.canvas.getBoundingClientRect())"
         x, y = self.on_timeline(inside)
         return float(x), float(y)

@@ -155,7 +155,7 @@ def made_runs(kind: str) -> list[MadeRun]:
 
 
 def ideal_gain(name: str, fault: Fault) -> float:
-    """Give what a run with a fault would gain were its ranks alike: compute at the mean of peers, all else as usual."""
+    """Return the gain of a run with a fault if its ranks were alike: compute at the mean of peers, others as usual."""
     plain = _plain(name)
     faulty = replace(plain, faults=(fault,))
     alike = plain

@@ -13,5 +13,5 @@ ALL = os.environ.get("USP_PROF_TESTS") == "all"
 
 
 def thinned(cases: Iterable[T], every: int) -> list[T]:
-    """Give one in `every` cases, the first among them."""
+    """Return one in `every` cases, including the first."""
     return list(cases)[:: 1 if ALL else every]

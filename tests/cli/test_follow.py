@@ -28,7 +28,7 @@ RANKS = 2
 
 @pytest.fixture
 def traces(tmp_path: Path) -> list[bytes]:
-    """Give the bytes of each rank's file."""
+    """Return the bytes of each rank's file."""
     made = {rank: tiny.Trace(rank, RANKS).step(1, at=0, dur=900).op("aten::mm", 10, 50) for rank in range(RANKS)}
     folder = tiny.write(made, tmp_path / "made")
     return [gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()) for rank in range(RANKS)]

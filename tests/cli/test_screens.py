@@ -74,7 +74,7 @@ class Terminal(StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """Give what is shown, without what makes it bold."""
+        """Return the visible text, without control sequences for bold."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue()).splitlines()
 
 

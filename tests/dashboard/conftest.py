@@ -41,7 +41,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="session")
 def run_folder() -> Path:
-    """Give a recorded run of the repository."""
+    """Return a recorded run of the repository."""
     return ROOT / "traces" / "recorded-1f1b"
 
 
@@ -62,7 +62,7 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
-    """Give a function that serves runs as a user would, until its block ends; the block gets the address."""
+    """Return a function that serves runs as for a user until its block ends; the block gets the address."""
 
     @contextmanager
     def serve(*runs: Path, code: Path = ROOT, port: int = 0) -> Iterator[str]:

@@ -41,7 +41,7 @@ def named_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def texts(app: AppTest) -> str:
-    """Give what a page says."""
+    """Return a page's text."""
     return " ".join(str(text.value) for text in (*app.markdown, *app.caption, *app.warning, *app.error))
 
 

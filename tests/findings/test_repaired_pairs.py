@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
-    """Give what a rule raises that is worth a word, with its gain."""
+    """Return the notable findings of a rule, with their gains."""
     drafts = rule(name.replace("_", "-")).look(run.tables)
     gains = [(draft, predict(run.tables, [draft.edit]).gain_fraction) for draft in drafts]
     return [(draft, gain) for draft, gain in gains if gain >= draft.least_gain]

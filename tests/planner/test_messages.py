@@ -45,7 +45,7 @@ def weights_of_rank(c: Cases, stages: Stages, rank: int, ranks: int) -> messages
 
 
 def total(sent: dict[str, dict[str, int]], of: str, operation: str) -> int:
-    """Give the calls or bytes of an operation, 0 where it was not sent."""
+    """Return the calls or bytes of an operation; 0 if it was not sent."""
     return sent[operation][of] if operation in sent else 0
 
 
@@ -160,7 +160,7 @@ class Small(nn.Module):
         fully_shard(self, mesh=mesh)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Give a score for each of 16 words."""
+        """Return a score for each of 16 words."""
         x = torch.relu(self.embedding(tokens))
         for layer in self.layers:
             x = layer(x)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own, about what 
 
 
 def options_of(words: list[str]) -> dict[str, list[str]]:
-    """Tell options and their values apart, named as fields are."""
+    """Split words into options and their values, named like fields."""
     found: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):

@@ -24,7 +24,7 @@ SEQUENCE = 16
 
 @pytest.fixture
 def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
-    """Give what the adapter declares of 8 ranks, 2 samples a batch, 3 micro-batches per step."""
+    """Return the adapter's declaration for 8 ranks, 2 samples per batch, 3 micro-batches per step."""
 
     def declared(
         *, parallelism: object = None, model: dict[str, object] | None = None, **arguments: object

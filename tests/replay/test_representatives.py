@@ -44,7 +44,7 @@ def opened(folder: Path, dp: int = DP, tp: int = TP, pp: int = PP, events: int =
 
 
 def nodes_of(run: Run, share: float) -> int:
-    """Give how many nodes this share of a run has."""
+    """Return the number of nodes in this share of a run."""
     return round(len(graph_of(run.tables).nodes) * share)
 
 

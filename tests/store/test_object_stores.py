@@ -392,7 +392,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
     """Writes no log."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 class TestWebServer:

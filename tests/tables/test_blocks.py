@@ -50,7 +50,7 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(tables: TableSet) -> list[list[str]]:
-    """Give each row of the tables of calls, parts and clocks as a text, in which NaN is like NaN."""
+    """Return each row of the tables of calls, parts and clocks as a text, so that NaN equals NaN."""
     found = calls.of(tables)
     rows = [table.to_pylist() for table in (found.calls, calls.build_parts(tables), clock.build(tables))]
     delivered = [ns for rank in tables.ranks for ns in sorted(found.parts.of(rank, "delivered_ns")["delivered_ns"])]
@@ -102,7 +102,7 @@ def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatc
 
 
 def answers(path: Path, store: Path) -> list[str]:
-    """Give all values and notes of all analyses, in which NaN is like NaN; and which ranks could stand for all."""
+    """Return all values and notes of all analyses as text, so that NaN equals NaN, and the representatives."""
     tables = open_run(path, cache_dir=store).tables
     results = [analysis.compute(tables) for analysis in ANALYSES]
     said = [str(row) for result in results for row in (*result.values(), *result.notes)]
@@ -110,7 +110,7 @@ def answers(path: Path, store: Path) -> list[str]:
 
 
 def calls_of(tables: TableSet) -> pa.Table:
-    """Give the calls of half of the ranks."""
+    """Return the calls of half of the ranks."""
     return calls.of(tables).among(tables.ranks[::2]).calls
 
 

@@ -12,7 +12,7 @@ from usp_prof.report.build import analyse, build
 
 
 def host_only(rank: int = 0, world: int = 1) -> Trace:
-    """Give a rank of a GPU run that was recorded with activities=[CPU, CUDA], and whose kernels are missing."""
+    """Return a rank of a GPU run recorded with activities=[CPU, CUDA], whose kernels are missing."""
     trace = Trace(rank, world).step(1, at=0, dur=10_000).step(2, at=10_000, dur=10_000)
     for at in (100, 5_000, 10_100, 15_000):
         trace.op("aten::mm", at, 4_000).launch(at, at + 10)
@@ -20,7 +20,7 @@ def host_only(rank: int = 0, world: int = 1) -> Trace:
 
 
 def whole(rank: int = 0, world: int = 1) -> Trace:
-    """Give the same rank with its kernels."""
+    """Return the same rank with its kernels."""
     trace = host_only(rank, world)
     for at in (100, 5_000, 10_100, 15_000):
         trace.kernel("gemm", at + 200, 2_000, correlation=at)

@@ -68,7 +68,7 @@ def test_a_step_none_of_whose_launches_can_be_told_does_not_fall_into_the_one_be
 
 
 def launches(trace: Trace) -> dict[int, dict[str, Any]]:
-    """Give the launch calls of a trace by their time."""
+    """Return the launch calls of a trace by their time."""
     return {event["ts"]: event for event in trace.events if event["cat"] == "cuda_runtime"}
 
 

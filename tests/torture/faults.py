@@ -75,7 +75,7 @@ def outputs(run: Path, to: Path) -> tuple[tuple[list[Any], Path], ...]:
 
 
 def is_whole(path: Path) -> bool:
-    """Say whether a file can be read to its end."""
+    """Return whether a file can be read to its end."""
     try:
         if path.suffix == ".parquet":
             pq.read_table(path)
@@ -90,7 +90,7 @@ def is_whole(path: Path) -> bool:
 
 @cache
 def clean_values() -> list[str]:
-    """Give the figures of the run that is tried, as nothing disturbs them."""
+    """Return the undisturbed figures of the run under test."""
     with TemporaryDirectory() as name:
         return values_of(report_of(sample(0).write(Path(name) / "run"), Path(name) / "cache"))
 

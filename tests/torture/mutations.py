@@ -76,7 +76,7 @@ def text_of(data: Any) -> bytes:
 
 @cache
 def samples() -> tuple[str, ...]:
-    """Give small runs of every kind as JSON texts: GPU and CPU, pipelines, groups, experts, allocations, syncs."""
+    """Return small runs of every kind as JSON texts: GPU and CPU, pipelines, groups, experts, allocations, syncs."""
     with TemporaryDirectory() as name:
         folders = [_synth(Path(name) / style, style) for style in ("nccl", "gloo")]
         folders += [_marked(Path(name) / "marked"), _every_category(Path(name) / "every")]
@@ -133,13 +133,13 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def sample(number: int) -> Files:
-    """Give one of the samples, to be changed at will."""
+    """Return one of the samples, for modification."""
     data = json.loads(samples()[number % len(samples())])
     return Files(data["traces"], data["manifest"])
 
 
 def mutated(seed: int) -> Files:
-    """Give a run with one to three things wrong with it."""
+    """Return a run with one to three errors."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     files = sample(rng.randrange(len(samples())))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):

@@ -23,5 +23,5 @@ def report_of(run: Path, cache: Path) -> dict[str, Any]:
 
 
 def values_of(report: dict[str, Any]) -> list[str]:
-    """Give the figures of a report, in an order of their own."""
+    """Return the figures of a report in a fixed order."""
     return sorted(json.dumps(value, sort_keys=True) for value in report["metrics"])

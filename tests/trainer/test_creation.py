@@ -60,7 +60,7 @@ def update_of(options: str, rank: int = 0, world: int = 1) -> Update:
 
 
 def peak_bytes(options: str, rank: int, world: int, folder: Path) -> int:
-    """Give the most bytes that are allocated at a time while a rank's model is made, above what was before."""
+    """Return the peak bytes allocated while a rank's model is created, above the level before."""
     gc.collect()
     with place(rank, world), torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         update_of(options, rank, world)

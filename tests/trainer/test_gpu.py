@@ -116,7 +116,7 @@ def test_two_processes_on_one_gpu(options: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def over_nccl(processes: int) -> str:
-    """Give the option that NCCL asks for where it would refuse to share a GPU."""
+    """Return the option that NCCL requires to share a GPU."""
     return "" if processes <= GPUS else "--backend nccl"
 
 

@@ -87,14 +87,14 @@ def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Pat
 
 
 def first_but_shared_cores(folder: Path) -> Finding:
-    """Give the first finding; that four ranks share two cores is true as well, and may cost more."""
+    """Return the first finding, except that four ranks share two cores, which is also true and may cost more."""
     found = find(open_run(folder, cache_dir=folder / "cache").tables)
     return next(each for each in found if each.code != "shared-cores")
 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, dict, str], Path]:
-    """Give a fault's run; the first that is asked for of a list has all of the list recorded, in one launch."""
+    """Return a fault's run; the first request for a list records all of it in one launch."""
     recorded: dict[str, dict[str, Path]] = {}
 
     def find_folder(processes: int, cases: dict, fault: str) -> Path:

@@ -24,7 +24,7 @@ NOISY = {"noise": 0.15}
 
 
 def with_other_steps(graph: Graph) -> Graph:
-    """Give each step the durations and transfers of the next one (the last: of the first), node by node."""
+    """Assign each step the durations and transfers of the next one (the last: of the first), node by node."""
     nodes = graph.nodes
     duration, transfer = graph.duration.copy(), graph.transfer.copy()
     for lane in np.unique(nodes.lane).tolist():

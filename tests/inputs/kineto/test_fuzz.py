@@ -48,7 +48,7 @@ WORDS = (
 
 @cache
 def seeds() -> list[bytes]:
-    """Give the traces to damage: made ones of a GPU and of a CPU rank, and the beginnings of recorded ones."""
+    """Return the traces to damage: synthetic ones of a GPU and a CPU rank, and the beginnings of recorded ones."""
     gpu = tiny.Trace(0, 2).group("1", [0, 1], "mesh_tp").step(3, at=0, dur=10_000)
     gpu.op("aten::mm", at=100, dur=500, dims=[[4, 8], [8, 2]]).kernel("gemm", at=1_000, dur=2_000, launch_at=200)
     gpu.collective("all_reduce", at=3_000, dur=1_000, launch_at=700, group="1", nelems=64)
