@@ -27,7 +27,7 @@ class Cluster:
     address: str
     """Of the scheduler, as `--executor dask:ADDRESS` takes it."""
     workers: tuple[int, ...]
-    """Process ids; nobody starts one anew that was killed."""
+    """Process ids; killed processes are not restarted."""
 
 
 @contextmanager

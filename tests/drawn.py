@@ -71,7 +71,7 @@ def framed(**address: str) -> AppTest:
 
 
 def tried(page: str, **address: str) -> AppTest:
-    """Draw a page as the dashboard's script does: what the library refuses is told, anything else is an exception."""
+    """Draw a page like the dashboard's script: errors of the library are shown, others are exceptions."""
     app = AppTest.from_string(CAREFUL_SCRIPT.format(page=page), default_timeout=120)
     for key, value in address.items():
         app.query_params[key] = value

@@ -32,7 +32,7 @@ def path_of(run: str) -> Path:
 
 
 def report_of(run: str, cache: Path) -> dict[str, Any]:
-    """Analyse a recorded run as `usp-prof analyze --format json` does."""
+    """Analyze a recorded run like `usp-prof analyze --format json`."""
     opened = open_run(ROOT / "traces" / run, cache_dir=cache)
     document = build(opened.tables, analyse(opened.tables), name=opened.name)
     report: dict[str, Any] = json.loads(json_text.write(document))

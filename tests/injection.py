@@ -182,7 +182,7 @@ def _order_across_streams(work: list[Work]) -> None:
 
 
 def _order_where_prompt(work: list[Work]) -> None:
-    """Let work wait for other streams' work that ended right before it began, where nothing else explains its begin."""
+    """Make work wait for other streams' work that ended right before it started, if nothing else explains its start."""
     by_end = sorted(work, key=lambda piece: piece.end)
     ends = [piece.end for piece in by_end]
     for piece in work:
@@ -197,7 +197,7 @@ def _order_where_prompt(work: list[Work]) -> None:
 
 
 def _find_awaited(calls: list[Call], work: list[Work]) -> None:
-    """Find for each blocking call the last work that ended within it; where none did, the last that was launched."""
+    """Return for each blocking call the last work that ended within it, or if none did, the last work launched."""
     last: Work | None = None
     for call in calls:
         own = call.launched

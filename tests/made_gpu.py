@@ -119,7 +119,7 @@ _FOLDER = TemporaryDirectory()
 
 @dataclass(frozen=True, slots=True)
 class MadeRun:
-    """A made-up run, its fault, and what it would truly gain without it, as a share of its mean step."""
+    """A synthetic run, its fault, and the true gain of its repair, as a share of the mean step."""
 
     name: str
     fault: Fault | None

@@ -69,7 +69,7 @@ def stream(_: Stream) -> Iterator[None]:
 
 
 def furnish(number: int) -> None:
-    """Let `torch.cuda` tell of eight GPUs on each host, of which this process has the one of this number."""
+    """Make `torch.cuda` report eight GPUs per host, of which this process uses the one with this number."""
     current = Stream()
     for name, value in {
         "Stream": Stream,

@@ -74,7 +74,7 @@ class Server:
     def __init__(self, url: str, process: int) -> None:
         self.url = url
         self.process = process
-        """The number of its process, whose CPU a benchmark tells from its own."""
+        """Process number, by which a benchmark separates the server's CPU time from its own."""
 
     def put(self, path: str, content: bytes, **headers: str) -> None:
         request = urllib.request.Request(f"{self.url}/{path}", content, _SIGNED | headers, method="PUT")  # noqa: S310 - loopback

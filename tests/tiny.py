@@ -258,7 +258,7 @@ class Trace:
 
 
 def write(traces: Mapping[int, Trace], folder: Path, manifest: Manifest | None = None) -> Path:
-    """Write a run: one file a rank and the manifest; gives the folder back."""
+    """Write a run (one file per rank and the manifest), and return its folder."""
     for rank, trace in traces.items():
         trace.write(folder / f"rank{rank}.json.gz")
     if manifest is not None:

@@ -56,7 +56,7 @@ def process_of(launch: subprocess.Popen[str], rank: int) -> int:
 
 
 def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
-    """Wait for what a launch says; one that takes too long is told to stop, so that torchrun takes its ranks along."""
+    """Wait for a launch's output; one that takes too long is terminated, so that torchrun also ends its ranks."""
     try:
         return process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """Lay `given/run/rank0.json`, and `secret/rank0.json` beside it."""
+    """Write `given/run/rank0.json`, and `secret/rank0.json` next to `given`."""
     for folder in ("given/run", "secret"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "rank0.json").write_text("{}")

@@ -36,7 +36,7 @@ def traces(tmp_path: Path) -> list[bytes]:
 
 @contextmanager
 def following(folder: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
-    """Follow a folder; the reports go to `report.txt` beside it."""
+    """Follow a folder; reports are written to `report.txt` next to it."""
     words = ["analyze", "--follow", folder, "--patience", patience, "--store", folder.parent / "store"]
     program = [sys.executable, "-m", "usp_prof.cli.app", *map(str, words)]
     with (

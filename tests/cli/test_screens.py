@@ -51,7 +51,7 @@ WITH_OUTPUT = [
     "trend runs.parquet",
     "cache info",
 ]
-"""A line for each report; the made run stands for RUN."""
+"""One line per report; RUN is replaced by the synthetic run."""
 AS_FILES = [
     "info RUN --format json",
     "analyze RUN --format json",

@@ -104,7 +104,7 @@ def made_up_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(
     serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path, made_up_folder: Path
 ) -> Iterator[str]:
-    """Serve a recorded run, another to compare it with, the hostile one and one made up; gives the address."""
+    """Serve a recorded run, another for comparison, the hostile one and a synthetic one; yield the address."""
     with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder, made_up_folder) as address:
         yield address
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 MADE_UP = "eight-ranks"
-"""The number of the made-up run: eight ranks, dp 4 x tp 2, rank 5 slow."""
+"""Number of the synthetic run: eight ranks, dp 4 x tp 2, rank 5 slow."""
 WALL = """(() => {
   const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.matches('.usp-wall')) return e;

@@ -53,7 +53,7 @@ NOT_TYPED = {
     r"scripts/|python -m pytest": "runs these tests",
 }
 PLACES = {"/shared/store": "store", "/scratch/usp-prof": "store", "/data/runs": "traces", "traces/*/rank0*.json.gz": ""}
-"""Folders outside of the test's own, and what stands for them."""
+"""Folders outside of the test's own, and their replacements."""
 STATUS = {r"usp-prof check|usp-prof trend .*--fail": {0, 1}, r"usp-prof (plan|memory)": {0, 1}}
 """Commands whose exit code is a verdict on what the test made."""
 

@@ -290,7 +290,7 @@ class TestRuns:
 
 
 class TestBeside:
-    """What lies beside traces is recognised, passed over and named."""
+    """Other files next to traces are recognized, skipped and named."""
 
     CASES = (
         ("et_0.json", b'{"schema": "1.0.1", "pid": 1, "nodes": [{"name": "rank", "id": 2}]}', "execution trace"),

@@ -88,7 +88,7 @@ def test_a_recorded_step_sent_each_layer_as_often_as_the_planner_counts(row: dic
 
 
 ONCE, EACH, TWICE, EACH_AND_ONCE = (1, 0), (0, 1), (0, 2), (1, 1)
-"""Times a step: so many, and so many more for each micro-batch."""
+"""Number per step: a constant, plus a number per micro-batch."""
 # By trainer and ZeRO stage: gathers of a layer, gathers of the ends, sums.
 TABLE = {
     ("usp-prof", 1): (ONCE, ONCE, ONCE),

@@ -36,7 +36,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., Path]:
-    """Run a program of `programs/` in several processes under torchrun; gives the folder that it was told to use."""
+    """Run a program of `programs/` in several processes under torchrun, and return its output folder."""
 
     def run(name: str, *arguments: str, processes: int = 2, fails: bool = False) -> Path:
         folder = tmp_path / "output"

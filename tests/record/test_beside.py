@@ -1,4 +1,4 @@
-"""The recorder never harms: other profilers, sessions, forks, interrupts and failures beside it, in real processes."""
+"""Harmlessness of the recorder: other profilers, sessions, forks, interrupts and failures, in real processes."""
 
 from __future__ import annotations
 

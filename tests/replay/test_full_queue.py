@@ -21,7 +21,7 @@ STEPS, KERNELS, PLACES = 4, 150, 40
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A made-up trace, and how long all its steps take."""
+    """Synthetic trace, and the total time of its steps."""
 
     trace: Trace
     total_ns: int

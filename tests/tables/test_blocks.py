@@ -93,7 +93,7 @@ def test_each_rank_is_read_to_count_and_to_deal_its_parts_however_many_blocks_ha
 
 
 def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long they carried data is told by the median of all of them."""
+    """The median over all transfers decides how long they carried data."""
     _, whole = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
     several, apart = in_blocks(RECORDED, tmp_path, monkeypatch, 1)
     assert several > 1
@@ -121,7 +121,7 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
     traces: str, skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = skewed if traces == "skewed" else RECORDED.parent / traces
-    monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # so few that replicas stand for each other
+    monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # few enough for replicas to represent each other
     whole = answers(path, tmp_path)
     monkeypatch.setattr(blocks, "MOST_PARTS", 10)
     assert answers(path, tmp_path) == whole

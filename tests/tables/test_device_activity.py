@@ -58,7 +58,7 @@ def test_the_other_ranks_keep_their_figures() -> None:
     [
         (Trace(device="cpu").op("aten::mm", 0, 50), "cpu"),
         (Trace(device="cpu").op("aten::mm", 0, 50).gloo("all_reduce", 60, 5, posted_at=58), "cpu"),
-        # With CUDA activity the profiler itself synchronises; nothing was launched.
+        # With CUDA activity the profiler itself synchronizes; nothing was launched.
         (Trace(device="cpu").op("aten::mm", 0, 50).launch(0, 60, name="cudaDeviceSynchronize"), "cpu"),
         # gloo on a machine that has GPUs.
         (Trace(device="cpu").meta(deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}])

@@ -11,7 +11,7 @@ from tiny import Trace, table_set
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
-ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron's: tensor ranks are neighbours
+ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron's: tensor ranks are adjacent
 
 
 def partition(sizes: dict[str, int], *axes: str) -> list[list[int]]:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HANG_SECONDS = 400
-"""Of the clock, for a machine that is shared: undisturbed each of these commands takes two, and beside a load of 20 it
-took 120."""
+"""Wall seconds on a shared machine: undisturbed, each of these commands takes 2 s; with a load of 20 it took 120 s."""
 EXITS = {0, 2, 3}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -55,7 +55,7 @@ class Files:
     traces: dict[str, dict[str, Any]]
     manifest: dict[str, Any] | None
     bytes_of: dict[str, bytes] = field(default_factory=dict)
-    """Files whose bytes are given: they stand in place of the trace of the same name."""
+    """Files given as bytes; they replace the trace with the same name."""
 
     def write(self, folder: Path) -> Path:
         """Write all files."""
@@ -148,7 +148,7 @@ def mutated(seed: int) -> Files:
 
 
 def hostile(rng: random.Random) -> Any:
-    """Choose a value that nobody expects: a copy, since the next mutation may put something into it."""
+    """Return an unexpected value: a copy, since the next mutation may modify it."""
     return deepcopy(rng.choice(rng.choice((NUMBERS, TEXTS, SHAPES))))
 
 
@@ -223,7 +223,7 @@ def odd_event(rng: random.Random, files: Files) -> None:
 
 
 def top_level(rng: random.Random, files: Files) -> None:
-    """Put a hostile value anywhere beside the events."""
+    """Insert a hostile value anywhere outside of the events."""
     trace = _trace(rng, files)
     rest = {key: value for key, value in trace.items() if key != "traceEvents"}
     anywhere(rng, rest)

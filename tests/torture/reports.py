@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report_of(run: Path, cache: Path) -> dict[str, Any]:
-    """Read, analyse and write a run; gives the report as JSON."""
+    """Read, analyze and write a run; return the report as JSON."""
     opened = open_run(run, cache_dir=cache)
     document = build(opened.tables, analyse(opened.tables), name="run")
     markdown.write(document)

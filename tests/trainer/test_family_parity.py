@@ -28,7 +28,7 @@ SIZES = {
     "head_dim": 12,
 }
 FILES = {
-    # Tied embeddings, biases, wide heads, normalised queries and keys, GELU, stretched positions.
+    # Tied embeddings, biases, wide heads, normalized queries and keys, GELU, stretched positions.
     "dense": {
         **SIZES,
         "model_type": "qwen3",

@@ -90,7 +90,7 @@ def losses(processes: int, options: str) -> list[float]:
 
 
 def check(processes: int, options: str, within: float) -> None:
-    """Hold a run on GPUs against fp32 in one process on the CPU."""
+    """Compare a run on GPUs with fp32 in one process on the CPU."""
     words = options.split()
     model = [word for name in ("--experts", "--model", "--sequence") if name in words for word in _pair(words, name)]
     expected = losses(1, " ".join(["--device cpu", *model]))
@@ -135,7 +135,7 @@ def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
 
 
 TRACED = ("--dtype bf16", "--dtype fp8", "--dtype bf16 --compile", "--dtype bf16 --offload optimizer", "")
-"""Each kind of run whose trace is held against counts by hand."""
+"""Kinds of runs whose traces are compared with counts by hand."""
 
 
 @pytest.mark.parametrize("options", TRACED)

@@ -62,7 +62,7 @@ def seeds() -> list[bytes]:
 
 
 def _real() -> list[Path]:
-    """In a long run, take also the first trace of each real set that lies beside the project."""
+    """In a long run, also use the first trace of each real set, if the sets are available."""
     if "USP_PROF_FUZZ" not in os.environ:
         return []
     folders = sorted(folder for kind in ("single", "odd", "gloo") for folder in (REAL / kind).glob("*"))
