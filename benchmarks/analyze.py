@@ -34,8 +34,7 @@ for package in (analyses, findings, whatif, sections):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
 """
-"""Modules that are loaded on first use, since HTA has loaded all of its own by then; memory is limited as in the CLI.
-"""
+"""Modules loaded on first use, because HTA has loaded all of its own by then; memory is limited as in the CLI."""
 OURS = (
     LOADED
     + """

@@ -67,8 +67,7 @@ DRIVER_MIB = {
 NARROW = ("fp8", "fp4")
 """Types of products with which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
-"""Share of a link's rate that a ring of eight reaches: 336 of 450 GB/s on H100, 205 of 300 on A100, 617 of 900 on B200.
-"""
+"""Share of a link's rate that a ring of eight reaches: 336 of 450 GB/s (H100), 205 of 300 (A100), 617 of 900 (B200)."""
 NETWORK_RATE = 50e9
 """Bytes per second and direction of one device's share of the network: a 400 Gb/s card each."""
 LEAST_NETWORK = 1e-6

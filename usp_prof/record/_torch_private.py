@@ -35,8 +35,7 @@ def profiler_enabled_elsewhere() -> bool:
 
 
 _OURS: Any = object()
-"""Equivalent of `True` in torch's flag while our profiler records; a profiler started later overwrites it with `True`.
-"""
+"""Replaces `True` in torch's flag while our profiler records; a profiler started later overwrites it with `True`."""
 
 
 def claim_profiler() -> None:

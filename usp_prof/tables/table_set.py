@@ -180,8 +180,7 @@ class TableSet:
         self.kept: Kept | None = None
         """Storage of derived data, next to the tables in the cache; None for changed tables."""
         self.recorded: TableSet | None = None
-        """The recorded tables from which these were predicted; calls match as they do there. None for recorded tables.
-        """
+        """Recorded tables from which these were predicted; calls match as they do there. None for recorded tables."""
         self.uneven_steps = ""
         """Why steps of different ranks have different work; empty if they do not."""
         self.incomparable = ""
