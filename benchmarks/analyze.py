@@ -1,14 +1,14 @@
-"""What does a whole report cost, cold and warm, and what do HTA's load, breakdown and overlap cost on the same files?
+"""Cost of a complete report, cold and warm, compared with HTA's load, breakdown and overlap on the same files.
 
     python benchmarks/analyze.py                                   8 ranks, 500 MB
-    python benchmarks/analyze.py --hta-python /tmp/hta/bin/python  and HolisticTraceAnalysis beside it
-    python benchmarks/analyze.py --source FOLDER                   made of another run's ranks
+    python benchmarks/analyze.py --hta-python /tmp/hta/bin/python  compare with HolisticTraceAnalysis
+    python benchmarks/analyze.py --source FOLDER                   repeat another run's ranks
 
-The run is a made-up one (GPU, dp 2 x tp 2 x pp 2) repeated to size. Each measurement is a process of its own with its
-children's CPU time; imports are not counted, on neither side. A warm report reads the findings that the cold one kept;
-`anew` is a warm report that finds them again. Medians of several rounds, in each of which HTA comes behind our own cold
-report; the two are compared by the least that each took, since what else runs on the machine can only add. Exits with 1
-when a bar is missed.
+The run is a synthetic one (GPU, dp 2 x tp 2 x pp 2) repeated to size. Each measurement is a separate process, and
+includes its children's CPU time; imports are not counted for either tool. A warm report reads the cached findings of
+the cold one; the third report is warm but computes the findings again. Results are medians of several rounds. In each
+round HTA runs after our own cold report. The two tools are compared by their minimum times, because other load can only
+add time. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ for package in (analyses, findings, whatif, sections):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
 """
-"""What is loaded when it is first asked for, as HTA has loaded all that it needs by then; memory is held as the command
-line holds it."""
+"""Modules loaded on first use, because HTA has loaded all of its own by then; memory is limited as in the CLI."""
 OURS = (
     LOADED
     + """
@@ -77,7 +76,7 @@ lap("check")
 """
 )
 ANEW = OURS.replace('lap("open")', 'run.tables.kept = None\nlap("open")')
-"""The same with findings that were not kept."""
+"""The same report without cached findings."""
 HTA = """
 import logging
 logging.disable(logging.CRITICAL)
@@ -110,7 +109,7 @@ if __name__ == "__main__":
 
 
 def measure(python: str, body: str, folder: Path, cache: Path) -> dict[str, object]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in a separate process."""
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "measure.py"
         script.write_text(FRAME.format(body=body))
@@ -121,7 +120,7 @@ def measure(python: str, body: str, folder: Path, cache: Path) -> dict[str, obje
 
 
 def enlarge(source: Path, folder: Path, megabytes: float) -> int:
-    """Repeat each rank of a run to its share of the size, copy upon copy; give the bytes written."""
+    """Repeat each rank of a run to its share of the size, and return the number of bytes written."""
     files = [each.path for each in discover(source).runs[0].files]
     folder.mkdir()
     apart = large_trace.span_us(files)
@@ -132,14 +131,14 @@ def enlarge(source: Path, folder: Path, megabytes: float) -> int:
 
 
 def made_up(folder: Path) -> Path:
-    """Make the run that is repeated."""
+    """Write the synthetic run that is repeated."""
     words = ["-m", "usp_prof.cli.app", "synth", str(folder), "--mesh", "dp=2,tp=2,pp=2", "--micro-batches", "8", "-q"]
     subprocess.run([sys.executable, *words], check=True)
     return folder
 
 
 def show(name: str, got: dict[str, object]) -> float:
-    """Print one measurement; give its CPU time."""
+    """Print one measurement, and return its CPU time."""
     cpu, laps = float(str(got["cpu"])), got["laps"]
     parts = ", ".join(f"{lap} {seconds:.2f}" for lap, seconds in laps.items()) if isinstance(laps, dict) else ""
     print(f"{name:8}{cpu:8.2f} CPU s{float(str(got['wall'])):8.2f} s{float(str(got['peak'])) / 1e6:8.0f} MB   {parts}")

@@ -1,16 +1,16 @@
-"""Do readers that die, stop or are refused change the run? Dask's workers, then shares side by side; traces on S3.
+"""Robustness of distributed reading: workers and shards that die, stop or are refused must not change the result.
 
     python benchmarks/cluster.py                     32 ranks of 5,000 events
     python benchmarks/cluster.py --ranks 128 --events 20000
 
-dask: traces and store lie on moto's S3 server on this machine, which answers every 20th request with a 500. Of three
-workers one is killed and one stopped for 20 s, when a tenth of the ranks is stored. The report has to be that of the
-traces on the disk, byte for byte, and the store has to hold each rank once.
+dask: traces and store are on moto's S3 server on this machine, which answers every 20th request with a 500. Of three
+workers, one is killed and one is stopped for 20 s after a tenth of the ranks is stored. The report must equal that of
+the traces on disk, byte for byte, and the store must have each rank once.
 
-shares: of eight processes of `read --shard` side by side two are killed when two ranks are stored, and begun anew. The
-store has to hold the files that one process writes, byte for byte.
+shares: of eight concurrent `read --shard` processes, two are killed after two ranks are stored, and restarted. The
+store must have the same files as that of a single process, byte for byte.
 
-Exits with 1 where something differs.
+Exits with 1 on any difference.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _PROGRAM = "from usp_prof.cli.app import main; raise SystemExit(main())"
 
 
 def command(*words: str) -> list[str]:
-    """Give the command line of a `usp-prof` of its own process."""
+    """Return the command line that runs `usp-prof` in a separate process."""
     return [sys.executable, "-c", _PROGRAM, *words, "-q"]
 
 
 def wait_for(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-    """Wait until something is true; False where the process ends before."""
+    """Wait until a condition is true; return False if the process ends first."""
     while process.poll() is None:
         if done():
             return True
@@ -58,13 +58,13 @@ def wait_for(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool
 
 
 def stored(place: str) -> int:
-    """Count the whole entries of a store."""
+    """Count the complete entries of a store."""
     return sum(file.name == "entry.json" for file in location(place).files())  # type: ignore[union-attr]
 
 
 @contextmanager
 def finding(url: str, fetched: Path) -> Iterator[None]:
-    """Have this process and those that it starts find the S3 server, and keep in a folder what they fetch."""
+    """Make this process and its children use the S3 server, and keep fetched files in a folder."""
     settings = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     before = dict(os.environ)
     os.environ |= settings | {"AWS_DEFAULT_REGION": "us-east-1", "XDG_CACHE_HOME": str(fetched)}
@@ -76,7 +76,7 @@ def finding(url: str, fetched: Path) -> Iterator[None]:
 
 
 def dask(base: Path, ranks: int) -> list[str]:
-    """Analyse by workers of which one dies; gives what is wrong."""
+    """Analyze with workers, one of which dies, and return the differences."""
     run = base / "run"
     local, remote = base / "local.json", base / "remote.json"
     words = ("--format", "json", "-o")
@@ -113,7 +113,7 @@ def dask(base: Path, ranks: int) -> list[str]:
 
 
 def shares(base: Path) -> list[str]:
-    """Read in shares, two of which die and are begun anew; gives what is wrong."""
+    """Read in shares, two of which are killed and restarted, and return the differences."""
     one, many = base / "one", base / "many"
     subprocess.run(command("read", str(base / "run"), "--store", str(one)), check=True)
 
@@ -137,13 +137,13 @@ def shares(base: Path) -> list[str]:
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    """Give every file of the whole entries; a killed reader leaves a folder `aside-*`."""
+    """Return every file of the complete entries; a killed reader leaves a folder `aside-*`."""
     files = (path for folder in store.iterdir() if not folder.name.startswith("aside-") for path in folder.iterdir())
     return {str(path.relative_to(store)): path.read_bytes() for path in files}
 
 
 def main() -> int:
-    """Read the same run both ways, and say what differs."""
+    """Read the same run both ways, and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=32)
     parser.add_argument("--events", type=int, default=5_000)

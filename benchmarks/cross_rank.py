@@ -1,16 +1,16 @@
-"""What does the cross-rank part cost alone: call matching, clock fit, waiting? Made-up tables whose truth is known.
+"""Cost of the cross-rank part alone (call matching, clock fit, waits), on synthetic tables with known ground truth.
 
-With `--analyses` also those that go through all parts: collectives, stragglers, the critical path. Their figures of
-time in steps are of communication alone, since nothing else is made.
+`--analyses` adds the analyses that read all parts: collectives, stragglers, the critical path. Their step times consist
+of communication only, because the tables have nothing else.
 
     python benchmarks/cross_rank.py                          256 and 1,024 ranks of 4,000 events
     python benchmarks/cross_rank.py --ranks 16384
-    python benchmarks/cross_rank.py --ranks 16384 --alone    by one process; else several measure ranks and blocks
+    python benchmarks/cross_rank.py --ranks 16384 --alone    in one process; otherwise with workers
 
-Only what this part reads is made and stored: `collectives`, `activities`, `steps` and `ranks`, of a job of dp x tp x pp
-on hosts of 8 ranks. Each rank talks `events / 8` times, mostly on tp. Clocks of hosts are up to 40 ms apart; rank 5
-comes late to each call of its tp group. Exits with 1 where a clock is more than 20 us off, a call misses a member, or
-another rank is the last.
+Only the tables that this part reads are stored: `collectives`, `activities`, `steps` and `ranks`, of a job of dp x tp x
+pp on hosts of 8 ranks. Each rank has `events / 8` calls, mostly on tp. Clocks of hosts differ by up to 40 ms; rank 5 is
+late for each call of its tp group. Exits with 1 if a clock is off by more than 20 us, a call lacks a member, or another
+rank is reported as last.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ BASE_NS = 1_700_000_000_000_000_000
 
 
 def offset_of(rank: int) -> int:
-    """Give how far a rank's clock is ahead."""
+    """Return how far a rank's clock is ahead, in ns."""
     return (rank // HOST) * 7_919_317 % 40_000_000
 
 
 def arrivals(ranks: np.ndarray, calls_of_kind: int, kind: int) -> np.ndarray:
-    """Give how late each rank (row) comes to each of its calls (column): up to 50 us, decided by rank and call."""
+    """Return how late each rank (row) is for each of its calls (column): up to 50 us, determined by rank and call."""
     number = np.arange(calls_of_kind, dtype=np.uint64)
     mixed = (
         ranks[:, None].astype(np.uint64) * 2_654_435_761 + number * 40_503 + kind * 97
@@ -65,7 +65,7 @@ def arrivals(ranks: np.ndarray, calls_of_kind: int, kind: int) -> np.ndarray:
 
 
 def parts_of(rank: int, world: int, talks: int) -> dict[str, np.ndarray | list[str]]:
-    """Make the rows of a rank's `collectives`: calls on tp, on dp, then on pp (tied weights), in each step."""
+    """Return the rows of a rank's `collectives`: calls on tp, on dp, then on pp (tied weights), in each step."""
     replica = TENSOR * PIPELINE
     tensor = np.arange(TENSOR) + rank // TENSOR * TENSOR
     data = np.arange(rank % replica, world, replica)
@@ -117,21 +117,21 @@ def write(folder: Path, world: int, talks: int) -> None:
 
 
 class Stored(StoredTables):
-    """The tables of one rank; those that were not made are empty."""
+    """Tables of one rank; tables that were not written are empty."""
 
     def view(self, name: str) -> View:
-        """Give one table."""
+        """Return one table."""
         return super().view(name) if self.path(name).exists() else empty(SCHEMA_OF[name])
 
 
 class Spending:
-    """CPU and time by the clock since the last time that it was asked, and the peak until now."""
+    """CPU time and wall time since the last reading, and the peak memory so far."""
 
     def __init__(self) -> None:
         self._cpu, self._clock = time.process_time(), time.monotonic()
 
     def said(self) -> str:
-        """Say them, as cells of a table: the CPU of this process, without its workers'."""
+        """Format the values as table cells, with the CPU time of this process only, without its workers."""
         cpu, clock = time.process_time(), time.monotonic()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         text = f"{cpu - self._cpu:.1f} s | {clock - self._clock:.1f} s | {peak:.0f} MB"
@@ -140,7 +140,7 @@ class Spending:
 
 
 def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
-    """Join the ranks; gives a row of the table."""
+    """Join the ranks, and return a row of the table."""
     tables = TableSet({rank: Stored(folder / str(rank), {"tables": []}) for rank in range(world)})
     tables.workers = None if alone else Workers()
     spending = Spending()
@@ -168,7 +168,7 @@ def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
 
 
 def main() -> int:
-    """Measure each number of ranks in a process of its own, print a table."""
+    """Measure each number of ranks in a separate process, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="256,1024", metavar="LIST")
     parser.add_argument("--events", type=int, default=4_000)

@@ -1,26 +1,26 @@
-"""How quickly does the dashboard answer at the size of real runs? Prepares a big run and drives headless Chromium.
+"""Response times of the dashboard at the size of real runs, measured with headless Chromium.
 
     python benchmarks/dashboard.py                                   64 ranks x 1 M slices: 4 GB of disk
     python benchmarks/dashboard.py --ranks 8 --slices 200000 --parts tile wheel
-    python benchmarks/dashboard.py --folder /tmp/big --parts use     ten minutes of use; /tmp/big is kept and used again
+    python benchmarks/dashboard.py --folder /tmp/big --parts use     ten minutes of use; /tmp/big is kept and reused
     python benchmarks/dashboard.py --folder /tmp/big --parts use --look 0.4     six hundred pages in that time
 
-What lies on the timeline is a recorded run's ranks, repeated and jittered until there are enough slices; the run behind
-the other pages is a made-up one of as many ranks. Server and browser do all that they do for anybody. Parts:
+The timeline has the ranks of a recorded run, repeated with jitter until there are enough slices. The other pages use a
+synthetic run with the same number of ranks. Server and browser run as for any user. Parts:
 
     prepare   CPU seconds to prepare one rank, from the tables of a recorded trace repeated to size
     tile      the server's answer to a view of up to 128 rows, at all zooms
     wheel     from a turn of the wheel to the next frame, and to the sharp picture, at all zooms
     paint     from the address to Overview's key figures, findings, the step's parts and the chart of each rank's step,
-              all of them drawn; how long the command takes until the address answers; from a click to another page
+              all of them drawn; from the command's start until the address answers; from a click to another page
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
     play      the longest frame while a repair of 16 ranks is played, from recorded to predicted
-    users     five users at once, each turning the wheel twice a second
+    users     five concurrent users, each turning the wheel twice per second
     ranks     Overview and Ranks of a run of 512 ranks
-    wall      the wall of 1,024 ranks on the Ranks page, from its question to its picture
-    area      from a selected area, of the rows in view or of all ranks, up to the whole run, to the list of what ran
+    wall      the wall of 1,024 ranks on the Ranks page, from the request to the picture
+    area      from selecting an area (rows in view or all ranks, up to the whole run) to the list of its contents
     use       ten minutes of turning, panning, picking and page switches: the browser's memory afterwards, in a browser
-              that keeps no record of what it fetched (see plain_browser.py)
+              that does not store fetched data (see plain_browser.py)
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 PARTS = ("prepare", "tile", "wheel", "paint", "switches", "play", "users", "ranks", "wall", "area", "use")
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
-"""Shares of the run that are in view."""
+"""Visible shares of the run."""
 TURNS = 14
 """Turns of the wheel at each zoom."""
 
@@ -74,7 +74,7 @@ def spread(name: str, values: Sequence[float], unit: str = "ms") -> None:
 
 
 def say(name: str, value: float, unit: str) -> None:
-    """Print one figure."""
+    """Print one value."""
     print(f"{name:58}     {value:8.2f} {unit}", flush=True)
 
 
@@ -98,13 +98,13 @@ def wheel(browser: Browser, address: str, ranks: int) -> None:
 
 
 def _task_ms(meter: CDPSession) -> float:
-    """Read the CPU time that the page's main thread has spent."""
+    """Return the CPU time of the page's main thread."""
     found = meter.send("Performance.getMetrics")["metrics"]
     return 1e3 * next(float(each["value"]) for each in found if each["name"] == "TaskDuration")
 
 
 def paint(traces: Path, browser: Browser) -> None:
-    """Open Overview on a new server, on one that is warm, and switch pages."""
+    """Open Overview on a cold and a warm server, and switch pages."""
     fresh, warm, up = [], [], []
     for _ in range(3):
         began = time.perf_counter()
@@ -124,7 +124,7 @@ def paint(traces: Path, browser: Browser) -> None:
 
 
 def switches(browser: Browser, address: str) -> None:
-    """Switch pages 50 times and count what is left behind."""
+    """Switch pages 50 times, and count leftover objects."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.goto(address)
     page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
@@ -153,7 +153,7 @@ def _counts(page: Page) -> dict[str, float]:
 
 
 def play(folder: Path, browser: Browser) -> None:
-    """Play five times what a run of 16 ranks gains when its slow rank is like the others."""
+    """Play the predicted gain of repairing the slow rank in a run of 16 ranks, five times."""
     with served(with_slow_rank(folder)) as address:
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.goto(f"{address}/whatif?edits=rank_as_peers%3D{SLOW}&open=play")
@@ -170,7 +170,7 @@ def play(folder: Path, browser: Browser) -> None:
 
 
 def users(browser: Browser, address: str, ranks: int) -> None:
-    """Let five users turn the wheel at once."""
+    """Turn the wheel with five concurrent users."""
     pages = [visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}") for _ in range(5)]
     settled = []
     for share in (0.3, 0.03, 0.001):
@@ -186,7 +186,7 @@ def users(browser: Browser, address: str, ranks: int) -> None:
 
 
 def many(folder: Path, browser: Browser) -> None:
-    """Open Overview and Ranks of a large run that is prepared."""
+    """Open Overview and Ranks of a large prepared run."""
     traces = made_up(folder, MANY)
     with served(traces) as address:
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
@@ -206,7 +206,7 @@ def many(folder: Path, browser: Browser) -> None:
 
 
 def wall(folder: Path, browser: Browser) -> None:
-    """Draw the wall of very many ranks, five times in a browser that keeps nothing."""
+    """Draw the wall of many ranks, five times, in a browser without a cache."""
     drawn = []
     with served(made_up(folder, WALLED)) as address:
         for _ in range(6):
@@ -224,14 +224,14 @@ def area(browser: Browser, address: str, ranks: int) -> None:
     page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
     for share in (0.05, 0.3, 1.0):
         for name, takes_all in (("rows in view", False), (f"all rows of {ranks} ranks", True)):
-            # Each is a few pixels smaller than the one before: the same answer twice would not be noticed.
+            # Each area is a few pixels smaller than the previous one, because an identical answer would go unnoticed.
             listed_ms = [page.evaluate(AREA, {"share": share - at / 100, "all": takes_all}) for at in range(5)]
             spread(f"an area of {share:g} of the run, {name} (bar 300 ms)", listed_ms)
     page.context.close()
 
 
 def use(address: str, ranks: int, minutes: float, look: float) -> None:
-    """Use the dashboard for some minutes, each page for `look` seconds: what does the page's process hold?"""
+    """Use the dashboard for some minutes, each page for `look` seconds, and print the memory of the page's process."""
     with plain_browser() as page:
         page.goto(f"{address}/timeline?ranks=0-{ranks - 1}")
         page.until(SHARP)
@@ -253,20 +253,20 @@ def use(address: str, ranks: int, minutes: float, look: float) -> None:
 
 
 def _round(page: PlainPage, look: float) -> None:
-    """Turn the wheel at all zooms, pick a slice, and look at page after page."""
+    """Turn the wheel at all zooms, pick a slice, and view page after page."""
     for share in ZOOMS:
         page.evaluate(DRIVE, {"share": share, "turns": 6, "pause": 300})
     page.click(900, 400)
-    time.sleep(1.5)  # a click on a page's name in the same moment would be lost
+    time.sleep(1.5)  # a simultaneous click on a page's name would be lost
     page.until("() => Boolean(document.querySelector(\"[data-test-script-state='notRunning']\"))")
-    for name, path in [HOME, *tour(), ("Timeline", "timeline")]:  # the timeline links to rooms alone
+    for name, path in [HOME, *tour(), ("Timeline", "timeline")]:  # the timeline links only to sections
         page.evaluate(SWITCH, {"name": name, "path": path})
         time.sleep(look)
     page.until(SHARP)
 
 
 def main() -> None:
-    """Prepare, measure, print."""
+    """Prepare, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--slices", type=int, default=1_000_000, help="slices of a rank")
@@ -285,7 +285,7 @@ def main() -> None:
 
 
 def _measure_other_runs(parts: set[str], folder: Path) -> None:
-    """Measure the parts that look at another run than the big one."""
+    """Measure the parts that use runs other than the large one."""
     wanted = [measured for part, measured in (("ranks", many), ("wall", wall), ("play", play)) if part in parts]
     if wanted:
         with chromium() as browser:
@@ -294,7 +294,7 @@ def _measure_other_runs(parts: set[str], folder: Path) -> None:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> None:
-    """Measure the parts asked for."""
+    """Measure the selected parts."""
     parts = set(args.parts)
     if "prepare" in parts:
         events, cpu_seconds, seconds = prepare_one(folder, args.slices)

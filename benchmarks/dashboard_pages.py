@@ -1,4 +1,4 @@
-"""Headless Chromium on the dashboard: server, browser, the scripts that run in the page, and what its process holds."""
+"""Headless Chromium on the dashboard: server, browser, scripts that run in the page, and its process's memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOK = """const find = (root) => { for (const e of root.querySelectorAll('*')) {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
 """
 SHARP = "() => {" + LOOK + "const host = find(document); return Boolean(host && host.dataset.sharp === 'true'); }"
-"""Tells whether the timeline shows the picture of its last move, not one that is stretched meanwhile."""
+"""Returns whether the timeline shows the picture of its last move, rather than a stretched older one."""
 DRIVE = (
     "async ({ share, turns, pause }) => {"
     + LOOK
@@ -52,7 +52,8 @@ DRIVE = (
   return { interim, settled };
 }"""
 )
-"""Turns the wheel `turns` times where `share` of the run is in view: milliseconds to the next frame, and to sharp."""
+"""Turns the wheel `turns` times with `share` of the run in view; returns milliseconds to the next and to the sharp
+frame."""
 USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
   const look = () => {
     const figures = all("[data-testid='stMetricValue']"), said = all("h1.usp-verdict").length;
@@ -62,7 +63,7 @@ USEFUL = """() => { const all = (what) => [...document.querySelectorAll(what)];
     if (figures.length && said && findings && timeline) window.useful ??= performance.now();
     else requestAnimationFrame(look); };
   requestAnimationFrame(look); }"""
-"""Notes when Overview is of use: its sentence, key figures, findings and the timeline of the worst step are there."""
+"""Records when Overview is usable: its sentence, key figures, findings and the timeline of the worst step exist."""
 SWITCH = """async ({ name, path }) => {
   const link = [...document.querySelectorAll('a')].find((a) => a.innerText.trim() === name);
   const start = performance.now(); link.click();
@@ -71,7 +72,7 @@ SWITCH = """async ({ name, path }) => {
   while (!there()) await new Promise((done) => requestAnimationFrame(done));
   return performance.now() - start;
 }"""
-"""Clicks a page's link; gives milliseconds until that page is drawn."""
+"""Clicks a page's link; returns milliseconds until that page is drawn."""
 COUNTS = """() => ({ documents: window.Bokeh ? window.Bokeh.documents.length : 0,
   views: window.Bokeh ? [...(window.Bokeh.index.roots ?? Object.values(window.Bokeh.index))].length : 0,
   heap: performance.memory.usedJSHeapSize / 1e6 })"""
@@ -90,12 +91,12 @@ LONGEST_FRAMES = (
   return [found, host.timeline.tile.start.length];
 }"""
 )
-"""Plays five times; gives the longest frame of each, in ms, and how many slices move."""
+"""Plays five times; returns the longest frame of each in ms, and the number of moving slices."""
 WALL_DRAWN = """() => { const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.matches('.usp-wall')) return e;
     if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
   return Number(find(document)?.dataset.drawn ?? 0); }"""
-"""Milliseconds from the wall's question to its picture; 0 while it is not drawn."""
+"""Milliseconds from the wall's request to its picture; 0 until it is drawn."""
 AREA = (
     "async ({ share, all }) => {"
     + LOOK
@@ -113,23 +114,23 @@ AREA = (
   return performance.now() - start;
 }"""
 )
-"""Selects an area over all rows, or those in view; gives the milliseconds until what ran in it is listed and drawn."""
+"""Selects an area over all rows, or those in view; returns the milliseconds until its contents are listed and drawn."""
 HOME = ("Diagnose", "overview")
 PLACES = (
     ("Communication", "communication"), ("Kernels", "kernels"), ("Ranks", "ranks"), ("Host", "host"),
     ("Query in SQL", "query"),
 )  # fmt: skip
-"""The links that are clicked, and the path of the page to which each leads."""
+"""Links to click, and the path of the page to which each leads."""
 
 
 def tour() -> list[tuple[str, str]]:
-    """List the pages that are visited one after the other: each place, and home between them."""
+    """Return the pages to visit in order: each place, alternating with home."""
     return [stop for place in PLACES for stop in (place, HOME)]
 
 
 @contextmanager
 def served(traces: Path) -> Iterator[str]:
-    """Serve a run; gives the address."""
+    """Serve a run, and yield its address."""
     command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(traces), "--port", str(PORT), "--no-browser"]
     with subprocess.Popen(
         command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
@@ -172,7 +173,7 @@ def visit(browser: Browser, address: str) -> Page:
 
 
 def first_useful(browser: Browser, address: str) -> float:
-    """Give the milliseconds until Overview is of use, in an empty browser."""
+    """Return the milliseconds until Overview is usable, in an empty browser."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     page.add_init_script(f"({USEFUL})()")
     page.goto(address)
@@ -184,12 +185,12 @@ def first_useful(browser: Browser, address: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the largest renderer process of a browser holds, in MB."""
+    """Memory of a browser's largest renderer process, in MB."""
 
     own_mb: float
-    """Anonymous and shared memory and swap: what Chromium's task manager shows (its private footprint), and pixels."""
+    """Anonymous and shared memory and swap (the private footprint in Chromium's task manager), and pixels."""
     resident_mb: float
-    """All pages that are mapped, the program's own code too."""
+    """All mapped pages, including the program's code."""
 
 
 def memory() -> Memory:

@@ -1,4 +1,4 @@
-"""Runs for the dashboard's benchmark: made-up ones of many ranks, and big timelines repeated from a recorded run."""
+"""Runs for the dashboard benchmark: synthetic ones of many ranks, and large timelines repeated from a recorded run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]  # `dashboard` is the package below it, not the script beside this file
+sys.path[:0] = [str(ROOT)]  # `dashboard` is the package below, not the script in this folder
 
 from usp_prof import open_run  # noqa: E402
 from usp_prof.timeline import overlays, store  # noqa: E402 - after the path is set
@@ -20,15 +20,15 @@ from usp_prof.timeline.rows import Slices, rank_slices  # noqa: E402
 
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512
-"""Ranks of the run whose Overview and Ranks are opened; from so many on its mesh has tp and pp."""
+"""Ranks of the run for Overview and Ranks; from this number on, the mesh has tp and pp."""
 WALLED = 1024
-"""Ranks of the run whose wall is drawn."""
+"""Ranks of the run for the wall."""
 PLAYED, SLOW = 16, 5
-"""How many ranks a repair is played of, and which of them is slow."""
+"""Number of ranks in the played repair, and the slow rank."""
 
 
 def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
-    """Repeat a rank's slices in time until there are enough, each copy jittered a little."""
+    """Repeat a rank's slices in time until there are enough, with some jitter per copy."""
     rng = np.random.default_rng(seed)
     span = int((slices.start_ns + slices.dur_ns).max() - slices.start_ns.min()) + 1000
     copies = max(1, -(-wanted // max(len(slices.start_ns), 1)))
@@ -46,7 +46,7 @@ def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
 
 
 def made_up(folder: Path, ranks: int) -> Path:
-    """Make a small run of so many ranks, once."""
+    """Write a small run with this number of ranks, unless it exists."""
     traces = folder / f"run{ranks}"
     if not traces.exists():
         mesh = f"dp={ranks}" if ranks < MANY else f"dp={ranks // 8},tp=4,pp=2"
@@ -56,7 +56,7 @@ def made_up(folder: Path, ranks: int) -> Path:
 
 
 def with_slow_rank(folder: Path) -> Path:
-    """Make a run of 16 ranks of which one computes slowly, once."""
+    """Write a run of 16 ranks with one slow rank, unless it exists."""
     traces = folder / f"slow{PLAYED}"
     if not traces.exists():
         described = ("--mesh", "dp=2,tp=2,pp=4", "--micro-batches", "8", "--fault", f"slow_rank:rank={SLOW},factor=1.5")
@@ -66,7 +66,7 @@ def with_slow_rank(folder: Path) -> Path:
 
 
 def fill(folder: Path, ranks: int, slices: int) -> Path:
-    """Give a made-up run of so many ranks big timelines, once."""
+    """Write a synthetic run with this number of ranks and large timelines, unless it exists."""
     traces = made_up(folder, ranks)
     run, recorded = open_run(traces), open_run(RECORDED)
     small = [rank_slices(recorded.tables, rank) for rank in recorded.ranks]

@@ -1,4 +1,4 @@
-"""The dashboard's server without a browser: what preparing a rank takes, and answering a view."""
+"""The dashboard's server without a browser: time to prepare a rank, and to answer a view."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prepare_one(folder: Path, slices: int) -> tuple[int, float, float]:
-    """Prepare one rank from its tables: how many events it has, the seconds of the CPU and those by the clock."""
+    """Prepare one rank from its tables; return its number of events, CPU seconds and wall seconds."""
     traces = folder / "one"
     traces.mkdir(exist_ok=True)
     if not (traces / "rank0.json").exists():
@@ -36,7 +36,7 @@ def prepare_one(folder: Path, slices: int) -> tuple[int, float, float]:
 
 
 def tiles(traces: Path, zooms: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Ask for tiles of up to 128 rows at all zooms, in this process; gives times by the clock and of the CPU, in ms."""
+    """Request tiles of up to 128 rows at all zooms, in this process; return wall and CPU times in ms."""
     run, times, busy = open_run(traces), [], []
     folder, over = (run.derived(form, _never) for form in (store.FORM, overlays.FORM))
     lines = store.load(folder, run.ranks, over)

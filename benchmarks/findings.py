@@ -1,11 +1,11 @@
-"""What do findings cost, and a replay alone? Eight ranks for the replay, 64 for the findings, 200,000 events each.
+"""Cost of findings, and of a replay alone: 8 ranks for the replay, 64 for the findings, 200,000 events each.
 
     python benchmarks/findings.py                     8 ranks: one replay; 64 ranks: all findings (6 GB of disk)
     python benchmarks/findings.py --ranks 8           the findings of 8 ranks only
 
-The runs are made up (GPU, tensor and pipeline parallel by 2 and 4, the rest data parallel), repeated to size and read
-into a cache before anything is measured. Each measurement is a process of its own, from the opened run to the end;
-imports and opening are not counted, but shown. Exits with 1 when a bar is missed.
+The runs are synthetic (GPU, tensor and pipeline parallel by 2 and 4, the rest data parallel), repeated to size and read
+into a cache before measuring. Each measurement is a separate process, timed from the opened run to the end; imports and
+opening are shown but not counted. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ print(json.dumps({"laps": laps, "said": said, "peak": peak}))
 
 
 def made_up(place: Path, ranks: int) -> Path:
-    """Make a run of so many ranks and repeat each to size."""
+    """Write a run with this number of ranks, and repeat each to size."""
     small, large = place / f"small{ranks}", place / f"run{ranks}"
     words = ["-m", "usp_prof.cli.app", "synth", str(small), "--mesh", MESHES[ranks], "--micro-batches", "8", "-q"]
     subprocess.run([sys.executable, *words], check=True)
@@ -65,7 +65,7 @@ def made_up(place: Path, ranks: int) -> Path:
 
 
 def measure(folder: Path, cache: Path, what: str) -> float:
-    """Measure in a process of its own; give the seconds on the clock of the last lap."""
+    """Measure in a separate process, and return the wall seconds of the last lap."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, folder, cache, what], capture_output=True, text=True, check=False
     )

@@ -1,13 +1,13 @@
-"""Does the gate cry wolf, and does it miss? Simulated checks at the default policy against the bars.
+"""Error rates of the gate: false alarms and misses of simulated checks at the default policy, compared with the bars.
 
     python benchmarks/gate.py [--checks 2000]
     python benchmarks/gate.py --medians [--checks 300]
     python benchmarks/gate.py --recorded RUN RUN ... [--baselines 1]
 
-With `--medians`, the power of `--judge medians --max-regression step_time=5%` on a shared host, one baseline run of as
-many steps: of unchanged runs and of runs that are 20% slower, how many regress. With `--recorded`, repeats of one
-configuration are checked against each other: each run against every choice of as many others as `--baselines` says (at
-most 200 checks, drawn at random).
+With `--medians`, measures the power of `--judge medians --max-regression step_time=5%` on a shared host with one
+baseline run of equal length: the share of regressions among unchanged runs, and among runs that are 20% slower. With
+`--recorded`, repeats of one configuration are checked against each other. Each run is compared with every selection of
+`--baselines` others (at most 200 checks, drawn at random).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def simulated(  # noqa: PLR0913 - what a run can differ in
     steps: int = STEPS,
     shared: bool = False,
 ) -> Measured:
-    """Make a run with all the metrics of the default policy, each with its own noise."""
+    """Build a run with all metrics of the default policy, each with its own noise."""
     shocks = rng.normal(0, 1, steps)
     for i in range(1, steps):
         shocks[i] = correlation * shocks[i - 1] + np.sqrt(1 - correlation**2) * shocks[i]
@@ -84,7 +84,7 @@ def _series(metric: str, samples: np.ndarray, unit: Unit, better: Better, **plac
 
 
 def verdicts(checks: int, seed: int, *, baselines: int = 1, **after: float) -> Counter[Verdict]:
-    """Check simulated runs; noise, spread between runs and correlation hold for the baseline as well."""
+    """Check simulated runs; noise, spread between runs and correlation also apply to the baseline."""
     rng = np.random.default_rng(seed)
     alike = {name: after[name] for name in ("noise", "between", "correlation", "shared") if name in after}
     found: Counter[Verdict] = Counter()
@@ -95,7 +95,7 @@ def verdicts(checks: int, seed: int, *, baselines: int = 1, **after: float) -> C
 
 
 def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
-    """Give what was measured, its value, its bar and whether it holds."""
+    """Yield each measurement's name, value, bar and whether the bar is met."""
     alarms = (
         ("repeats, 1% step noise", {}),
         ("repeats, 3% step noise", {"noise": 0.03}),
@@ -132,7 +132,7 @@ MEDIANS = Policy().with_options(minimum={}, max_regression={"step_time": "5%"}).
 
 
 def power(checks: int) -> Iterator[tuple[str, int, float, float, float]]:
-    """Give noise, steps, and the shares that regress of unchanged and of slower runs, then what is left open."""
+    """Yield noise, steps, and the regressed shares of unchanged and of slower runs, then the undecided share."""
     for noise, correlation in ((0.03, 0.0), (0.05, 0.0), (0.1, 0.0), (0.1, 0.5), (0.2, 0.0)):
         for steps in (10, 20, 40, 80):
             rng = np.random.default_rng(steps)
@@ -155,7 +155,7 @@ def _step_alone(run: Measured) -> Measured:
 
 
 def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
-    """Check recorded repeats, each against choices of the others."""
+    """Check recorded repeats, each against selections of the others."""
     runs = [measured(open_run(path), path) for path in paths]
     pairs = [
         (before, after)

@@ -4,9 +4,10 @@
     python benchmarks/injected.py FOLDER --page docs/accuracy.md
 
 Each run gets a host pause, a late input, a slower host or slower kernels on one rank, in five sizes, through the
-simulator of `tests/injection.py`, which shares no code with the replay. Repairing the rank must give the original run
-back. Bars: error 3 points of the step in the median and 8 at worst, the stated error holds in 9 of 10 cases, and the
-first finding that names a rank names the slow one in 95%. Cases in which the delay costs less than 2% are left out.
+simulator of `tests/injection.py`, which shares no code with the replay. Repairing the rank must restore the original
+run. Bars: the error is at most 3 points of the step in the median and 8 in the worst case, the stated error holds in 9
+of 10 cases, and the first finding that names a rank names the slow one in 95%. Cases whose delay costs less than 2% are
+omitted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BEGIN, END = "<!-- injected delays: written by benchmarks/injected.py -->", "<!-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One delay in one run: what its repair truly saves, and what was predicted."""
+    """One delay in one run: the true and the predicted saving of its repair."""
 
     run: str
     delay: Delay
@@ -54,12 +55,12 @@ class Case:
 
     @property
     def off(self) -> float:
-        """The error of the prediction, as a share of the step."""
+        """Error of the prediction, as a share of the step."""
         return abs(self.gain - self.truth)
 
 
 def main() -> int:
-    """Run all cases and print or write the table; 1 where a bar is missed."""
+    """Run all cases and print or write the table; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")

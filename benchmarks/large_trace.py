@@ -1,4 +1,4 @@
-"""How does a small recorded trace become a large one? Repeated, each copy later and with ids of its own.
+"""Large traces from a small recorded one, repeated with later times and separate ids per copy.
 
 python benchmarks/large_trace.py SMALL.json.gz LARGE.json --megabytes 500
 """
@@ -21,13 +21,13 @@ _NUMBERS = re.compile(
 )
 _DISTRIBUTED = re.compile(rb'"distributedInfo": ?\{[^{}\[]*"rank": ?\d+[^{}\[]*')
 APART_US = 10_000_000
-"""Each copy begins so much after the one before, unless it is said otherwise."""
+"""Default distance between the starts of two copies."""
 _BETWEEN_US = 200
 _IDS = 10_000_000
 
 
 def parts(text: bytes) -> tuple[bytes, bytes, bytes]:
-    """Divide a trace into what is before, in and behind its list of events."""
+    """Split a trace into the parts before, inside and after its list of events."""
     opening = re.search(rb'"traceEvents"\s*:\s*\[', text)
     closes = [match.start() + 1 for match in re.finditer(rb"\}\s*\](?=\s*[,}])", text)]
     if opening is None or not closes:
@@ -37,7 +37,7 @@ def parts(text: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def copy(events: bytes, number: int, apart_us: int = APART_US) -> bytes:
-    """Give the events shifted in time and in ids."""
+    """Return the events shifted in time and ids."""
 
     def shifted(match: re.Match[bytes]) -> bytes:
         key, whole, rest = match.groups()
@@ -48,7 +48,7 @@ def copy(events: bytes, number: int, apart_us: int = APART_US) -> bytes:
 
 
 def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0, apart_us: int = APART_US) -> int:
-    """Write the large trace until it has this size or this number of events; gives the number of events."""
+    """Write the large trace up to this size or this number of events, and return the number of events."""
     text = gzip.decompress(small.read_bytes()) if small.suffix == ".gz" else small.read_bytes()
     head, body, tail = parts(text)
     each = len(re.findall(rb'"ph": ?"', body))
@@ -62,7 +62,7 @@ def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0, ap
 
 
 def span_us(files: Iterable[Path]) -> int:
-    """Give how long a run lasts, from the first begin to the last end of all its traces, and a little more."""
+    """Return the duration of a run, from the first start to the last end over all its traces, plus a margin."""
     begin, end = [], []
     for path in files:
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -73,7 +73,7 @@ def span_us(files: Iterable[Path]) -> int:
 
 
 def of_rank(text: bytes, rank: int, world: int) -> bytes:
-    """Give the same trace as another rank of a run of this size would have written it."""
+    """Return the trace as another rank of a run of this size would have written it."""
     found = _DISTRIBUTED.search(text)
     if found is None:
         raise SystemExit("the trace does not say which rank it is of")

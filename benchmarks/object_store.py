@@ -1,15 +1,15 @@
-"""How fast are traces read from an object store, against the disk? An S3 server on this machine, by turns.
+"""Reading speed from an object store compared with the disk, by turns, with an S3 server on this machine.
 
     python benchmarks/object_store.py                 4 traces of 50 MB, from nginx
     python benchmarks/object_store.py --traces 64
     python benchmarks/object_store.py --server moto   from a server written in Python
 
-nginx stands for a store that keeps up: it answers what S3 is asked for when files are read (a listing, ranges with
-their ETags), and looks at no signature. moto is a whole S3 server; on few cores its CPU decides.
+nginx represents a fast store: it answers the S3 requests used for reading (a listing, ranges with their ETags), and
+ignores signatures. moto is a complete S3 server; on few cores its CPU time decides.
 
-Each reading is a process of its own into an empty store on the disk. The server takes its share of the same cores, so
-the ratio of times is a lower bound. Beside it stand the CPU of the reader alone, against the disk, and the server's per
-GB. Linux only: `/proc` tells the server's CPU. Exits with 1 below 0.8.
+Each reading is a separate process that fills an empty store on the disk. The server uses the same cores, so the ratio
+of times is a lower bound. The table also has the reader's CPU time relative to the disk, and the server's per GB. Linux
+only: `/proc` has the server's CPU time. Exits with 1 below 0.8.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BAR = 0.8
 BYTES_PER_EVENT = 260
 _STARTED_S = 30
 
-# One process: its CPU is the server's. The folder of the bucket is asked for as if it were an object: it is none.
+# A single process, so its CPU time is the server's. The bucket's folder is requested like an object, and is none.
 _NGINX = """
 daemon off;
 master_process off;
@@ -85,18 +85,18 @@ _OBJECT = """<Contents><Key>run/{name}</Key><LastModified>2026-01-01T00:00:00.00
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What it took to read all traces into an empty store."""
+    """Time to read all traces into an empty store."""
 
     wall_s: float
     reader_s: float
-    """CPU of the reader and its workers."""
+    """CPU time of the reader and its workers."""
     server_s: float
-    """CPU of the server meanwhile."""
+    """CPU time of the server during the reading."""
 
 
 @contextmanager
 def moto(files: Sequence[Path]) -> Iterator[Server]:
-    """Serve files by moto, which holds them in memory."""
+    """Serve files with moto, which keeps them in memory."""
     with s3_server() as server:
         for file in files:
             server.put(f"{BUCKET}/run/{file.name}", file.read_bytes())
@@ -105,7 +105,7 @@ def moto(files: Sequence[Path]) -> Iterator[Server]:
 
 @contextmanager
 def nginx(files: Sequence[Path]) -> Iterator[Server]:
-    """Serve files by nginx where they lie: in `run` of the folder that is named after the bucket."""
+    """Serve files with nginx in place: from `run` of the folder named after the bucket."""
     program = shutil.which("nginx")
     if program is None:
         raise SystemExit("nginx is not installed: --server moto")
@@ -128,7 +128,7 @@ def nginx(files: Sequence[Path]) -> Iterator[Server]:
 
 
 def _wait_for(port: int) -> None:
-    """Wait until the server takes connections."""
+    """Wait until the server accepts connections."""
     until = time.monotonic() + _STARTED_S
     while time.monotonic() < until:
         try:
@@ -153,14 +153,14 @@ def read(path: str, base: Path, server: int) -> Reading:
 
 
 def cpu_of(process: int) -> float:
-    """Give the CPU of a process so far in s."""
-    # Behind the name in brackets: user and system time are the 12th and the 13th.
+    """Return the CPU seconds of a process so far."""
+    # After the name in brackets, user and system time are the 12th and 13th fields.
     spent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:
-    """Measure by turns, print the ratio."""
+    """Measure by turns, and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=int, default=4)
     parser.add_argument("--megabytes", type=int, default=50)

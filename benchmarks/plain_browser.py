@@ -1,7 +1,7 @@
-"""How does a browser behave that nobody debugs? Chromium driven by its protocol, with nothing of it turned on.
+"""Chromium without debugging features, driven by its protocol.
 
-Playwright has each page keep what it fetched, so that a test may ask for it: the page's own process holds it, some 7 MB
-more for each round over the dashboard's pages. What a page holds for a reader is measured without.
+Playwright makes each page keep the data it fetched, so that tests can read it. The page's own process holds this data,
+about 7 MB more per round over the dashboard's pages. This module measures a page's memory without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-precise-memory
 
 
 class PlainPage:
-    """The one page of a browser."""
+    """The only page of a browser."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -50,7 +50,7 @@ class PlainPage:
         self.send("Page.navigate", url=address)
 
     def evaluate(self, function: str, argument: object = None) -> Any:  # noqa: ANN401 - whatever the script gives
-        """Call a JavaScript function and wait for what it gives."""
+        """Call a JavaScript function and wait for its result."""
         call = f"({function})({json.dumps(argument)})"
         found = self.send("Runtime.evaluate", expression=call, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
@@ -58,7 +58,7 @@ class PlainPage:
         return found["result"].get("value")
 
     def until(self, function: str) -> None:
-        """Wait until a JavaScript function gives something true."""
+        """Wait until a JavaScript function returns a true value."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.evaluate(function):
             if time.monotonic() > deadline:
@@ -66,18 +66,18 @@ class PlainPage:
             time.sleep(0.05)
 
     def click(self, x: int, y: int) -> None:
-        """Click at a place."""
+        """Click at a position."""
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def collect(self) -> None:
-        """Have the page collect its garbage."""
+        """Collect garbage in the page."""
         self.send("HeapProfiler.collectGarbage")
 
 
 @contextmanager
 def plain_browser() -> Iterator[PlainPage]:
-    """Start a headless browser with an empty profile; gives its page."""
+    """Start a headless browser with an empty profile, and yield its page."""
     program = shutil.which("chromium") or "chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [program, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1440,900"]
@@ -90,7 +90,7 @@ def plain_browser() -> Iterator[PlainPage]:
 
 
 def _address(file: Path) -> str:
-    """Wait until the browser says where it listens; gives the address of its page."""
+    """Wait until the browser reports its port, and return the address of its page."""
     for _ in range(600):
         lines = file.read_text().split() if file.exists() else []
         if len(lines) > 1:

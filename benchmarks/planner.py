@@ -1,11 +1,12 @@
-"""How good is the planner on runs that it was not fitted to? One table: each bar, and whether it is met.
+"""Accuracy of the planner on runs that it was not fitted to: one table with each bar, and whether it is met.
 
     python benchmarks/planner.py [REFERENCE]      REFERENCE: the folder of tables, ../shared/reference by default
 
-Splits are fixed here, before any fit: five folds by row number, each model left out, up to 8 nodes for 16, each
-published source left out. Constants are fitted anew inside each split (see `planner_fit.py`), so that no row is both
-fitted and judged. Beside each stand baselines fitted to the same rows (`planner_baselines.py`): a plain roofline, a
-rule of thumb, a textbook's formula. The first choice is judged in every split. Exits with 1 where a bar is missed.
+Splits are fixed here, before any fit: five folds by row number, each model left out, up to 8 nodes to predict 16, each
+published source left out. Constants are fitted again inside each split (see `planner_fit.py`), so that no row is used
+both to fit and to evaluate. Baselines fitted to the same rows are shown for comparison (`planner_baselines.py`): a
+plain roofline, a rule of thumb, a textbook formula. The first choice is evaluated in every split. Exits with 1 if a bar
+is missed.
 """
 
 from __future__ import annotations

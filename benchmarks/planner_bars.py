@@ -1,4 +1,4 @@
-"""Bars: one line of the benchmark's table each, and the figures that several of them share."""
+"""Bars: lines of the benchmark's table, and figures that several of them share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One bar: a figure, and the least or the most that it may be; `beside` is what the baselines reach."""
+    """One bar: a value, and its minimum or maximum; `beside` is the baselines' value."""
 
     what: str
     rows: int
@@ -29,16 +29,16 @@ class Line:
 
     @property
     def has_bar(self) -> bool:
-        """Whether there is anything to meet."""
+        """Whether there is a bar."""
         return bool(np.isfinite(self.least) or np.isfinite(self.most))
 
     @property
     def is_met(self) -> bool:
-        """Whether the figure lies within its bar."""
+        """Whether the value meets its bar."""
         return bool(self.least <= self.value <= self.most)
 
     def __str__(self) -> str:
-        """Write it as a row of a table."""
+        """Format the bar as a table row."""
         ends = [f"{100 * end:.3g}%" for end in (self.least, self.most) if np.isfinite(end)]
         sign = ("≥ " if np.isfinite(self.least) else "≤ ") if len(ends) == 1 else ""
         verdict = ("met" if self.is_met else "missed") if self.has_bar else ""
@@ -51,15 +51,15 @@ HEAD = "| what | rows | figure | baselines | bar | |\n|---|---|---|---|---|---|\
 
 
 def median_error(predicted: Numbers, measured: Numbers) -> float:
-    """Give the median of the error's size."""
+    """Return the median absolute error."""
     return float(np.median(np.abs(predicted / measured - 1))) if len(measured) else float("nan")
 
 
 def roofline_reaches(predicted: Numbers, measured: Numbers) -> str:
-    """Write the plain roofline's error."""
+    """Format the plain roofline's error."""
     return f"roofline {median_error(predicted, measured):.1%}"
 
 
 def folds_of(rows: int) -> NDArray[np.int64]:
-    """Deal rows to folds by their number."""
+    """Return the fold of each row, by row number."""
     return np.arange(rows) % FOLDS

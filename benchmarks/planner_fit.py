@@ -1,10 +1,10 @@
 """Fit of the planner's constants: robust least squares on the logarithm of measured step times, in plain NumPy.
 
-    python benchmarks/planner_fit.py [REFERENCE]      prints the constants that belong into planner/profiles.py
+    python benchmarks/planner_fit.py [REFERENCE]      prints the constants for planner/profiles.py
 
-Every constant is fitted as its logarithm and held near its start by a weak prior, so that what the rows do not tell
-stays where physics put it. Rows that are far off (they stalled and were not expected to, or the other way round) are
-left out, the chances of a stall are counted, and the fit is repeated.
+Every constant is fitted as its logarithm with a weak prior at its start value, so that constants without evidence in
+the rows keep their physical value. Rows that are far off (unexpected stalls, or expected ones that did not occur) are
+omitted, the stall probabilities are counted, and the fit is repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SWEEP_CONSTANTS = (
     "pipeline_hop", "host_pipeline", "host_pipeline_tensor", "stall", "bucket_bytes", "gather_exposed",
     "optimizer_scale", "fixed", "jitter",
 )  # fmt: skip
-"""What the playbook's sweep tells of nanotron."""
+"""Constants of nanotron that the playbook's sweep determines."""
 PUBLISHED_CONSTANTS = (
     "rest_scale",
     "eager_scale",
@@ -51,22 +51,24 @@ PUBLISHED_CONSTANTS = (
     "fixed",
     "jitter",
 )
-"""What published speeds tell of all other trainers together."""
+"""Constants of all other trainers that published speeds determine."""
 START = Profile(gemm_share=0.8, network_share=0.8, host_pipeline=5e-3, host_pipeline_tensor=0.5e-3, stall=1.0)
 START_CHANCES = {"stall_of_link": 1e-3, "stall_of_whole_gradients": 3e-2}
 SHARES = ("gemm_share", "network_share", "gather_overlap")
-"""Constants of which more than 1 is not physical: nothing sends, computes or hides more than all of it."""
+"""Constants for which more than 1 is not physical: they are shares of a maximum."""
 SOURCES = ("dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv")
 SLOW = 1.6
-"""Rows this many times slower than a step that does not stall have stalled."""
+"""Ratio to a step without a stall above which a row counts as stalled."""
 ROOMY = 0.1
-"""Chance of full memory below which a stall is put down to a link."""
+"""Probability of full memory below which a stall is attributed to a link."""
 ROUNDS = 4
 PRIOR = 0.5
-"""Weight of the start beside published rows, so that what one source alone tells stays near physics: with a tenth of
-it, mixtures of a source that was left out were off by 65% instead of 28%."""
+"""Weight of the start value relative to published rows, so that constants determined by one source stay near physics.
+
+With a tenth of it, mixtures of a source that was left out were off by 65% instead of 28%.
+"""
 ROBUST = 0.1
-"""Residuals beyond this weigh less and less (pseudo-Huber)."""
+"""Residual above which the weight decreases (pseudo-Huber)."""
 
 
 def least_squares(
@@ -76,7 +78,7 @@ def least_squares(
     robust: float = ROBUST,
     first: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Minimise robust squares by Levenberg and Marquardt, `prior` pulling to the start; `first` is where it begins."""
+    """Minimize robust squares by Levenberg-Marquardt; `prior` pulls to the start, `first` is the initial guess."""
     found, damping = (start if first is None else first).copy(), 1e-2
 
     def cost(values: NDArray[np.float64], at: NDArray[np.float64]) -> float:
@@ -108,19 +110,19 @@ def least_squares(
 
 
 def with_constants(cases: Cases, names: Sequence[str], logarithms: NDArray[np.float64]) -> Cases:
-    """Give the cases with constants replaced."""
+    """Return the cases with constants replaced."""
     return replace(cases, profile=replace(cases.profile, **constants_of(names, logarithms)))
 
 
 def constants_of(names: Sequence[str], logarithms: NDArray[np.float64]) -> dict[str, float]:
-    """Give constants of their logarithms, shares at most 1."""
+    """Return the constants for their logarithms; shares are at most 1."""
     values = np.exp(logarithms).tolist()
     return {name: min(value, 1.0) if name in SHARES else value for name, value in zip(names, values, strict=True)}
 
 
 def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float], Step]:
-    """Fit nanotron's constants to the rows kept; give them, and the predicted step of all rows."""
-    # Habits (uneven stages, its network's latency) are the profile's; all that is fitted starts from physics.
+    """Fit nanotron's constants to the selected rows; return them, and the predicted step of all rows."""
+    # Habits (uneven stages, network latency) are the profile's; all fitted constants start from physics.
     start = replace(PROFILES["nanotron"], **{name: getattr(START, name) for name in SWEEP_CONSTANTS}, **START_CHANCES)
     logarithms = np.log([getattr(start, name) for name in SWEEP_CONSTANTS])
     measured = np.log(rows.seconds)
@@ -140,9 +142,9 @@ def fit_sweep(rows: Measured, keep: NDArray[np.bool_]) -> tuple[dict[str, float]
 
 
 def _residuals(rows: Measured, names: Sequence[str], profile: Profile | None = None, weight: float = 1.0) -> Residuals:
-    """Give the weighted error of predicted steps as a function of the constants' logarithms.
+    """Return a function from the constants' logarithms to the weighted error of predicted steps.
 
-    Stages and chances of a stall depend on none of them, and are worked out once.
+    Stages and stall probabilities depend on none of them, and are computed once.
     """
     cases, target = rows.columns(profile), np.log(rows.seconds)
     stages = stages_of(cases)
@@ -156,9 +158,9 @@ def _residuals(rows: Measured, names: Sequence[str], profile: Profile | None = N
 
 
 def count_stalls(c: Cases, stalled: NDArray[np.bool_], keep: NDArray[np.bool_]) -> dict[str, float]:
-    """Give the chances of one link with which as many of the rows kept are expected to stall as did.
+    """Return the stall probabilities of one link for which the expected number of stalls equals the observed one.
 
-    Rows whose memory may be full tell nothing of links.
+    Rows whose memory may be full are no evidence on links.
     """
     has_room = np.asarray(stalls.chance_of_full_memory(c, stages_of(c))) < ROOMY
     across = keep & has_room & np.asarray(stalls.crosses_nodes(c))
@@ -173,7 +175,7 @@ def count_stalls(c: Cases, stalled: NDArray[np.bool_], keep: NDArray[np.bool_]) 
 
 
 def fit_published(sources: dict[str, Measured]) -> dict[str, float]:
-    """Fit the constants that all other trainers share; a source of many rows weighs as 60 of them."""
+    """Fit the constants that all other trainers share; a source weighs at most 60 rows."""
     logarithms = np.log([getattr(START, name) for name in PUBLISHED_CONSTANTS])
     parts = [
         _residuals(rows, PUBLISHED_CONSTANTS, weight=min(1.0, (60 / len(rows.cases)) ** 0.5))

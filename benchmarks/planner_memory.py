@@ -1,6 +1,6 @@
-"""The planner's memory: peaks of the playbook's sweep and of Megatron's tests, and who fits.
+"""Memory predictions of the planner: peaks of the playbook's sweep and of Megatron's tests, and which runs fit.
 
-Beside each stands the textbook's formula (`planner_baselines.py`) with one factor fitted to the same rows.
+The textbook formula (`planner_baselines.py`), with one factor fitted to the same rows, is shown for comparison.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 OF_SWEEP = ("activation_scale", "logit_bytes", "gradient_bytes", "overhead_bytes", "buffer_fraction")
 OF_MEGATRON = ("activation_scale", "logit_bytes", "overhead_bytes")
 ROOM = 0.8 * 80e9
-"""What is called fitting: the share of an H100 that a plan may fill."""
+"""Memory available to a plan, a share of an H100's."""
 CRASH = 60 * 2**30
-"""Failures below are crashes of another kind (a quarter of them in this sweep)."""
+"""Peak below which failures are crashes of another kind (a quarter of them in this sweep)."""
 PRIOR = 0.05
 
 
 def sweep(rows: Measured) -> list[Line]:
-    """Judge the sweep: the first rank's peak by five folds, and who fits."""
+    """Evaluate the sweep: the first rank's peak in five folds, and which runs fit."""
     good = np.isfinite(rows.memory_bytes)
     fold = folds_of(len(rows.cases))
     first, fullest, textbook = (np.empty(len(fold)) for _ in range(3))
@@ -64,7 +64,7 @@ def sweep(rows: Measured) -> list[Line]:
 
 
 def megatron(rows: Measured) -> Line:
-    """Judge Megatron's tests by halves: all rows of one case (on several devices and images) lie in the same half."""
+    """Evaluate Megatron's tests by halves; all rows of one case (of any device and image) are in the same half."""
     half = np.array([crc32(case.encode()) % 2 for case in rows.rows.case])
     predicted, textbook = np.empty(len(half)), np.empty(len(half))
     for number in range(2):
@@ -86,20 +86,20 @@ def _fit(rows: Measured, trainer: str, names: Sequence[str], *, of_first: bool =
 def _peaks(
     rows: Measured, trainer: str, names: Sequence[str], logarithms: Numbers, *, of_first: bool = False
 ) -> Numbers:
-    """Give the peak of the first rank, or of the fullest."""
+    """Return the peak of the first rank, or of the fullest."""
     constants = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
     stages = memory.of_stages(rows.columns(replace(PROFILES[trainer], **constants)))
     return memory.total(stages[0] if of_first else memory.fullest(stages))
 
 
 def _textbook(rows: Measured, used: Mask) -> Numbers:
-    """Scale the textbook's formula to the rows used."""
+    """Return the textbook formula scaled to the selected rows."""
     plain = textbook_memory(rows.columns())
     return plain * float(np.exp(np.median(np.log(rows.memory_bytes[used] / plain[used]))))
 
 
 def _auc(peaks: Numbers, fails: Mask) -> float:
-    """Give how often a run that failed has a higher predicted peak than one that did not."""
+    """Return how often a failed run has a higher predicted peak than a successful one."""
     ranks = np.argsort(np.argsort(peaks))
     return float((ranks[fails].sum() - fails.sum() * (fails.sum() - 1) / 2) / (fails.sum() * (~fails).sum()))
 

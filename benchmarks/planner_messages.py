@@ -1,9 +1,9 @@
-"""What data parallelism sends in a recorded step of our trainer: what tests hold the planner's counts against.
+"""Data-parallel messages in a recorded step of our trainer, the reference for tests of the planner's counts.
 
-    python benchmarks/planner_messages.py [FOLDER]     records each layout in FOLDER, unless it is there, and writes
+    python benchmarks/planner_messages.py [FOLDER]     records each layout in FOLDER, unless it exists, and writes
                                                        tests/planner/recorded_messages.json
 
-Of each pipeline rank one member is counted: the calls of all its data-parallel groups in one step, and their bytes.
+One member per pipeline rank is counted: the calls of all its data-parallel groups in one step, and their bytes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LAYOUTS = {
     "z3-moe": "--dp 4 --zero 3 --accumulate 2 --experts 4 --ep 2",
     "z3-rec": "--dp 4 --zero 3 --accumulate 2 --recompute full",
 }
-"""Layouts of four ranks by name; all add up several micro-batches."""
+"""Layouts of four ranks by name; all accumulate several micro-batches."""
 
 
 def main() -> int:
-    """Record what is not there yet, and write the table."""
+    """Record the missing layouts, and write the table."""
     with tempfile.TemporaryDirectory() as fresh:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else fresh)
         rows = [_row(options, _recorded(folder / name, options)) for name, options in LAYOUTS.items()]
@@ -67,7 +67,7 @@ def _row(options: str, run: Run) -> dict[str, object]:
         raise SystemExit(f"{options}: the run has no manifest")
     configuration = asdict(configuration_of(manifest, manifest.model))
     model = asdict(manifest.model)
-    # One rank of each pipeline rank: its place on all other axes is 0.
+    # One rank of each pipeline rank: its index on all other axes is 0.
     first_ranks = {
         place["pp"]: int(rank)
         for rank, place in manifest.coordinates.items()

@@ -1,4 +1,4 @@
-"""The planner on published speeds: each source left out in turn, and vTrain by five folds beside the other sources."""
+"""The planner on published speeds: each source left out in turn, and vTrain in five folds with the other sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VTRAIN = "vtrain"
 
 
 def judge(sources: dict[str, Measured]) -> list[Line]:
-    """Judge all sources."""
+    """Evaluate all sources."""
     lines, ratios, plain_ratios, mixtures = [], [], [], []
     for name, rows in sources.items():
         if name == VTRAIN:
@@ -56,7 +56,7 @@ def _vtrain(sources: dict[str, Measured]) -> Line:
         held = fold == number
         used = {**sources, VTRAIN: rows.where(~held)}
         predicted[held] = _seconds(rows.where(held), fit_published(used))
-        # The roofline is fitted to these rows alone: it has no constants that sources share.
+        # The roofline is fitted to these rows only: it has no constants that sources share.
         plain[held] = roofline_of_sources({VTRAIN: rows.where(~held)}, rows.where(held))
     beside = roofline_reaches(plain, rows.seconds)
     error = median_error(predicted, rows.seconds)

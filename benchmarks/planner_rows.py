@@ -1,7 +1,7 @@
-"""Rows of the reference tables, in the columns of `usp-prof plan --table`, beside what was measured of them.
+"""Rows of the reference tables, in the columns of `usp-prof plan --table`, with their measurements.
 
-Each reader gives a `Measured` for one source. The tables themselves are no part of this repository: their folder is an
-argument, `../shared/reference` by default.
+Each reader returns a `Measured` for one source. The tables themselves are not part of this repository: their folder is
+an argument, `../shared/reference` by default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLAYBOOK_SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rows that the planner understands, and what was measured of each; NaN where it was not."""
+    """Rows that the planner accepts, and their measurements; NaN if not measured."""
 
     rows: pd.DataFrame
     cases: list[Case]
@@ -45,11 +45,11 @@ class Measured:
     refused: list[str]
 
     def columns(self, profile: Profile | None = None) -> Cases:
-        """Give the rows as columns; `profile` in place of each row's own."""
+        """Return the rows as columns; `profile` replaces each row's own."""
         return stacked_cases(self.cases, profile)
 
     def where(self, keep: NDArray[np.bool_]) -> Measured:
-        """Keep some of the rows."""
+        """Return selected rows."""
         return Measured(
             self.rows[keep].reset_index(drop=True),
             [case for case, kept in zip(self.cases, keep.tolist(), strict=True) if kept],
@@ -60,7 +60,7 @@ class Measured:
 
 
 def _measured(rows: pd.DataFrame, given: Iterable[Mapping[str, Any]], seconds: Any, memory: Any) -> Measured:  # noqa: ANN401 - columns of numbers
-    """Let the planner read every row; what it refuses is left out and its reason kept."""
+    """Parse every row with the planner; refused rows are omitted, and the reason is stored."""
     cases, good, refused = [], [], []
     for place, row in enumerate(given):
         try:
@@ -80,7 +80,7 @@ def _measured(rows: pd.DataFrame, given: Iterable[Mapping[str, Any]], seconds: A
 
 
 def playbook(folder: Path) -> Measured:
-    """Give the Ultra-Scale Playbook's sweep; rows whose batch is not 256 are no rows of it. Failures have no time."""
+    """Return the Ultra-Scale Playbook's sweep, which has only batches of 256. Failures have no time."""
     rows = pd.read_csv(folder / "playbook.csv.gz")
     rows = rows[rows.dp * rows.mbs * rows.grad_acc == 256].reset_index(drop=True)
     given = []
@@ -98,7 +98,7 @@ def playbook(folder: Path) -> Measured:
 
 
 def vtrain(folder: Path) -> Measured:
-    """Give vTrain's single-node rows: GPT of Megatron on A100, without sequence parallelism or fused attention."""
+    """Return vTrain's single-node rows: Megatron's GPT on A100, without sequence parallelism or fused attention."""
     rows = pd.read_csv(folder / "vtrain_single_node.csv")
     rows.columns = ["devices", "batch", "mbs", "hidden", "heads", "layers", "seq", "tp", "dp", "pp", "ms"]
     given = [
@@ -126,10 +126,10 @@ TRAINERS = {
 
 
 def published(folder: Path, file: str) -> Measured:
-    """Read the speeds, and where there are some the peaks of memory, that a source publishes."""
+    """Return the speeds of a source, and its memory peaks if it publishes any."""
     rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
     rows = rows[(rows.file == file) & rows.metric.isin(["tok_s_gpu", "step_time_s", "mem_gib"])]
-    # Fine-tuning (LoRA) computes fewer gradients; JAX is no trainer that the planner has a profile of.
+    # Fine-tuning (LoRA) computes fewer gradients; the planner has no profile for JAX.
     rows = rows[~rows.notes.str.contains("LoRA|SFT|MaxText|offload=True", na=False)]
     knobs = [
         "source",
@@ -159,7 +159,7 @@ def published(folder: Path, file: str) -> Measured:
 
 
 def long_context(folder: Path) -> Measured:
-    """Read NeMo's speeds by sequence length: TFLOP/s that count all of attention, 12 x layers x hidden x sequence."""
+    """Return NeMo's speeds by sequence length: TFLOP/s that count all of attention, 12 x layers x hidden x sequence."""
     file = "nemo_longseq_cp.csv"
     rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
     rows = rows[(rows.file == file) & (rows.metric == "model_tflops_gpu") & rows.tp.notna()].reset_index(drop=True)
@@ -172,7 +172,7 @@ def long_context(folder: Path) -> Measured:
 
 
 def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
-    """Put a published row into the columns of a table; what is not said is left out."""
+    """Convert a published row to the columns of a table; missing values are omitted."""
     name = re.sub(r" \(.*", "", str(row["model"]))
     accumulation = re.search(r"grad_accum=(\d+)", str(row["notes"]))
     found: dict[str, Any] = {
@@ -200,18 +200,18 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def published_2026(folder: Path) -> Measured:
-    """Give the rows published from 2024 to 2026, which already have the columns of a table."""
+    """Return the rows published from 2024 to 2026, which already have the columns of a table."""
     rows = pd.read_csv(folder / "published_2026.csv", low_memory=False)
     return _measured(rows, rows.to_dict("records"), rows.truth_s, rows.truth_gib * 2**30)
 
 
 def with_profile(cases: Cases, profile: Profile) -> Cases:
-    """Give the same cases as another trainer would run them."""
+    """Return the cases with another trainer's profile."""
     return replace(cases, profile=profile)
 
 
 def megatron_memory(folder: Path) -> Measured:
-    """Give the exact peaks of Megatron's functional tests, of those families that are decoders of one kind of layer."""
+    """Return the exact peaks of Megatron's functional tests, for decoders with one kind of layer."""
     rows = pd.read_csv(folder / "megatron_memory.csv.gz", low_memory=False)
     rows = rows[rows.family.isin(["gpt", "moe", "mixtral"]) & rows["pipeline-model-parallel-layout"].isna()]
     rows = rows[rows["multi-latent-attention"].isna() & rows["use-megatron-fsdp"].isna() & rows.n_gpus.notna()]
@@ -221,7 +221,7 @@ def megatron_memory(folder: Path) -> Measured:
 
 
 def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
-    """Put Megatron's options into the columns of a table, with Megatron's own defaults."""
+    """Convert Megatron's options to the columns of a table, with Megatron's own defaults."""
 
     def option(name: str, default: float) -> float:
         return float(row[name]) if row[name] == row[name] else default

@@ -1,4 +1,4 @@
-"""How long does the planner take to search? CPU seconds, so that a busy machine counts the same as a quiet one.
+"""Search time of the planner in CPU seconds, so that busy and idle machines give the same result.
 
     python benchmarks/planner_size.py
 

@@ -1,8 +1,8 @@
-"""The planner on the playbook's sweep: speed, the first choice and the sign of one knob, each split fitted anew.
+"""The planner on the playbook's sweep: speed, the first choice and the sign of one knob, with a new fit per split.
 
-Three classes of rows: `single stage`, which need no label; `normal`, within 1.6 of a plain roofline fitted to all rows
-(a label that leans on nothing of the planner); and all, whatever stalled. The choice is made as `usp-prof plan` makes
-it, by the speed to be expected.
+Rows have three classes: `single stage`, which need no label; `normal`, within 1.6 of a plain roofline fitted to all
+rows (a label independent of the planner); and all rows, including stalled ones. The choice is made like in `usp-prof
+plan`, by the expected speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner_rows import Measured
 
 KNOBS = {"zero": (), "mbs": ("grad_acc",), "tp": ("dp", "grad_acc"), "pp": ("dp", "grad_acc")}
-"""A knob, and what changes with it where devices and batch stay."""
+"""Knobs, and the options that change with each if devices and batch are constant."""
 OF_A_ROW = ("model", "nodes", "dp", "pp", "tp", "zero", "mbs", "grad_acc")
 MOST_REGRET, MOST_REGRET_OF_FIVE, LEAST_SIGNS = 0.05, 0.02, 0.92
 MOST_ERROR = {"five folds": 0.09, "up to 8 nodes for 16": 0.15}
@@ -32,7 +32,7 @@ MOST_ERROR_LEFT_OUT = 0.12
 
 
 def judge(rows: Measured) -> list[Line]:
-    """Judge all of it."""
+    """Evaluate the sweep."""
     everything = np.ones(len(rows.cases), bool)
     normal = rows.seconds / roofline(rows, everything) < SLOW
     seconds, expected, plain = (np.empty(len(rows.cases)) for _ in range(3))
@@ -59,7 +59,7 @@ def judge(rows: Measured) -> list[Line]:
 
 
 def _left_out(rows: Measured) -> Iterator[tuple[str, Mask]]:
-    """Give what is judged by the rest: each model, and the largest runs."""
+    """Yield the test sets: each model, and the largest runs."""
     frame = rows.rows
     for model in sorted(frame.model.unique()):
         yield f"{model} left out", (frame.model == model).to_numpy()
@@ -78,7 +78,7 @@ def _speed(rows: Measured, what: str, held: Mask, normal: Mask, predicted: Numbe
 
 
 def _choices(rows: Measured, split: str, held: Mask, normal: Mask, expected: Numbers, plain: Numbers) -> Iterator[Line]:
-    """Judge the first choice among the measured rows of each model and node count."""
+    """Evaluate the first choice among the measured rows of each model and node count."""
     frame = rows.rows.assign(
         measured=1 / rows.seconds, ours=1 / expected, plain=1 / plain, rule=rule_of_thumb(rows.rows)
     )
@@ -98,18 +98,18 @@ def _choices(rows: Measured, split: str, held: Mask, normal: Mask, expected: Num
 
 
 def regret(score: Numbers, measured: Numbers) -> float:
-    """Give the speed that the first choice loses; where several are first, their mean: a table's order is no rule."""
+    """Return the speed lost by the first choice; ties count as their mean, because row order is no rule."""
     first = score == score.max()
     return float(1 - measured[first].mean() / measured.max())
 
 
 def regret_of_five(score: Numbers, measured: Numbers) -> float:
-    """Give the speed that the best of the first five loses."""
+    """Return the speed lost by the best of the first five."""
     return float(1 - measured[np.argsort(-score)[:5]].max() / measured.max())
 
 
 def _signs(frame: pd.DataFrame) -> Line:
-    """Count for pairs that differ in one knob, by more than a tenth in speed, how often the faster is foreseen."""
+    """Return how often the faster row is predicted, for pairs that differ in one knob and over 10% in speed."""
     right, pairs = 0, 0
     for knob, follow in KNOBS.items():
         rest = [name for name in OF_A_ROW if name not in (knob, *follow)]

@@ -1,11 +1,11 @@
-"""How fast is a trace read, and in how much memory? Against a bare decode and against HTA, in the same run.
+"""Speed and memory of reading a trace, compared with a bare decode and with HTA in the same run.
 
     python benchmarks/read.py                                    one trace of 520 MB, eight ranks of 65 MB, imports
-    python benchmarks/read.py --hta-python /tmp/hta/bin/python   and against HolisticTraceAnalysis' load of the one
+    python benchmarks/read.py --hta-python /tmp/hta/bin/python   compare with HolisticTraceAnalysis' load of the one
     python benchmarks/read.py --growth                           3 and 12 million events in one file: needs 8 GB of disk
 
-Each measurement is a process of its own; rounds are interleaved and medians count. Every bar is printed with its ratio;
-the exit code is 1 when one is missed.
+Each measurement is a separate process; rounds are interleaved, and results are medians. Every bar is printed with its
+ratio; the exit code is 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ MILLIONS = (3, 12)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What was asked, what was measured, and whether it holds."""
+    """A requirement, the measured value, and whether it is met."""
 
     text: str
     kept: bool
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Format the bar as a line."""
         return f"{'ok    ' if self.kept else 'MISSED'} {self.text}"
 
 
 def at_most(what: str, measured: float, bar: float, unit: str = "") -> Bar:
-    """Hold a figure against its upper bound."""
+    """Compare a value with its upper bound."""
     return Bar(f"{what}: {measured:.2f}{unit} (at most {bar:g}{unit})", measured <= bar)
 
 
 def at_least(what: str, measured: float, bar: float, unit: str = "") -> Bar:
-    """Hold a figure against its lower bound."""
+    """Compare a value with its lower bound."""
     return Bar(f"{what}: {measured:.2f}{unit} (at least {bar:g}{unit})", measured >= bar)
 
 
 def rounds(wanted: dict[str, tuple[str, bodies.Body]], path: Path, cache: Path, count: int) -> dict[str, Figures]:
-    """Interleave measurements; gives the medians of each."""
+    """Interleave measurements, and return the medians of each."""
     found: dict[str, list[Figures]] = {name: [] for name in wanted}
     for _ in range(count):
         for name, (python, body) in wanted.items():
@@ -58,7 +58,7 @@ def rounds(wanted: dict[str, tuple[str, bodies.Body]], path: Path, cache: Path, 
 
 
 def show(figures: dict[str, Figures], size: int) -> None:
-    """Print a table of what was measured."""
+    """Print a table of the measurements."""
     print(f"{'':10}{'CPU s':>8}{'wall s':>8}{'MB/CPU s':>10}{'peak MB':>9}{'peak/size':>11}")
     for name, got in figures.items():
         line = f"{name:10}{got.cpu:8.2f}{got.wall:8.2f}{size / 1e6 / got.cpu:10.0f}"
@@ -89,7 +89,7 @@ def one_trace(large: Path, count: int, hta_python: str | None, folder: Path) -> 
 
 
 def many_ranks(small: Path, megabytes: float, count: int, folder: Path) -> list[Bar]:
-    """Measure the ranks of one run, read side by side."""
+    """Measure the ranks of one run, read in parallel."""
     run = folder / "run"
     run.mkdir()
     first = run / "rank0.json"
@@ -130,7 +130,7 @@ def growth(small: Path, folder: Path) -> list[Bar]:
 
 
 def imports(count: int) -> list[Bar]:
-    """Measure what `import usp_prof` costs."""
+    """Measure the cost of `import usp_prof`."""
     times = [measure(sys.executable, bodies.IMPORT, "", "").cpu for _ in range(max(count, 3))]
     return [at_most("CPU of import usp_prof", median(times), 0.15, " s")]
 

@@ -1,7 +1,7 @@
-"""What is done in each measurement of reading? Bodies of small programs: `path`, `cache` given, `events` found.
+"""Bodies of the small programs that measure reading; `path` and `cache` are inputs, `events` is the result.
 
-What a program imports is imported before the clock starts, for us as for others; Arrow loads pandas with the first
-number that it is given, so that is done before as well. All of it counts in the peak of memory.
+Imports happen before the clock starts, for us as for others. Arrow loads pandas with its first number, so that is also
+done before. All of it counts in the peak memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What is imported before the clock starts, and what is measured."""
+    """Imports before the clock starts, and the code to measure."""
 
     imports: str
     code: str
@@ -110,5 +110,5 @@ OURS = {"bare": BARE, "events": EVENTS, "tables": TABLES, "cold": COLD, "warm": 
 
 
 def cores() -> int:
-    """Say how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,9 +1,9 @@
-"""What does a recording cost a step outside of its window? Bars: 1% of a step of 4 ms with 19 marks, 1 us a mark.
+"""Overhead of the recorder outside of its window. Bars: 1% of a 4 ms step with 19 marks, and 1 us per mark.
 
-Bare and recorded steps alternate in one process, so both see the same machine; the figure is the median over pairs of
-(recorded / bare), in CPU time of the process, with the quartiles beside it. A recorded step is inside a session whose
-window has not come, with three phases and sixteen pipeline marks. The bare pairs show the noise: bare / bare. What the
-recording itself does in a step is timed alone, too: a machine that others share cannot blur that.
+Bare and recorded steps alternate in one process, so both see the same machine. The result is the median of (recorded /
+bare) over pairs, in CPU time of the process, with quartiles. A recorded step is inside a session whose window has not
+started, with three phases and sixteen pipeline marks. Pairs of bare steps show the noise: bare / bare. The recorder's
+own work per step is also timed separately, which is independent of other load on the machine.
 
     python benchmarks/record_overhead.py [--pairs 400] [--gloo]
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEP_BAR = 0.01 * 4e-3
-"""Seconds of CPU that the recording itself may take of a step: a hundredth of one of 4 ms."""
+"""Maximum CPU seconds of the recorder per step: 1% of a 4 ms step."""
 MARK_BAR = 1e-6
-"""Seconds of CPU of one mark while nothing is recorded."""
+"""Maximum CPU seconds of one mark while nothing is recorded."""
 _MARKS = 16
 
 
 def make_step(width: int, *, communicate: bool) -> tuple[Callable[[], None], Callable[[record.Session], None]]:
-    """Build the same optimizer step twice: bare, and as a recorded loop would write it."""
+    """Return the same optimizer step twice: bare, and as in a recorded loop."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
     optimizer = torch.optim.AdamW(model.parameters())
@@ -68,7 +68,7 @@ def mark_actions() -> None:
 
 
 def alone(steps: int = 10_000) -> float:
-    """Give the CPU seconds of a recorded step in which nothing is trained."""
+    """Return the CPU seconds of a recorded step without training work."""
     with tempfile.TemporaryDirectory() as folder, record.session(folder, skip=1 << 40, peak_flops=1.0) as session:
         start = time.process_time()
         for _ in range(steps):
@@ -81,7 +81,7 @@ def alone(steps: int = 10_000) -> float:
 
 
 def marks(count: int = 50_000, repeats: int = 7) -> dict[str, float]:
-    """Give the CPU seconds of one mark of each kind while nothing is recorded: the least of several stretches."""
+    """Return the CPU seconds of one mark of each kind while nothing is recorded: the minimum of several series."""
     kinds: dict[str, Callable[[], record.Mark]] = {
         "phase": lambda: record.phase("forward"),
         "pipeline_action": lambda: record.pipeline_action("F", stage=0, micro_batch=1),
@@ -92,7 +92,7 @@ def marks(count: int = 50_000, repeats: int = 7) -> dict[str, float]:
 
 
 def stretch(make: Callable[[], record.Mark], count: int) -> float:
-    """Give the CPU seconds of one mark, over many in a row."""
+    """Return the CPU seconds of one mark, averaged over a series."""
     start = time.process_time()
     for _ in range(count):
         with make():
@@ -101,14 +101,14 @@ def stretch(make: Callable[[], record.Mark], count: int) -> float:
 
 
 def cost(step: Callable[[], None]) -> float:
-    """Give the CPU seconds of one step."""
+    """Return the CPU seconds of one step."""
     start = time.process_time()
     step()
     return time.process_time() - start
 
 
 def measure(pairs: int, width: int, *, communicate: bool) -> tuple[list[float], list[float], float]:
-    """Give the ratios recorded / bare and bare / bare, and the median bare step in seconds."""
+    """Return the ratios recorded / bare and bare / bare, and the median bare step in seconds."""
     bare, recorded = make_step(width, communicate=communicate)
     with tempfile.TemporaryDirectory() as folder, record.session(folder, skip=1 << 40, peak_flops=1.0) as session:
         for _ in range(20):
@@ -121,7 +121,7 @@ def measure(pairs: int, width: int, *, communicate: bool) -> tuple[list[float], 
 
 
 def main() -> int:
-    """Print the figures; 1 when the bar is missed."""
+    """Print the results; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--width", type=int, default=512)

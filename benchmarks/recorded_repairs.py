@@ -1,10 +1,10 @@
-"""Is the gain that a finding predicts the gain that the repair brings? Pairs that the trainer records, paced.
+"""Predicted against recorded gain of a repair, on pairs recorded by the paced trainer.
 
-    python benchmarks/recorded_repairs.py record FOLDER [KIND ...]     # about a minute a pair
+    python benchmarks/recorded_repairs.py record FOLDER [KIND ...]     # about a minute per pair
     python benchmarks/recorded_repairs.py compare FOLDER [KIND ...]
 
-A pair is alike in everything but the fault. `compare` predicts the repaired step from the faulty recording alone and
-prints it beside the recorded one; it fails where a bar is missed.
+The runs of a pair differ only in the fault. `compare` predicts the repaired step from the faulty recording alone and
+prints it with the recorded one; it fails if a bar is missed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow
 LINKED = "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8"
 LATE = "".join(f" --fault late-input:rank={rank},ms=120" for rank in range(4))
 LEAST_GAIN = 0.03
-"""A fault that costs less than this is none: sleeps on shared cores repeat within a few per cent."""
+"""Minimum cost of a fault; sleeps on shared cores repeat only to within a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A kind of fault: the code that should name it, and the trainer's options with the fault and without it."""
+    """A kind of fault: the expected finding code, and the trainer's options with and without the fault."""
 
     kind: str
     code: str
     faulty: str
     repaired: str
     edit: str = ""
-    """The repair that was recorded, where the finding names another one (a schedule with a yet smaller bubble)."""
+    """Recorded repair, if the finding names another one (a schedule with an even smaller bubble)."""
     in_both: str = ""
-    """Code of the fault that both halves have, because without it the pair's own would cost nothing."""
+    """Code of a fault in both runs, without which the pair's own fault would cost nothing."""
 
 
 PAIRS = (
@@ -113,7 +113,7 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was measured of a pair, what was predicted from its faulty half, and the first finding there."""
+    """Measurements of a pair, the prediction from its faulty run, and the first finding there."""
 
     pair: Pair
     measured: float
@@ -124,7 +124,7 @@ class Outcome:
 
 
 def record(folder: Path, pair: Pair) -> None:
-    """Record both halves of a pair, one after the other."""
+    """Record both runs of a pair, one after the other."""
     for half, options in (("faulty", pair.faulty), ("repaired", pair.repaired)):
         target = folder / pair.kind / half
         if (target / "run.json").exists():
@@ -138,7 +138,7 @@ def record(folder: Path, pair: Pair) -> None:
 
 
 def compare(folder: Path, pair: Pair) -> Outcome:
-    """Predict the repaired step from the faulty recording, and measure it in the repaired one."""
+    """Predict the repaired step from the faulty recording, and compare it with the repaired one."""
     cache = folder / "cache"
     faulty, repaired = (open_run(folder / pair.kind / half, cache_dir=cache) for half in ("faulty", "repaired"))
     before, after = (unedited(run.tables).mean_measured_ns for run in (faulty, repaired))

@@ -1,4 +1,4 @@
-"""Made-up pairs of runs, with a fault and without it: kinds of fault, and how meshes, places and sizes are drawn."""
+"""Synthetic pairs of runs with and without a fault: kinds of fault, and how meshes, places and sizes are drawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESHES: tuple[dict[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A faulty run and its repair, as they are declared; `edit` where the repair is not the one that is named."""
+    """A declared faulty run and its repair; `edit` if the repair differs from the one that the finding names."""
 
     faulty: Declared
     repaired: Declared
@@ -27,16 +27,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of pair: what should name it, and how one is drawn."""
+    """A kind of pair: the expected finding, and how to draw one."""
 
     code: str
     draw: Callable[[np.random.Generator], Pair]
     in_both: str = ""
-    """Code of the fault that both halves have, because without it the pair's own would cost nothing."""
+    """Code of a fault in both runs, without which the pair's own fault would cost nothing."""
 
 
 def base(rng: np.random.Generator, mesh: dict[str, int]) -> Declared:
-    """Draw what every run has."""
+    """Draw the settings common to all runs."""
     pipelined = mesh.get("pp", 1) > 1
     work = {"steps": 5, "micro_batches": mesh["pp"] * int(rng.choice([2, 3])) if pipelined else 2}
     return {"mesh": mesh, "seed": int(rng.integers(1 << 20)), "work": work}
@@ -45,7 +45,7 @@ def base(rng: np.random.Generator, mesh: dict[str, int]) -> Declared:
 def faulted(
     kind: str, *, meshes: tuple[dict[str, int], ...] = MESHES, **limits: tuple[float, float]
 ) -> Callable[..., Pair]:
-    """Draw a mesh, a place and a size for a fault that can simply be left out."""
+    """Draw a mesh, a place and a size for a fault that is repaired by removing it."""
 
     def draw(rng: np.random.Generator) -> Pair:
         mesh = meshes[int(rng.integers(len(meshes)))]
@@ -60,7 +60,7 @@ def faulted(
 
 
 def slow_link(rng: np.random.Generator) -> Pair:
-    """Slow one group's link: it has peers where another axis splits the ranks."""
+    """Draw a slow link of one group, which has peers because another axis splits the ranks."""
     mesh = [each for each in MESHES if len(each) > 1][int(rng.integers(4))]
     clean = base(rng, mesh)
     how = {"kind": "slow_link", "rank": 0, "axis": "dp", "factor": float(rng.uniform(6, 20))}
@@ -68,7 +68,7 @@ def slow_link(rng: np.random.Generator) -> Pair:
 
 
 def launch_bound(kind: str, **limits: tuple[float, float]) -> Callable[..., Pair]:
-    """Draw a fault of the host on a run whose kernels are short, where it shows."""
+    """Return a function that draws a host fault on a run with short kernels, in which it is visible."""
 
     def draw(rng: np.random.Generator) -> Pair:
         pair = faulted(kind, meshes=({"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 8}), **limits)(rng)
@@ -81,7 +81,7 @@ def launch_bound(kind: str, **limits: tuple[float, float]) -> Callable[..., Pair
 
 
 def unbalanced(rng: np.random.Generator) -> Pair:
-    """Make the last stage slower; repaired, all stages take the mean."""
+    """Draw a slower last stage; in the repaired run all stages take the mean."""
     ranks, factor = int(rng.choice([2, 4])), float(rng.uniform(1.3, 1.8))
     clean = base(rng, {"pp": ranks, "dp": int(rng.choice([1, 2]))})
     mean = round(400_000 * (ranks - 1 + factor) / ranks)
@@ -89,7 +89,7 @@ def unbalanced(rng: np.random.Generator) -> Pair:
 
 
 def other_schedule(rng: np.random.Generator) -> Pair:
-    """Run GPipe where two stages on each rank would fit."""
+    """Draw a GPipe run for which two stages per rank would fit."""
     ranks = int(rng.choice([2, 4]))
     clean = base(rng, {"pp": ranks, "dp": int(rng.choice([1, 2]))}) | {"shape": {"layers": 2 * ranks}}
     work = clean["work"]
@@ -101,7 +101,7 @@ def other_schedule(rng: np.random.Generator) -> Pair:
 
 
 def few_micro_batches(rng: np.random.Generator) -> Pair:
-    """Run as many micro-batches as ranks; repaired, twice as many of half the length."""
+    """Draw a run with one micro-batch per rank; the repaired run has twice as many of half the length."""
     ranks, time = int(rng.choice([2, 4])), int(rng.uniform(600_000, 1_000_000))
     clean = base(rng, {"pp": ranks, "dp": int(rng.choice([1, 2]))})
     return Pair(
@@ -111,7 +111,7 @@ def few_micro_batches(rng: np.random.Generator) -> Pair:
 
 
 def settings(section: str, faulty: Declared, repaired: Declared, **more: Any) -> Callable[..., Pair]:  # noqa: ANN401
-    """Draw a run that differs in its settings."""
+    """Return a function that draws a run with different settings."""
 
     def draw(rng: np.random.Generator) -> Pair:
         clean = base(rng, {"dp": int(rng.choice([4, 8]))}) | more
@@ -122,13 +122,13 @@ def settings(section: str, faulty: Declared, repaired: Declared, **more: Any) ->
 
 
 def contiguous(rng: np.random.Generator) -> Pair:
-    """Cut the sequence into contiguous parts."""
+    """Draw a run whose sequence is split into contiguous parts."""
     clean = base(rng, {"cp": int(rng.choice([2, 4]))}) | {"network": {"axis_bytes_per_second": {"cp": 3e11}}}
     return Pair(clean | {"faults": [{"kind": "contiguous_cp", "rank": 0}]}, clean)
 
 
 def slow_bandwidth(rng: np.random.Generator) -> Pair:
-    """Let data-parallel collectives run at a tenth of the link; repaired, at three quarters of its 450 GB/s."""
+    """Draw data-parallel collectives at a tenth of the link's 450 GB/s; repaired, they reach three quarters."""
     clean = base(rng, {"dp": int(rng.choice([4, 8]))})
     low = float(rng.uniform(6e9, 3e10))
     both = ({"network": {"axis_bytes_per_second": {"dp": rate}}} for rate in (low, 0.75 * 450e9))
@@ -136,7 +136,7 @@ def slow_bandwidth(rng: np.random.Generator) -> Pair:
 
 
 def odd_vocabulary(rng: np.random.Generator) -> Pair:
-    """Multiply with a vocabulary that is no multiple of a tile."""
+    """Draw a run with a vocabulary that is not a multiple of a tile."""
     clean = base(rng, {"dp": 4})
     time, slower = 1_000_000, float(rng.uniform(1.5, 4))
     return Pair(
@@ -146,7 +146,7 @@ def odd_vocabulary(rng: np.random.Generator) -> Pair:
 
 
 def speed(time: int) -> Declared:
-    """Give all parts of a layer the same time, in ns."""
+    """Return settings with the same time in ns for all parts of a layer."""
     return dict.fromkeys(("forward_ns", "input_gradient_ns", "weight_gradient_ns"), time)
 
 

@@ -1,14 +1,14 @@
-"""Is the gain that a finding predicts the gain that the repair brings? Made-up pairs: with a fault, and without it.
+"""Predicted against true gain of a repair, on synthetic pairs of runs with and without a fault.
 
     python benchmarks/repairs.py [--cases 64] [--seed 1] [--kind slow_rank] [--clean 50]
 
-Meshes, places and sizes are drawn (`repair_pairs.py`); the two runs of a pair differ in the fault alone. Prints
+Meshes, places and sizes are drawn (`repair_pairs.py`); the two runs of a pair differ only in the fault. Prints
 
     predicted against true gain
     how often the fault is the first finding
     findings raised on clean runs (opportunities do not count)
 
-Recorded pairs: `recorded_repairs.py`. Seeds from 1000 on were not looked at while thresholds were chosen.
+For recorded pairs, see `recorded_repairs.py`. Seeds from 1000 on were not used to choose thresholds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from usp_prof.synth.write import write
 from usp_prof.whatif.predict import predict, unedited
 
 LEAST_GAIN = 0.03
-"""A fault that costs less than this is none: kernels repeat within two or three per cent."""
+"""Minimum cost of a fault; kernels repeat only to within two or three percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pair: what was drawn, the true gain, and what was found."""
+    """One pair: its settings, the true gain, and the findings."""
 
     kind: str
     mesh: str
@@ -54,7 +54,7 @@ def made(declared: Declared, folder: Path) -> Run:
 
 
 def case(name: str, rng: np.random.Generator) -> Case:
-    """Make a pair and ask for its findings."""
+    """Draw a pair and compute its findings."""
     kind = KINDS[name]
     pair = kind.draw(rng)
     with TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def case(name: str, rng: np.random.Generator) -> Case:
 
 
 def clean(number: int, seed: int) -> list[str]:
-    """Make a clean run over a random mesh, and give the codes of what is raised on it."""
+    """Write a clean run over a random mesh, and return the codes of its findings."""
     rng = np.random.default_rng([seed, 1, number])
     meshes = (*MESHES, {"cp": 2, "dp": 2}, {"dp": 4, "ep": 2}, {"pp": 2, "tp": 2}, {"tp": 4})
     declared = base(rng, meshes[int(rng.integers(len(meshes)))])
@@ -93,12 +93,12 @@ def clean(number: int, seed: int) -> list[str]:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been seen so far."""
+    """Results so far."""
 
     cases: list[Case] = field(default_factory=list)
 
     def report(self) -> bool:
-        """Print the figures; says whether the bars hold."""
+        """Print the results, and return whether the bars are met."""
         counted = [each for each in self.cases if each.true_gain >= LEAST_GAIN]
         if not counted:
             return True

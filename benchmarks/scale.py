@@ -1,13 +1,13 @@
-"""What does a run of many ranks cost, cold and warm, and is it still right? Made-up ranks whose truth is known.
+"""Cost of runs with many ranks, cold and warm, checked on synthetic ranks with known ground truth.
 
     python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
     python benchmarks/scale.py --events 50000
     python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv --sets FOLDER
     python benchmarks/scale_plot.py scale.csv scale.svg  the table and the plot of docs/reference/scale.md
 
-The run has dp x tp x pp with a slow rank, skewed clocks of 8 ranks a host and a longer last stage. Cold reads the
-traces with worker processes, warm opens the store. CPU counts, not the clock: it suffers less from other load.
-Exits with 1 when the culprit, an offset (20 us) or the bubble (0.5 points) is wrong.
+The run has dp x tp x pp with a slow rank, skewed clocks per host of 8 ranks, and a longer last stage. Cold reads the
+traces with worker processes, warm opens the store. CPU time is measured rather than wall time, because other load
+affects it less. Exits with 1 if the culprit, an offset (20 us) or the bubble (0.5 points) is wrong.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ PIPELINE, TENSOR = 4, 2
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one `analyze` took."""
+    """Resources used by one `analyze`."""
 
     head_s: float
-    """CPU."""
+    """CPU seconds of the main process."""
     workers_s: float
-    """CPU of all of them."""
+    """CPU seconds of all workers."""
     head_mb: float
-    """At its peak, as the next."""
+    """Peak memory of the main process."""
     worker_mb: float
-    """The largest of them."""
+    """Peak memory of the largest worker."""
     wall_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size, cold and warm; `wrong` says what of the report is not as made up."""
+    """One size, cold and warm; `wrong` lists differences from the ground truth."""
 
     ranks: int
     events: int
@@ -77,7 +77,7 @@ class Row:
 
 
 def declaration(ranks: int, events: int) -> Declaration:
-    """Declare a run of this many ranks: rank 5 computes at two thirds of the speed."""
+    """Declare a run with this number of ranks; rank 5 computes at two thirds of the speed."""
     hosts = max(1, ranks // 8)
     run = Declaration.from_dict(
         {
@@ -92,7 +92,7 @@ def declaration(ranks: int, events: int) -> Declaration:
 
 
 def analyse(folder: Path, store: Path, report: Path) -> Spent:
-    """Analyse in a process of its own."""
+    """Run the analysis in a separate process."""
     words = [str(folder), "--store", str(store), "--format", "json", "-o", str(report), "-q"]
     begun = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=False)
@@ -103,7 +103,7 @@ def analyse(folder: Path, store: Path, report: Path) -> Spent:
 
 
 def worst_offset(folder: Path, store: Path) -> float:
-    """Give the largest error of a rank's clock in ns, up to what is common to all."""
+    """Return the largest error of a rank's clock in ns, after removing the common offset."""
     truth = json.loads((folder / "truth.json").read_text())["clocks"]
     rows = open_run(folder, cache_dir=store).sql("SELECT rank, offset_ns FROM clock ORDER BY rank").fetchall()
     errors = [offset + truth[str(rank)]["offset_ns"] for rank, offset in rows]
@@ -112,7 +112,7 @@ def worst_offset(folder: Path, store: Path) -> float:
 
 
 def faults_of(run: Path, base: Path) -> list[str]:
-    """Name what the analysis got wrong: culprit, clocks, bubble."""
+    """Return what the analysis got wrong: culprit, clocks, bubble."""
     report = json.loads((base / "report.json").read_text())
     truth = json.loads((run / "truth.json").read_text())
     found = []
@@ -133,11 +133,11 @@ def faults_of(run: Path, base: Path) -> list[str]:
 
 
 def made(ranks: int, events: int, folder: Path) -> Path:
-    """Make up a run, unless it was made before."""
+    """Write a synthetic run, unless it exists."""
     run = folder / f"{ranks}x{events}"
     if not run.exists():
         begun = folder / f"{run.name}.begun"
-        # In a process of its own: those that this one starts count its memory as theirs until they are at work.
+        # In a separate process: child processes count their parent's memory as theirs until they start working.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
             apart.submit(write, declaration(ranks, events), begun).result()
         begun.rename(run)
@@ -145,7 +145,7 @@ def made(ranks: int, events: int, folder: Path) -> Path:
 
 
 def measured(ranks: int, events: int, sets: Path | None) -> Row:
-    """Make up a run, analyse it twice, and hold the report against the truth."""
+    """Write a synthetic run, analyze it twice, and compare the report with the ground truth."""
     with tempfile.TemporaryDirectory(prefix="usp-prof-scale-") as name:
         base = Path(name)
         run = made(ranks, events, sets or base)

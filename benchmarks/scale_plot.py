@@ -1,8 +1,8 @@
-"""Write the table and draw the plot of what `scale.py --results` measured: CPU and memory over the number of ranks.
+"""Table and plot of the measurements of `scale.py --results`: CPU time and memory over the number of ranks.
 
     python benchmarks/scale_plot.py scale.csv docs/images/scale.svg
 
-The table goes to the terminal. Straight lines through the origin in the upper plot are time that grows with the ranks.
+The table is printed. Straight lines through the origin in the upper plot mean time proportional to the ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEGABYTES = {
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Give the table in Markdown."""
+    """Return the table in Markdown."""
     lines = [
         "| ranks x events | cold CPU, head + workers | warm CPU | head's peak, cold; warm | worker's | load | right |",
         "|---|---|---|---|---|---|---|",
@@ -46,7 +46,7 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def panel(rows: list[dict[str, str]], series: dict[str, tuple[str, str]], unit: str, top: float) -> list[str]:
-    """Draw lines over the number of ranks."""
+    """Return the SVG of lines over the number of ranks."""
     ranks = [float(row["ranks"]) for row in rows]
     values = {label: [float(row[column]) for row in rows] for label, (column, _) in series.items()}
     across, up = max(ranks), max(max(each) for each in values.values())

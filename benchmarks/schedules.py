@@ -1,10 +1,10 @@
-"""Is another schedule's step predicted within 4%? From a recorded GPipe, 1F1B or interleaved run.
+"""Accuracy of predicting another schedule's step (bar: 4%), from a recorded GPipe, 1F1B or interleaved run.
 
-    python benchmarks/schedules.py record FOLDER [4x8 ...]     # half a minute a run, six runs a shape
+    python benchmarks/schedules.py record FOLDER [4x8 ...]     # half a minute per run, six runs per shape
     python benchmarks/schedules.py compare FOLDER [4x8 ...]
 
-A shape is stages x micro-batches. The runs of a shape are alike in everything but the schedule: one process and two
-layers a stage, paced, so that two cores behave like a cluster. Record on a machine with nothing else to do.
+A shape is stages x micro-batches. The runs of a shape differ only in the schedule. They have one process and two layers
+per stage, and are paced, so that two cores behave like a cluster. Record on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SOURCES = ("gpipe", "1f1b", "interleaved")
 SHAPES = ("2x4", "2x8", "2x16", "4x4", "4x8", "4x16")
 BAR = 0.04
 HELD = 0.9
-"""The part of the predictions whose stated error should hold."""
+"""Minimum share of predictions whose stated error holds."""
 STEP_MS = 2500
-"""About how long a step of a recording takes: long beside what the host does, short enough to be waited for."""
+"""Approximate step time of a recording: long compared with host work, but short enough to record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One prediction beside what was measured; shares of the measured step."""
+    """One prediction and its measurement; shares are relative to the measured step."""
 
     shape: str
     source: str
@@ -43,15 +43,15 @@ class Outcome:
 
 
 def record(folder: Path, shape: str) -> None:
-    """Record all schedules of a shape; one that is there already stays."""
+    """Record all schedules of a shape, except existing ones."""
     stages, micro_batches = map(int, shape.split("x"))
-    # a micro-batch takes a stage three paces (forward, input gradients, weight gradients) for each of its two layers
+    # a micro-batch takes three paces per stage (forward, input gradients, weight gradients) for each of its two layers
     pace = round(STEP_MS / (micro_batches + stages) / 6)
     options = f"--pp {stages} --micro-batches {micro_batches} --layers {2 * stages} --pace {pace},{pace},{pace}"
     for name in SCHEDULES:
         target = folder / shape / name
         if (target / "run.json").exists() or (name == "dualpipev" and micro_batches < 2 * stages):
-            continue  # DualPipeV takes micro-batches by twos a stage
+            continue  # DualPipeV uses pairs of micro-batches per stage
         words = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(stages),
                  "trainer/run.py", "--profile", "--no-profile-memory", "--sequence", "16", *options.split(),
                  "--schedule", name, "--steps", "6", "--profile-skip", "2", "--profile-steps", "3",
@@ -62,7 +62,7 @@ def record(folder: Path, shape: str) -> None:
 
 
 def compare(folder: Path, shape: str) -> list[Outcome]:
-    """Predict every schedule of a shape from each source that was recorded."""
+    """Predict every schedule of a shape from each recorded source."""
     tables = {
         name: open_run(folder / shape / name, cache_dir=folder / "cache").tables
         for name in SCHEDULES

@@ -1,4 +1,4 @@
-"""What does a small program cost in a process of its own? CPU with its children's, time on the clock, peak memory."""
+"""Cost of a small program in a separate process: CPU time with its children, wall time, peak memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps([cpu - began[1], wall - began[0], peak, int(events), extra]))
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one measurement gave."""
+    """Results of one measurement."""
 
     cpu: float
     wall: float
@@ -43,7 +43,7 @@ class Figures:
 
     @classmethod
     def median(cls, each: Sequence[Figures]) -> Figures:
-        """Take the median of every figure."""
+        """Return the median of every value."""
         return cls(
             median(one.cpu for one in each),
             median(one.wall for one in each),
@@ -53,7 +53,7 @@ class Figures:
         )
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Format the values as a line."""
         return f"{self.cpu:.2f} s CPU, {self.wall:.2f} s on the clock, peak {self.peak / 1e6:.0f} MB"
 
 

@@ -1,4 +1,4 @@
-"""A program of two layers with activation checkpoints, which counts how often its layers run."""
+"""Program of two layers with activation checkpoints that counts how often its layers run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests share: no deadlines for drawn examples, since a busy machine is no bug, and one browser a process."""
+"""Shared fixtures: no deadlines for generated examples, because machines can be busy, and one browser per process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Start headless Chromium, once a process: a second one beside it would not start."""
+    """Start headless Chromium once per process; a second one would not start."""
     if CHROMIUM is None:
         if os.environ.get("CI"):
             pytest.fail("CI needs chromium for the browser tests")

@@ -1,4 +1,4 @@
-"""Where is the corpus of real traces, and which runs are in it?"""
+"""Location of the corpus of real traces, and its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course as it lies in `docs/course`."""
+"""The course as published in `docs/course`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces with known damage: copies of a run in which kernels, streams, marks or whole stretches are missing."""
+"""Traces with known damage: copies of a run without some kernels, streams, marks or ranges of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page in a real browser, what went wrong on it, and how one waits for it: on conditions, never for a time."""
+"""Visits of a page in a real browser: errors on it, and waiting for conditions rather than a fixed time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COLORS = """() => {
   walk(document);
   return hosts.filter((host) => host.checkVisibility()).map((host) => Math.max(0, ...most(host, [])));
 }"""
-"""The number of colours on each chart: on the busiest of its canvases."""
+"""Script that returns the number of colors on each chart: the maximum over its canvases."""
 
 
 LONGEST = """(() => { const t = line.tile; let best = -1;
@@ -59,7 +59,7 @@ LONGEST = """(() => { const t = line.tile; let best = -1;
 
 
 def link_to(title: str) -> str:
-    """Select the link to a page: beside the other pages of its room, or at the side."""
+    """Select the link to a page: among the other pages of its section, or in the sidebar."""
     return f"[class*='st-key-at-'] a:has-text('{title}'), section[data-testid='stSidebar'] a:has-text('{title} in SQL')"
 
 
@@ -104,7 +104,7 @@ class Visit:
         self.page.wait_for_function(SETTLED)
 
     def turn_to(self, title: str) -> None:
-        """Switch to a page by its link, through its room where that is another."""
+        """Switch to a page by its link, through its section if that is another."""
         page = next(page for page in PAGES if page.title == title)
         if self.page.locator(link_to(page.title)).count() == 0:
             self.page.click(f".st-key-room-{page.room.name.lower()} a")
@@ -125,7 +125,7 @@ class Visit:
         self.page.wait_for_function(f"() => {{ {FIND} return line && line.head && ({condition}); }}")
 
     def point(self, script: str) -> tuple[float, float]:
-        """Give a place on the page from [x, y] on the timeline's canvas."""
+        """Return the position on the page of [x, y] on the timeline's canvas."""
         inside = f"(([x, y], box) => [box.left + x, box.top + y])({script}, line.canvas.getBoundingClientRect())"
         x, y = self.on_timeline(inside)
         return float(x), float(y)

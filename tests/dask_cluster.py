@@ -1,4 +1,4 @@
-"""A Dask scheduler and its workers, each a process of its own as on a cluster: any may be killed or stopped."""
+"""Dask scheduler and workers in separate processes, as on a cluster: any may be killed or stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cluster:
     address: str
     """Of the scheduler, as `--executor dask:ADDRESS` takes it."""
     workers: tuple[int, ...]
-    """Process ids; nobody starts one anew that was killed."""
+    """Process ids; killed processes are not restarted."""
 
 
 @contextmanager

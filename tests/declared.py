@@ -1,4 +1,4 @@
-"""Declared runs, written by `usp_prof.synth` and read the way any run is, and the metrics that analyses declare."""
+"""Declared runs, written by `usp_prof.synth` and read like any run, and the metrics that analyses declare."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def read(run: Declaration, folder: Path) -> tuple[TableSet, dict[str, Any]]:
-    """Give the tables of the run, and its truth."""
+    """Return the tables of the run, and its ground truth."""
     write(run, folder / "run")
     truth = json.loads((folder / "run" / TRUTH_NAME).read_text())
     return open_run(folder / "run", cache_dir=folder / "cache").tables, truth
 
 
 def declared_metrics() -> dict[str, Metric]:
-    """Give the metrics that the analyses declare, and what findings bring, by id."""
+    """Return the metrics that the analyses and findings declare, by id."""
     modules = [import_module(f"usp_prof.analyses.{name}") for name in NAMES]
     declared = [metric for module in modules for metric in module.METRICS]
     return {metric.id: metric for metric in (*declared, JOB_SLOWDOWN, REPAIR_GAIN)}

@@ -1,4 +1,4 @@
-"""Which runs does the dashboard show in a test, and what does a page draw? Without a browser."""
+"""Runs in the dashboard's tests, and the contents of a page, without a browser."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def framed(**address: str) -> AppTest:
 
 
 def tried(page: str, **address: str) -> AppTest:
-    """Draw a page as the dashboard's script does: what the library refuses is told, anything else is an exception."""
+    """Draw a page like the dashboard's script: errors of the library are shown, others are exceptions."""
     app = AppTest.from_string(CAREFUL_SCRIPT.format(page=page), default_timeout=120)
     for key, value in address.items():
         app.query_params[key] = value

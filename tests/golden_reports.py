@@ -1,8 +1,8 @@
-"""What of a recorded run's report is held to be the same for ever? Its facts, figures and findings, one a line.
+"""Golden reports: facts, figures and findings of a recorded run's report that must not change, one per line.
 
-Integers are kept as they are, other numbers to nine digits (the tenth may depend on the processor). Figures with more
-than one dimension are held by their count and their sum: a change is seen, and a file stays readable.
-`tools/make_golden` writes the files anew when a change was meant.
+Integers are stored unchanged, other numbers with nine digits (the tenth may depend on the processor). Figures with more
+than one dimension are stored as their count and sum: a change is detected, and a file stays readable.
+`tools/make_golden` writes the files again after an intended change.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DIGITS = 9
 
 
 def path_of(run: str) -> Path:
-    """Say where a run's golden report lies."""
+    """Return the path of a run's golden report."""
     return FOLDER / f"{run}.json"
 
 
 def report_of(run: str, cache: Path) -> dict[str, Any]:
-    """Analyse a recorded run as `usp-prof analyze --format json` does."""
+    """Analyze a recorded run like `usp-prof analyze --format json`."""
     opened = open_run(ROOT / "traces" / run, cache_dir=cache)
     document = build(opened.tables, analyse(opened.tables), name=opened.name)
     report: dict[str, Any] = json.loads(json_text.write(document))

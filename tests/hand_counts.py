@@ -25,7 +25,7 @@ class HandCount:
     kin: str = ""
     """Model type of the class in transformers, where the published one has none there."""
     more: dict[str, Any] = field(default_factory=dict)
-    """What that class is told otherwise than the published configuration."""
+    """Settings of that class that differ from the published configuration."""
 
 
 MODELS: dict[str, HandCount] = {}
@@ -195,7 +195,7 @@ MODELS["qwen3-next-80b-a3b"] = HandCount(
     state_products=36 * 3 * 32 * 128 * 128,
 )  # fmt: skip
 
-# MLA of DeepSeek-V3: queries through 1536, keys and values through 512 with a rotated part of 64 beside it.
+# MLA of DeepSeek-V3: queries through 1536, keys and values through 512 plus a rotated part of 64.
 _MLA = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168
 _DEEPSEEK = {
     "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,

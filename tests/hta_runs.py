@@ -1,4 +1,4 @@
-"""A run on which HTA is right: whole microseconds, old NCCL names, work from edge to edge of a step."""
+"""A run on which HTA is correct: whole microseconds, old NCCL names, work from edge to edge of a step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Work:
 
 
 def rank(number: int, late_us: int = 0) -> Trace:
-    """Give one of two ranks: per step of 1 ms 600 us of compute, an all-reduce that a kernel hides in part, a copy."""
+    """Build one of two ranks: per step of 1 ms, 600 us of compute, a partly hidden all-reduce, and a copy."""
     trace = Trace(number, 2, base=0).group("1", [0, 1], "mesh_dp")
     work = Work(trace)
     for place, step in enumerate(STEPS):

@@ -1,14 +1,14 @@
-"""Injection: real GPU traces with a delay of known size put in, propagated by a small simulator of its own.
+"""Injection: real GPU traces with an added delay of known size, propagated by a small separate simulator.
 
-The simulator knows nothing of the product's replay graph. It has four rules, each from what CUDA and NCCL promise:
+The simulator is independent of the product's replay graph. It has four rules, based on guarantees of CUDA and NCCL:
 
-  host        calls of a rank's launching threads follow each other; the time between two calls is the host's own
+  host        calls of a rank's launching threads run one after the other; the time between two calls is the host's own
   blocking    a sync, or a copy of pageable memory, returns when the work it waits for has ended
-  device      work begins when it was launched, its stream is free, and the communication it waits for has ended
-  collective  all participants end a fixed time after the last of them has begun
+  device      work starts when it was launched, its stream is free, and the communication it waits for has ended
+  collective  all participants end a fixed time after the last of them has started
 
-A delay makes some calls later; everything else is recomputed. Undoing the delay is then exactly the original run, so a
-prediction of the repair has a known answer.
+A delay makes some calls later; everything else is recomputed. Removing the delay then gives exactly the original run,
+so a prediction of the repair has a known answer.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _order_across_streams(work: list[Work]) -> None:
 
 
 def _order_where_prompt(work: list[Work]) -> None:
-    """Let work wait for other streams' work that ended right before it began, where nothing else explains its begin."""
+    """Make work wait for other streams' work that ended right before it started, if nothing else explains its start."""
     by_end = sorted(work, key=lambda piece: piece.end)
     ends = [piece.end for piece in by_end]
     for piece in work:
@@ -197,7 +197,7 @@ def _order_where_prompt(work: list[Work]) -> None:
 
 
 def _find_awaited(calls: list[Call], work: list[Work]) -> None:
-    """Find for each blocking call the last work that ended within it; where none did, the last that was launched."""
+    """Return for each blocking call the last work that ended within it, or if none did, the last work launched."""
     last: Work | None = None
     for call in calls:
         own = call.launched

@@ -1,4 +1,4 @@
-"""Steps of a synthetic run without its first, which begins with nothing running and so differs from all others."""
+"""Synthetic runs without their first step, which starts with nothing running and so differs from all others."""
 
 from __future__ import annotations
 

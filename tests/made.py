@@ -1,4 +1,4 @@
-"""How does a test give an analysis exactly the tables it wants? Rows of any table, rank by rank, the rest empty."""
+"""Tables for tests: rows of any table, rank by rank, with all other tables empty."""
 
 from __future__ import annotations
 

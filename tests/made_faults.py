@@ -1,4 +1,4 @@
-"""Made-up runs with one fault each, alike in everything else: what a repair is worth is known from the clean one."""
+"""Synthetic runs that differ in one fault each: the clean run gives the true gain of a repair."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FOLDER = TemporaryDirectory()
 
 @cache
 def run_with(fault: str, style: str = "nccl", *, described: bool = True) -> Run:
-    """Give the run with one fault; not described, nobody recorded a manifest."""
+    """Return the run with one fault; if not described, it has no manifest."""
     return _made({"style": style, "faults": FAULTS[fault]}, described=described)
 
 
 @cache
 def run_of(text: str) -> Run:
-    """Give a run with other settings, as JSON: `{"work": {"overlap_dp": false}}`."""
+    """Return a run with other settings, as JSON: `{"work": {"overlap_dp": false}}`."""
     return _made(json.loads(text), described=True)
 
 

@@ -1,7 +1,7 @@
-"""Made-up GPU runs over NCCL with one fault each, and what mending it truly gains: the same seed without the fault.
+"""Synthetic GPU runs over NCCL with one fault each, and the true gain of its repair: the same seed without the fault.
 
-The runs come from `usp_prof.synth`, a simulation of its own: each host launches, each stream runs its queue, and a
-collective begins to carry when its last member has arrived. Nothing of the replay is used for the truth.
+The runs come from `usp_prof.synth`, a separate simulation: each host launches, each stream runs its queue, and a
+collective starts to transfer when its last member has arrived. The replay is not used for the ground truth.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _FOLDER = TemporaryDirectory()
 
 @dataclass(frozen=True, slots=True)
 class MadeRun:
-    """A made-up run, its fault, and what it would truly gain without it, as a share of its mean step."""
+    """A synthetic run, its fault, and the true gain of its repair, as a share of the mean step."""
 
     name: str
     fault: Fault | None
@@ -155,7 +155,7 @@ def made_runs(kind: str) -> list[MadeRun]:
 
 
 def ideal_gain(name: str, fault: Fault) -> float:
-    """Give what a run with a fault would gain were its ranks alike: compute at the mean of peers, all else as usual."""
+    """Return the gain of a run with a fault if its ranks were alike: compute at the mean of peers, others as usual."""
     plain = _plain(name)
     faulty = replace(plain, faults=(fault,))
     alike = plain

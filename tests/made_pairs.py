@@ -1,4 +1,4 @@
-"""Made-up runs with a fault that one rule finds, each beside the same run repaired; what a rule's cases are made of."""
+"""Synthetic runs with a fault that one rule finds, each with the same run repaired; cases for the rules."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def stream(_: Stream) -> Iterator[None]:
 
 
 def furnish(number: int) -> None:
-    """Let `torch.cuda` tell of eight GPUs on each host, of which this process has the one of this number."""
+    """Make `torch.cuda` report eight GPUs per host, of which this process uses the one with this number."""
     current = Stream()
     for name, value in {
         "Stream": Stream,
@@ -118,7 +118,7 @@ class Notebook:
         self.waits[self.here()] += 1
 
     def read(self, tensor: torch.Tensor) -> Any:
-        """Give what a host that waits for these values might see."""
+        """Return values that a host waiting for them might see."""
         self.waits[self.here()] += 1
         if tensor.dim() < 3:
             return [1.0] * tensor.numel() if tensor.dim() else 1.0
@@ -191,7 +191,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
 
 
 def refusals() -> dict[str, str]:
-    """Say how mistakes are refused that a CPU would let pass: without that, nothing here would mean anything."""
+    """Report how mistakes are refused that a CPU accepts; without that, the tests here would be meaningless."""
     eights, halves = torch.float8_e4m3fn, torch.bfloat16
 
     def eight_bits(right: torch.Tensor) -> None:

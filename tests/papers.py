@@ -1,4 +1,4 @@
-"""Which documents do tests of the report write? Small ones, with every kind of block."""
+"""Documents for tests of the report: small ones, with every kind of block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and machines that the planner's tests plan for: round numbers, so that answers can be worked out by hand."""
+"""Models and machines for the planner's tests: round numbers, so that answers can be computed by hand."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
-"""An S3 server in a process of its own: moto behind a layer that fails, denies or delays as it is told.
+"""S3 server in a separate process: moto behind a layer that fails, denies or delays on request.
 
 `PUT /_faults {"every": 3, "status": 500, "seconds": 0.1}`: every third request is answered so, and none reaches S3.
-`PUT /_faults {"every": 0, "whole": true}`: no range is looked at.
-`PUT /_expired {"key": "old", "after": 5, "status": 403}`: the sixth request signed with that key is refused, and so on.
+`PUT /_faults {"every": 0, "whole": true}`: ranges are ignored. `PUT /_expired {"key": "old", "after": 5, "status":
+403}`: the sixth request signed with that key is refused, and so on.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Server:
     def __init__(self, url: str, process: int) -> None:
         self.url = url
         self.process = process
-        """The number of its process, whose CPU a benchmark tells from its own."""
+        """Process number, by which a benchmark separates the server's CPU time from its own."""
 
     def put(self, path: str, content: bytes, **headers: str) -> None:
         request = urllib.request.Request(f"{self.url}/{path}", content, _SIGNED | headers, method="PUT")  # noqa: S310 - loopback

@@ -1,4 +1,4 @@
-"""Traces stripped to device activity: copies of a run as production records it, on all ranks or on some."""
+"""Traces stripped to device activity: copies of a run as recorded in production, on all ranks or on some."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def device_only(
 
 
 def windows(run: Run) -> dict[int, tuple[list[int], list[int], list[int]]]:
-    """Give each rank's step numbers, starts and ends."""
+    """Return each rank's step numbers, starts and ends."""
     steps = {rank: run.tables.columns("steps", rank) for rank in run.ranks}
     return {
         rank: (own["step"].tolist(), own["start_ns"].tolist(), own["end_ns"].tolist()) for rank, own in steps.items()
@@ -63,17 +63,17 @@ def windows(run: Run) -> dict[int, tuple[list[int], list[int], list[int]]]:
 
 
 def lengths(run: Run) -> dict[int, list[int]]:
-    """Give the lengths of each rank's steps."""
+    """Return the step lengths of each rank."""
     return {rank: (np.array(end) - np.array(start)).tolist() for rank, (_, start, end) in windows(run).items()}
 
 
 def sources(run: Run) -> set[str]:
-    """Give what steps were taken from, over all ranks."""
+    """Return the sources of steps, over all ranks."""
     return {source for rank in run.ranks for source in run.tables.columns("steps", rank)["source"].tolist()}
 
 
 def within(full: Run, stripped: Run) -> TableSet:
-    """Give the full run's tables cut at the windows of the stripped one."""
+    """Return the full run's tables, cut at the windows of the stripped one."""
     cut = {}
     for rank in full.ranks:
         source = MemorySource({s.name: full.tables.arrow(s.name, [rank]) for s in SCHEMAS if s.name not in RUN_TABLES})
@@ -83,17 +83,17 @@ def within(full: Run, stripped: Run) -> TableSet:
 
 
 def totals(tables: TableSet) -> dict[str, float]:
-    """Give the partition's parts, the causes of idle time together: without a host they are not known."""
+    """Return the partition's parts; causes of idle time are merged, because they are unknown without a host."""
     parts = breakdown.compute(tables).slices()
     found = {part.role: part.mean_ns for part in parts if not part.role.startswith("idle")}
     return found | {"idle": sum(part.mean_ns for part in parts if part.role.startswith("idle"))}
 
 
 def median_step(tables: TableSet) -> float:
-    """Give the median length of all ranks' steps."""
+    """Return the median step length over all ranks."""
     return float(np.median(step_time.compute(tables).length_ns))
 
 
 def culprits(tables: TableSet) -> list[int]:
-    """Give the ranks that are blamed, costliest first."""
+    """Return the blamed ranks, costliest first."""
     return [culprit.rank for culprit in stragglers.compute(tables).culprits]

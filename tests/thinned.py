@@ -1,4 +1,4 @@
-"""A part of a long list of cases for the default suite; `scripts/test --full` takes all of them."""
+"""Sample of a long list of cases for the default suite; `scripts/test --full` runs all of them."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ ALL = os.environ.get("USP_PROF_TESTS") == "all"
 
 
 def thinned(cases: Iterable[T], every: int) -> list[T]:
-    """Give one in `every` cases, the first among them."""
+    """Return one in `every` cases, including the first."""
     return list(cases)[:: 1 if ALL else every]

@@ -1,4 +1,4 @@
-"""How does a test say what happened? A tiny Kineto trace, built event by event; all times are integer nanoseconds.
+"""Tiny Kineto traces for tests, built event by event; all times are integer nanoseconds.
 
     trace = Trace(rank=0, world=2).group("1", [0, 1], "mesh_tp")
     trace.step(3, at=0, dur=10_000)
@@ -7,8 +7,8 @@
     trace.collective("all_reduce", at=3_000, dur=1_000, launch_at=700, group="1", nelems=64)
     tables = table_set({0: trace, 1: other})
 
-`table_set` goes the real way (reader, builders, topology); `write` puts files beside each other for tests that start
-from a path. `Trace(device="cpu")` makes a gloo trace: `gloo` adds the worker's range and the c10d op that posted it.
+`table_set` uses the production path (reader, builders, topology); `write` writes files for tests that start from a
+path. `Trace(device="cpu")` makes a gloo trace: `gloo` adds the worker's range and the c10d op that posted it.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Trace:
     # -- out --------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the file's top level, with times still in nanoseconds."""
+        """Return the file's top level, with times still in nanoseconds."""
         distributed = dict(self.distributed) if self.distributed is not None else None
         if distributed is not None and self.groups:
             distributed |= {"pg_count": len(self.groups), "pg_config": list(self.groups.values())}
@@ -243,7 +243,7 @@ class Trace:
         return top
 
     def to_json(self, **options: Any) -> bytes:
-        """Give the file as Kineto writes it: microseconds with three decimals."""
+        """Return the file as Kineto writes it: microseconds with three decimals."""
         top = self.to_dict()
         top["traceEvents"] = [_in_microseconds(event) for event in self.events]
         text = json.dumps(top, **options)
@@ -258,7 +258,7 @@ class Trace:
 
 
 def write(traces: Mapping[int, Trace], folder: Path, manifest: Manifest | None = None) -> Path:
-    """Write a run: one file a rank and the manifest; gives the folder back."""
+    """Write a run (one file per rank and the manifest), and return its folder."""
     for rank, trace in traces.items():
         trace.write(folder / f"rank{rank}.json.gz")
     if manifest is not None:

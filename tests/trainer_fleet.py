@@ -32,7 +32,7 @@ COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 
 
 def torchrun(processes: int) -> list[str]:
-    """Give the command that starts so many processes; each launch finds a port of its own."""
+    """Return the command that starts this number of processes; each launch finds its own port."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
 
 
@@ -56,7 +56,7 @@ def process_of(launch: subprocess.Popen[str], rank: int) -> int:
 
 
 def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
-    """Wait for what a launch says; one that takes too long is told to stop, so that torchrun takes its ranks along."""
+    """Wait for a launch's output; one that takes too long is terminated, so that torchrun also ends its ranks."""
     try:
         return process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -98,7 +98,7 @@ class Forwards:
         Block._run = self.run
 
     def per_micro_batch(self, settled: Config, updates: int) -> list[float]:
-        """Give the different counts of all layers on all ranks."""
+        """Return the distinct counts of all layers on all ranks."""
         options = settled.options
         passes = updates * options.accumulate * options.micro_batches
         everywhere: list[list[float]] = [[] for _ in range(dist.get_world_size())]

@@ -1,4 +1,4 @@
-"""The same decoder and the same training in plain torch, written anew: no parallelism, no fused anything, float64."""
+"""The same decoder and training in plain torch, written separately: no parallelism, no fusion, float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a test get a run without its marks? The traces of another, copied without some annotations."""
+"""Runs without marks: copies of another run's traces without some annotations."""
 
 from __future__ import annotations
 

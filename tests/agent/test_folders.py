@@ -1,4 +1,4 @@
-"""Folders of a server: which paths are below them, once links and `..` are followed."""
+"""Allowed folders of a server: containment of paths after links and `..` are resolved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """Lay `given/run/rank0.json`, and `secret/rank0.json` beside it."""
+    """Write `given/run/rank0.json`, and `secret/rank0.json` next to `given`."""
     for folder in ("given/run", "secret"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "rank0.json").write_text("{}")

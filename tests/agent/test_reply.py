@@ -1,4 +1,4 @@
-"""Replies to an agent: plain JSON, short, and harmless whatever names the traces hold."""
+"""Replies to an agent: plain, short JSON that stays harmless for any names in the traces."""
 
 from __future__ import annotations
 

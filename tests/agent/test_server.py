@@ -1,4 +1,4 @@
-"""`usp-prof mcp` asked by the package's own client over stdio: a recorded run is diagnosed, all else is refused."""
+"""`usp-prof mcp` over stdio with the package's own client: it diagnoses a recorded run and refuses everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the tables hold, the analyses of time answer, and what must add up adds up."""
+"""Time analyses on arbitrary tables: they always return, and sums are consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partition: exact, and equal to a walk over every nanosecond."""
+"""Partition of the step: exact, and equal to a walk over every nanosecond."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def steps(borders: list[int]) -> list[made.Row]:
 
 
 def owner(listed: list[tuple[str, int, int]], moment: int) -> str:
-    """Say by the definitions whose a nanosecond is."""
+    """Return the owner of a nanosecond, by the definitions."""
     order = ("dp", "tp", "unknown")  # of two that end together the first wins
     running = [(what, b) for what, a, b in listed if a <= moment < b]
     talking = [(-b, order.index(what), what) for what, b in running if what in order]

@@ -1,4 +1,4 @@
-"""The clock's answer: offsets, residuals, and what cannot be compared."""
+"""Clock analysis: offsets, residuals, and ranks that cannot be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives: bandwidth by the nccl-tests factors, waiting apart from transfer, pairs and uneven exchanges."""
+"""Collectives: bandwidth by the nccl-tests factors, wait separate from transfer, pairs and uneven exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The critical path: it covers the run without a gap, runs over the late ranks, and leaves slack to the others."""
+"""Critical path: it covers the run without gaps, passes through late ranks, and leaves slack to the others."""
 
 from __future__ import annotations
 

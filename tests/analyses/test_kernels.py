@@ -112,7 +112,7 @@ def test_single_precision_is_held_against_tf32_where_the_kernel_rounds() -> None
 
 
 def test_a_product_in_several_kernels_counts_once_in_the_arithmetic_of_its_product() -> None:
-    """A reduction beside a TF32 product used to count the same FLOP again, in single precision."""
+    """A reduction after a TF32 product used to count the same FLOP again, in single precision."""
     run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
     run.kernel("void splitKreduce_kernel<32, 16, int, float>", at=11_500, dur=2_000, launch_at=50)
     (op,) = kernels.compute(table_set(run)).ops
@@ -158,7 +158,7 @@ def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
 
 
 def test_a_beaten_bound_is_none() -> None:
-    """Data that lie in the cache come faster than the memory gives them."""
+    """Data in the cache arrive faster than the memory's rate."""
     run = product(trace(), at=0, dur=10_000)
     run.op("aten::lt", at=100_000, dur=90, dims=[[1 << 22], []], types=["float", "Scalar"])
     run.kernel("k", at=101_000, dur=5_000, launch_at=100_010)

@@ -100,7 +100,7 @@ def test_calls_that_take_device_memory_count() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
 def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]) -> None:
-    """Take where free, give back where taken; a plain loop says what is alive when."""
+    """Allocate at free addresses and free occupied ones; a plain loop records what is alive when."""
     address, size, freed, held = [], [], {}, {}
     for place, (where, amount) in enumerate(taken):
         address.append(where)

@@ -207,7 +207,7 @@ def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float
 
 @pytest.mark.parametrize("factor", [0.1, 10])
 def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, factor: float) -> None:
-    """Tokens a second stood at ten times the run's, beside an MFU that was refused for the same tokens."""
+    """Tokens per second were shown at ten times the run's, with an MFU that was refused for the same tokens."""
     run_tables = assumed(made_up)
     tokens = round(run_tables.tokens_per_step * factor)
     result = mfu.compute(assumed(made_up, tokens_per_step=tokens))

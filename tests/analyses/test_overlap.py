@@ -1,4 +1,4 @@
-"""Overlap: what hides which communication, and how much more could be hidden."""
+"""Overlap: which work hides which communication, and how much more could be hidden."""
 
 from __future__ import annotations
 

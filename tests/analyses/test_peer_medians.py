@@ -1,4 +1,4 @@
-"""Medians over peers are those of one row after the other, whichever ranks lack whichever steps."""
+"""Medians over peers: equal to those computed row by row, whichever ranks lack whichever steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bubbles: schedules of known bubble laid out as actions come back, with what runs lose on top."""
+"""Bubbles: schedules with known bubbles built from actions, with additional losses."""
 
 from __future__ import annotations
 

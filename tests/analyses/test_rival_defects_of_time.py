@@ -1,4 +1,4 @@
-"""Known answers where other tools go wrong about time: HTA's A2, A7, A8, A15, B5, TraceLens's T5, T6, T8, T9, T11."""
+"""Known answers for time defects of other tools: HTA's A2, A7, A8, A15, B5, TraceLens's T5, T6, T8, T9, T11."""
 
 from __future__ import annotations
 

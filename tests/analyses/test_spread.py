@@ -1,4 +1,4 @@
-"""Values are sorted by metric, number of dimensions, then dimension by dimension, an axis last."""
+"""Order of values: by metric, number of dimensions, then dimension by dimension, with the axis last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIMS = st.dictionaries(
 
 
 def slowly(value: Value) -> tuple[int, list[tuple[str, bool, int, str]]]:
-    """Say the order in one key."""
+    """Return the order as one key."""
     dims = sorted(value.dims.items(), key=lambda item: (item[0] == "axis", item[0]))
     return len(dims), [
         (name, isinstance(dim, str), 0 if isinstance(dim, str) else dim, dim if isinstance(dim, str) else "")

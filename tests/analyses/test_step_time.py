@@ -1,4 +1,4 @@
-"""Steps: their length on each rank and for the job, what is warm-up or odd, and where the steps come from."""
+"""Steps: their length on each rank and for the job, warm-up and outlier steps, and their source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stragglers: the late one is named, its victims and ties are not, with cause and cost."""
+"""Stragglers: the late rank is reported with cause and cost; its victims and ties are not."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> No
     assert found["late_fraction", 0, "dp"] == 0
     assert found["slowdown",] == pytest.approx(1.4)
     assert found["straggler_cost",] == 4 * MS
-    # Own time on average 11 of 15 ms a step, and the transfer of 1 ms.
+    # Own time averages 11 of 15 ms per step; the transfer takes 1 ms.
     assert found["own_time_slowdown",] == pytest.approx(15 / 12)
 
 

@@ -1,4 +1,4 @@
-"""Kernel names as profilers write them (cut after the part that tells), and where each multiplies."""
+"""Kernel names as profilers write them (cut after the distinguishing part), and whether they use tensor cores."""
 
 from __future__ import annotations
 

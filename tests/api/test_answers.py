@@ -1,4 +1,4 @@
-"""Answers in Python: what the report says, as a sentence, a table with units, metrics and a picture."""
+"""Answers in Python: the report's content as a sentence, a table with units, metrics and a picture."""
 
 from __future__ import annotations
 

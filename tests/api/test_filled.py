@@ -1,4 +1,4 @@
-"""`usp_prof.memory`: what the command says, as a table and a picture."""
+"""`usp_prof.memory`: the command's result as a table and a picture."""
 
 from __future__ import annotations
 

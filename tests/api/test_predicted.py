@@ -1,4 +1,4 @@
-"""Predictions and functions beside `open_run`: what-if, compare, check, plan."""
+"""Predictions and functions next to `open_run`: what-if, compare, check, plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every benchmark runs: a small run of each ends with its bars held or missed, and without a traceback."""
+"""Smoke test of benchmarks: a small run of each ends without a traceback, with its bars met or missed."""
 
 from __future__ import annotations
 

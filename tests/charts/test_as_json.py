@@ -1,4 +1,4 @@
-"""A chart's JSON depends on the chart alone, and two drawings on one page share no names where they are told apart."""
+"""Chart JSON: it depends on the chart alone, and two drawings on one page do not share names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every chart draws its input, in both themes; what it draws is what it was given."""
+"""Charts: each draws exactly its input, in both themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are a million slices drawn at any zoom?"""
+"""Levels of detail: a million slices drawn at any zoom."""
 
 from __future__ import annotations
 

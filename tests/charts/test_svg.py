@@ -1,4 +1,4 @@
-"""SVG drawings: every mark where its value is, texts escaped, large inputs bounded."""
+"""SVG drawings: marks are at their values, texts are escaped, large inputs are bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_DRAWN = (
 
 
 def marks(data: inputs.ChartInput, tag: str = "rect") -> list[ET.Element]:
-    """Give the marks that carry a text, which the legend's do not."""
+    """Return the marks that carry a text, without the legend's."""
     root = ET.fromstring(as_svg(data))  # noqa: S314 - our own
     return [mark for mark in root.iter(NAME + tag) if mark.find(NAME + "title") is not None]
 

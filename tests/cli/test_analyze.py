@@ -1,4 +1,4 @@
-"""Where does every nanosecond of a step go? The command, from files to each format."""
+"""`usp-prof analyze`: from trace files to each output format."""
 
 from __future__ import annotations
 

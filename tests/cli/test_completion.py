@@ -1,4 +1,4 @@
-"""What a shell is offered: commands, a command's options, and the values that an option takes."""
+"""Shell completion: commands, options of a command, and values of an option."""
 
 from __future__ import annotations
 

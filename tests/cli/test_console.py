@@ -1,4 +1,4 @@
-"""Does progress show what is read, where, and only once something is?"""
+"""Progress: it shows which files are read from where, and appears only once reading starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the dashboard is started: the address, the port, and what is refused before anything starts."""
+"""Start of the dashboard: address, port, and arguments refused before anything starts."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_server_is_started_with_the_runs_and_the_cache(tmp_path: Path, monke
 
 
 def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
-    """The server tells its process number, and is gone once the command was told to end."""
+    """The server reports its process number, and has exited after the command was asked to end."""
     told = tmp_path / "told"
     server = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
     code = f"from usp_prof.cli import dashboard; dashboard.serve([{sys.executable!r}, '-c', {server!r}], {{}})"

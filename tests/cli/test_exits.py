@@ -1,4 +1,4 @@
-"""Exit codes, in real processes: 1 is a verdict and nothing else, and no failure shows a traceback."""
+"""Exit codes in real processes: 1 only for a verdict, and no failure shows a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain` has a page for every code that a report can print."""
+"""`explain`: a page exists for every code that a report can print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEVERITIES = {"Severity.INFO", "Severity.ERROR", "Severity.DATA_LOSS", "INFO", "
 
 
 def _written(tree: ast.Module) -> Iterator[ast.expr]:
-    """Give what stands first in a row of health, or in a tuple whose second part is a severity."""
+    """Return the first item of a health row, or of a tuple whose second item is a severity."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("HealthRow", "_note") and node.args:
             yield node.args[0]

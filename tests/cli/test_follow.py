@@ -1,4 +1,4 @@
-"""Following a run that is still recorded, in a real process: files arrive one by one, half-written ones wait."""
+"""Following a run during its recording, in a real process: files arrive one by one, incomplete ones wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANKS = 2
 
 @pytest.fixture
 def traces(tmp_path: Path) -> list[bytes]:
-    """Give the bytes of each rank's file."""
+    """Return the bytes of each rank's file."""
     made = {rank: tiny.Trace(rank, RANKS).step(1, at=0, dur=900).op("aten::mm", 10, 50) for rank in range(RANKS)}
     folder = tiny.write(made, tmp_path / "made")
     return [gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()) for rank in range(RANKS)]
@@ -36,7 +36,7 @@ def traces(tmp_path: Path) -> list[bytes]:
 
 @contextmanager
 def following(folder: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
-    """Follow a folder; the reports go to `report.txt` beside it."""
+    """Follow a folder; reports are written to `report.txt` next to it."""
     words = ["analyze", "--follow", folder, "--patience", patience, "--store", folder.parent / "store"]
     program = [sys.executable, "-m", "usp_prof.cli.app", *map(str, words)]
     with (

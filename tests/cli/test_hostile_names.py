@@ -1,4 +1,4 @@
-"""Names are hostile: one run full of orders to terminals, CI systems, spreadsheets and browsers, at every door."""
+"""Hostile names: one run with injections for terminals, CI systems, spreadsheets and browsers, in every output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def baseline(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(run: Path, baseline: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Make what commands read beside a run, each with names as hostile as the run's own."""
+    """Write the other files that commands read, each with names as hostile as the run's own."""
     folder = tmp_path_factory.mktemp("files")
     history, cell = folder / "runs.parquet", Cell(1, (("tp", EVIL),))
     words = ["check", str(run), "--baseline", str(baseline), "--history", str(history), "--commit", EVIL]

@@ -1,4 +1,4 @@
-"""`usp-prof learn` lists lessons, and shows one whose recordings are there without recording it."""
+"""`usp-prof learn`: it lists lessons, and shows one without recording if its recordings exist."""
 
 from __future__ import annotations
 

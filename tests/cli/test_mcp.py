@@ -1,4 +1,4 @@
-"""`usp-prof mcp` without its extra, and with folders that there are not: a message, a hint, exit code 2."""
+"""`usp-prof mcp` without its extra, or with missing folders: a message, a hint, exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `usp-prof memory` show what fills each pipeline rank, and what was measured beside it?"""
+"""`usp-prof memory`: the memory of each pipeline rank by part, next to the measured memory."""
 
 import json
 from pathlib import Path

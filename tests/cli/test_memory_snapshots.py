@@ -1,4 +1,4 @@
-"""Do recorded memory snapshots reach the report: peaks where the trace has none, what holds the memory, and by whom?"""
+"""Memory snapshots in the report: peaks missing in the trace, and what holds the memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_snapshot_gives_the_peak_of_a_rank_whose_trace_has_none(
     assert main(["analyze", str(run), "--format", "json", *words]) == 0
     found = metrics(capsys.readouterr().out)
     assert found["peak_memory", 0] == 3 * GIB
-    assert found["peak_memory", 1] == 2 * GIB  # the trace's own events stand above the snapshot
+    assert found["peak_memory", 1] == 2 * GIB  # the trace's own events take precedence over the snapshot
     assert found["peak_memory",] == 3 * GIB
     assert found["memory_headroom", 0] == pytest.approx(76 / 80)
     assert found["fragmentation_fraction", 0] == 0.25

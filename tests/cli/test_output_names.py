@@ -1,4 +1,4 @@
-"""What happens where an output's name is none, for every option that names a file or folder to write?"""
+"""Invalid output names, for every option that names a file or folder to write."""
 
 from __future__ import annotations
 

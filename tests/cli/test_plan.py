@@ -1,4 +1,4 @@
-"""Does `usp-prof plan` answer from a model file and from a recorded run?"""
+"""`usp-prof plan` from a model file and from a recorded run."""
 
 import json
 from pathlib import Path

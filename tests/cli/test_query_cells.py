@@ -1,4 +1,4 @@
-"""Which text does each type of DuckDB's have in an answer, in the terminal, CSV, JSON, Parquet, for agents and pages?
+"""Text of each DuckDB type in an answer: terminal, CSV, JSON, Parquet, agents and pages.
 
 The text is DuckDB's own, `CAST(... AS VARCHAR)`.
 """
@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def text_of(expression: str) -> str:
-    """Give the text that DuckDB writes."""
+    """Return the text that DuckDB writes."""
     [[text]] = duckdb.sql(f"SELECT CAST({expression} AS VARCHAR)").fetchall()
     return str(text)
 

@@ -1,4 +1,4 @@
-"""Reading a run in shares, side by side: the store is the one that a single process makes."""
+"""Reading a run in concurrent shares: the store equals that of a single process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def entries(store: Path) -> dict[str, str]:
-    """Give the seal of each whole entry: it names every file with its hash. A killed reader leaves `aside-*`."""
+    """Return the seal of each complete entry, which has every file's hash. A killed reader leaves `aside-*`."""
     whole = (folder for folder in store.iterdir() if not folder.name.startswith("aside-"))
     return {folder.name: (folder / "entry.json").read_text() for folder in whole}
 

@@ -1,4 +1,4 @@
-"""What do info, query, tables, export and cache print, write and exit with?"""
+"""Output and exit codes of info, query, tables, export and cache."""
 
 from __future__ import annotations
 

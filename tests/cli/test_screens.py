@@ -1,4 +1,4 @@
-"""What commands write fits a terminal of 80 columns, and they end in silence where nobody reads on (`... | head`)."""
+"""Command output: it fits a terminal of 80 columns, and a closed pipe (`... | head`) ends it silently."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WITH_OUTPUT = [
     "trend runs.parquet",
     "cache info",
 ]
-"""A line for each report; the made run stands for RUN."""
+"""One line per report; RUN is replaced by the synthetic run."""
 AS_FILES = [
     "info RUN --format json",
     "analyze RUN --format json",
@@ -74,7 +74,7 @@ class Terminal(StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """Give what is shown, without what makes it bold."""
+        """Return the visible text, without control sequences for bold."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue()).splitlines()
 
 

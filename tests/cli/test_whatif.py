@@ -1,4 +1,4 @@
-"""What would a change be worth? The command, its formats, and what it writes."""
+"""`usp-prof whatif`: the command, its formats, and the files it writes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_mean_says_of_which_ranks_it_is(
     ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(folder / "run"), "--ranks", ranks, "--edit", "comm_faster=2"]) == 0
-    assert capsys.readouterr().out.count(says) == 2  # beside the step, and above the parts before and after
+    assert capsys.readouterr().out.count(says) == 2  # next to the step, and above the parts before and after
 
 
 def test_json_is_the_predicted_runs_report_with_the_recorded_one(

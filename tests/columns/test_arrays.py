@@ -1,4 +1,4 @@
-"""Do columns go from NumPy to Arrow and back unchanged, and without pandas?"""
+"""Conversion of columns from NumPy to Arrow and back: values are unchanged, and pandas is not imported."""
 
 from __future__ import annotations
 

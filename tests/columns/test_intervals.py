@@ -1,4 +1,4 @@
-"""Interval laws against brute force on single points."""
+"""Interval laws, compared with brute force on single points."""
 
 import numpy as np
 import pytest

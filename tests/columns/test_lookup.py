@@ -1,4 +1,4 @@
-"""Look-ups: values by code or text, rows by key or time, and what stands for none."""
+"""Look-ups: values by code or text, rows by key or time, and the value for missing keys."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Grouping against dictionaries."""
+"""Grouping, compared with dictionaries."""
 
 from collections import Counter, defaultdict
 

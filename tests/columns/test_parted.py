@@ -1,4 +1,4 @@
-"""Is a table that comes in parts the same as the whole of it, in memory and in its file?"""
+"""Tables in parts: equal to the whole table, in memory and in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what repeats found, whole repeats only, and nothing where nothing clearly repeats?"""
+"""Repetition: whole repeats are found, and nothing if nothing clearly repeats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     symbols = STEP[size - head :] + STEP * count + STEP[:tail]
     found = seek(symbols)
     assert found is not None
-    # A head or tail that lacks less than a twentieth of a step counts as one; nobody could tell.
+    # A head or tail that lacks less than a twentieth of a step counts as one, because the difference is not detectable.
     whole = [(head + size * n, head + size * (n + 1)) for n in range(count)]
     assert [pair for pair in found if pair in whole] == whole
     assert len(found) <= count + (head > 0.9 * size) + (tail > 0.9 * size)

@@ -1,4 +1,4 @@
-"""Robust statistics against their definitions."""
+"""Robust statistics, compared with their definitions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Owners of moments against a walk over every moment."""
+"""Owners of moments, compared with a walk over every moment."""
 
 import numpy as np
 from hypothesis import given

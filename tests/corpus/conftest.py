@@ -1,4 +1,4 @@
-"""What do the tests of real traces share? One cache, so that each set is read once."""
+"""Shared fixtures for real traces: one cache, so that each set is read once."""
 
 from __future__ import annotations
 

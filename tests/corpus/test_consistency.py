@@ -1,4 +1,4 @@
-"""Figures on one screen do not contradict each other: lateness, repairs, the job's slowdown, and predictions."""
+"""Consistency of figures on one screen: lateness, repairs, the job's slowdown, and predictions."""
 
 from __future__ import annotations
 

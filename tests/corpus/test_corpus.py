@@ -1,4 +1,4 @@
-"""Does every real set read as it was recorded? Held against a plain count over the raw JSON, and what is known."""
+"""Reading of every real set, compared with a plain count over the raw JSON and known facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real GPU runs stripped to device activity: the same figures as of the full traces, or none."""
+"""Real GPU runs stripped to device activity: the same figures as from the full traces, or none."""
 
 from __future__ import annotations
 

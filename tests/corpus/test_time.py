@@ -1,4 +1,4 @@
-"""Where does the time of real runs go? It adds up on every set, and is what is known of it."""
+"""Time breakdown of real runs: sums are exact on every set, and known values match."""
 
 from __future__ import annotations
 

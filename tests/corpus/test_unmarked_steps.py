@@ -1,4 +1,4 @@
-"""Are the steps of real traces found again when their marks are taken out? The marks are the truth."""
+"""Unmarked steps of real traces: found again after removing the marks, which are the ground truth."""
 
 from __future__ import annotations
 

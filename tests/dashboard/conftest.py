@@ -1,4 +1,4 @@
-"""A dashboard on recorded runs and a hostile one, served as a user would serve it."""
+"""Dashboard on recorded runs and a hostile one, served as for a user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="session")
 def run_folder() -> Path:
-    """Give a recorded run of the repository."""
+    """Return a recorded run of the repository."""
     return ROOT / "traces" / "recorded-1f1b"
 
 
@@ -62,7 +62,7 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
-    """Give a function that serves runs as a user would, until its block ends; the block gets the address."""
+    """Return a function that serves runs as for a user until its block ends; the block gets the address."""
 
     @contextmanager
     def serve(*runs: Path, code: Path = ROOT, port: int = 0) -> Iterator[str]:
@@ -104,7 +104,7 @@ def made_up_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(
     serving: Callable[..., AbstractContextManager[str]], run_folder: Path, hostile_folder: Path, made_up_folder: Path
 ) -> Iterator[str]:
-    """Serve a recorded run, another to compare it with, the hostile one and one made up; gives the address."""
+    """Serve a recorded run, another for comparison, the hostile one and a synthetic one; yield the address."""
     with serving(run_folder, run_folder.with_name("recorded-interleaved"), hostile_folder, made_up_folder) as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""The four lines that this project is for, in a fresh clone: record, analyse, look, and gate on MFU."""
+"""The project's four commands in a fresh clone: record, analyze, view, and gate on MFU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do page, download and report say the same, and do downloads hold raw values?"""
+"""Agreement of page, download and report; downloads have raw values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an area of the timeline holds: from sums of blocks the same as slice by slice, and as its route answers."""
+"""Contents of a timeline area: equal from block sums and slice by slice, and as returned by its route."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_sums_take_memory_by_what_is_there_and_not_by_blocks_times_names() -> No
     block_count = 64
     slices = made([block_count * area.BLOCK], 4)
     level = tiles.build(slices, ORIGIN)[0]
-    level.rest["name"] = np.arange(len(level.rest))  # each name lies in one block
+    level.rest["name"] = np.arange(len(level.rest))  # each name is in one block
     tracemalloc.start()
     sums = area.block_sums(level)
     peak_bytes = tracemalloc.get_traced_memory()[1]

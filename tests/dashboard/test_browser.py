@@ -1,4 +1,4 @@
-"""Each page in a real browser: nothing fails, is blank or leaves this machine, and a click does its work."""
+"""Every page in a real browser: no failure, no blank page, no external request, and clicks work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters as rows of the timeline: what they count, on hand-made spans and on a made-up GPU run."""
+"""Counters as timeline rows: their values on hand-made spans and on a synthetic GPU run."""
 
 from __future__ import annotations
 

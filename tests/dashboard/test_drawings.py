@@ -1,4 +1,4 @@
-"""A chart is drawn once for each theme, and comes back as it was written."""
+"""Charts drawn once per theme, and stored unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The incident story of a recorded slow rank: who, whom it holds up, why, what to change, and both forms of it."""
+"""Incident story of a recorded slow rank: the rank, its victims, the cause, the fix, in both forms."""
 
 from __future__ import annotations
 

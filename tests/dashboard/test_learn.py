@@ -1,4 +1,4 @@
-"""The Learn page: every lesson is shown, and its runs are led to where they are open."""
+"""Learn page: every lesson is shown, with links to its open runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Learn page in a real browser: pictures load, and a lesson's open runs lead to Compare and Timeline."""
+"""Learn page in a real browser: pictures load, and a lesson's open runs link to Compare and Timeline."""
 
 from __future__ import annotations
 

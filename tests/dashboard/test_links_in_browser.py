@@ -1,4 +1,4 @@
-"""Does a link hold what its sender saw? Opened directly, loaded again, gone back to, and in a second window."""
+"""Links restore the sender's view: opened directly, reloaded, with the back button, and in a second window."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_folds_pins_range_and_the_picked_slice_are_in_the_link(window: Visit) ->
     window.turn_to("Compare")
     page.go_back()
     window.until_timeline(f"{VIEW} === {seen!r}")
-    window.turn_to("Compare")  # not by going forward: Streamlit may write the address anew, which drops what lay ahead
+    window.turn_to("Compare")  # not by going forward: Streamlit may rewrite the address, which drops later history
     window.turn_to("Timeline")  # by its tab, which names nothing: as it was left
     window.until_timeline(f"{VIEW} === {seen!r}")
     window.on_timeline("(line.canvas.focus(), 1)")

@@ -1,4 +1,4 @@
-"""What does "play the fix" morph between? A made-up run with one slow rank, recorded and predicted without it."""
+"""Morph of "play the fix": a synthetic run with one slow rank, recorded and predicted without it."""
 
 from __future__ import annotations
 

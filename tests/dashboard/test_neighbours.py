@@ -1,4 +1,4 @@
-"""What belongs to a slice, and where the next of its name is, on a run made of two tiny ranks."""
+"""Context of a slice, and the next slice with its name, on a run of two tiny ranks."""
 
 from __future__ import annotations
 

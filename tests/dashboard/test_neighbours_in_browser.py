@@ -1,4 +1,4 @@
-"""The rank wall, and what leads from a slice to others: its peers, its launch; ranks grouped along an axis."""
+"""Rank wall, and links from a slice to its peers and launch; ranks grouped along an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 MADE_UP = "eight-ranks"
-"""The number of the made-up run: eight ranks, dp 4 x tp 2, rank 5 slow."""
+"""Number of the synthetic run: eight ranks, dp 4 x tp 2, rank 5 slow."""
 WALL = """(() => {
   const find = (root) => { for (const e of root.querySelectorAll('*')) {
     if (e.matches('.usp-wall')) return e;

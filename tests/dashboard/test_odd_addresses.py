@@ -1,4 +1,4 @@
-"""Does an odd address do harm? Each page with garbage in everything that it reads from there."""
+"""Odd addresses: each page with garbage in every parameter that it reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ = {
     "sweep": ("down", "across", "figure", "devices"),
     "query": ("sql", "chart"),
 }
-"""What each page reads from the address, beside the run, the ranks and the steps."""
+"""Parameters that each page reads from the address, in addition to the run, the ranks and the steps."""
 GARBAGE = (
     "<script>alert(1)</script>",
     "-1",

@@ -1,4 +1,4 @@
-"""What do the pages show of a run that is not whole: one rank, no steps, a damaged rank, a folder that is gone?"""
+"""Pages of incomplete runs: one rank, no steps, a damaged rank, a deleted folder."""
 
 from __future__ import annotations
 

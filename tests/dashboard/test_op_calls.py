@@ -1,4 +1,4 @@
-"""The calls of an op that was clicked on the roofline: its kernels sum up as the report's table says."""
+"""Calls of an op clicked on the roofline: its kernels add up to the report's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel: which packages it installs, and the dashboard as it runs from there."""
+"""The wheel: the packages it installs, and the dashboard started from it."""
 
 from __future__ import annotations
 

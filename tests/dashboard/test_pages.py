@@ -1,4 +1,4 @@
-"""Each page on a small run, without a browser, and the selection that it reads from the address."""
+"""Each page on a small run, without a browser, and the selection in the address."""
 
 from __future__ import annotations
 

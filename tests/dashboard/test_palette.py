@@ -1,4 +1,4 @@
-"""Where does the command palette lead? What it is told comes from a browser and is checked like an address."""
+"""Targets of the command palette; its input comes from a browser and is validated like an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command palette, ops that are clicked, and counters in a real browser."""
+"""Command palette, clickable ops, and counters in a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the pages Plan and Sweep show what the planner predicts, and do the choices of What if make the words they say?"""
+"""Plan and Sweep pages show the planner's predictions, and the What if controls produce the shown edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Play the fix: the picture moves from recorded to predicted, at once for whoever asked for less motion."""
+"""Play the fix: animation from recorded to predicted, skipped for users with reduced motion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an open page outlive its server? It keeps its picture, and goes on when the server is back at its address."""
+"""Server restart under an open page: it keeps its picture, and continues when the server is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows laid over the timeline, rows of calls, what a selection holds, and which ranks come first, on a recorded run."""
+"""Timeline overlays, rows of calls, contents of a selection, and the order of ranks, on a recorded run."""
 
 from __future__ import annotations
 

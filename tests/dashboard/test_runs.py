@@ -1,4 +1,4 @@
-"""Links name runs by name and contents: they survive a restart and another order, and never show another run."""
+"""Links to runs by name and contents: they survive a restart or another order, and never show another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of a run of which some ranks were read, or stand for all: what was left out is said beside the figures."""
+"""Pages of a run with some ranks read, or representing all: omissions are stated next to the figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def texts(app: AppTest) -> str:
-    """Give what a page says."""
+    """Return a page's text."""
     return " ".join(str(text.value) for text in (*app.markdown, *app.caption, *app.warning, *app.error))
 
 

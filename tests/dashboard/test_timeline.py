@@ -1,4 +1,4 @@
-"""The timeline's rows, pyramid and tiles against what a loop over all slices gives."""
+"""Timeline rows, pyramid and tiles, compared with a loop over all slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline in a real browser: zoomed, searched, folded, picked, selected, and while the server is away."""
+"""Timeline in a real browser: zoom, search, folding, picking, selection, and an unreachable server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of each page says what the report's figures say, and nothing where they say nothing."""
+"""Sentence of each page: it matches the report's figures, and is empty without them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> Non
 
 
 def waiting(document: Document, *times_ms: float) -> Document:
-    """Give each rank so much idle time for its host in a step of 100 ms."""
+    """Build ranks with this idle time for their host in a step of 100 ms."""
     idle = Metric("idle_time", Unit.NS, Better.LOWER, "Idle", "", ("rank", "cause"))
     compute = Metric("compute_time", Unit.NS, Better.LOWER, "Compute", "", ())
     values = [Value(idle, time * 1e6, {"rank": rank, "cause": "host"}) for rank, time in enumerate(times_ms)]

@@ -1,4 +1,4 @@
-"""What fills a pixel of the rank wall? Two ranks whose work is counted by hand."""
+"""Pixels of the rank wall, on two ranks whose work is counted by hand."""
 
 from __future__ import annotations
 

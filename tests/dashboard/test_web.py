@@ -1,4 +1,4 @@
-"""The guard before the dashboard: names it answers to, the token, security headers; and the library beside it."""
+"""Access control of the dashboard: host names, token, security headers; and the bundled library."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Does every code block of the README and the tutorial run? In order, in one folder that sees `traces/`.
+"""Code blocks of the README and the tutorial: run in order, in one folder that contains `traces/`.
 
-Blocks marked `sh` and `python` are run; one behind `<!-- not run: why -->` is passed over.
+Blocks marked `sh` and `python` are run; one after `<!-- not run: why -->` is skipped.
 """
 
 from __future__ import annotations

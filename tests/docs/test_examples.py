@@ -1,6 +1,6 @@
-"""Every example of `--help` and of the pages is typed as it stands, in a folder that holds what it names.
+"""Every example of `--help` and of the docs is run as written, in a folder with the files that it names.
 
-`NOT_TYPED` lists those that cannot run on any machine, with the reason.
+`NOT_TYPED` lists those that cannot run on every machine, with the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NOT_TYPED = {
     r"scripts/|python -m pytest": "runs these tests",
 }
 PLACES = {"/shared/store": "store", "/scratch/usp-prof": "store", "/data/runs": "traces", "traces/*/rank0*.json.gz": ""}
-"""Folders outside of the test's own, and what stands for them."""
+"""Folders outside of the test's own, and their replacements."""
 STATUS = {r"usp-prof check|usp-prof trend .*--fail": {0, 1}, r"usp-prof (plan|memory)": {0, 1}}
 """Commands whose exit code is a verdict on what the test made."""
 
@@ -99,7 +99,7 @@ def lines_of_help() -> list[str]:
 
 
 def lines_of_pages() -> Iterator[str]:
-    """Give the commands of every block, whatever its kind; those of `sh` need no sign that they are some."""
+    """Return the commands of every block of any kind; those in `sh` blocks need no prompt."""
     for page in PAGES:
         for kind, code in FENCE.findall(page.read_text(encoding="utf-8")):
             if page.name in RUN_IN_ORDER and kind == "sh":
@@ -116,12 +116,12 @@ def every_line() -> list[str]:
 
 
 def why_not(line: str) -> str:
-    """Say why an example is not typed; empty where it is."""
+    """Return why an example is not run; empty if it is."""
     return next((why for pattern, why in NOT_TYPED.items() if re.match(pattern, line)), "")
 
 
 def one_of_each(lines: list[str]) -> list[str]:
-    """Give one example of each command; all of them where the whole suite runs."""
+    """Return one example per command, or all of them if the whole suite runs."""
     by_command: dict[str, list[str]] = {}
     for line in lines:
         by_command.setdefault(" ".join(line.split()[:2]), []).append(line)
@@ -183,7 +183,7 @@ def test_a_command_within_a_sentence_has_the_options_that_it_shows() -> None:
 
 
 def options_of(name: str) -> set[str]:
-    """Give the options of a command."""
+    """Return the options of a command."""
     parser = argparse.ArgumentParser()
     load(name).configure(parser)
     common_options(parser)

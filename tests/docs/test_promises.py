@@ -1,4 +1,4 @@
-"""Each promise and each limit names a test that is there."""
+"""Promises and limits: each names an existing test."""
 
 from __future__ import annotations
 

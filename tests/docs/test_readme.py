@@ -1,4 +1,4 @@
-"""Is the first thing that a visitor sees what the command prints today? Each line of the README's example is."""
+"""README example: each of its lines is what the command prints today."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the references what the code says?"""
+"""Generated reference pages: they match the code."""
 
 from __future__ import annotations
 

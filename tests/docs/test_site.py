@@ -1,4 +1,4 @@
-"""The documentation's site builds strictly, without network, and its search finds pages."""
+"""Documentation site: it builds strictly, without network, and its search finds pages."""
 
 from __future__ import annotations
 

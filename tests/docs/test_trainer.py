@@ -1,4 +1,4 @@
-"""The trainer's page and reference list what its command line takes."""
+"""Trainer docs: the page and the reference list the options of its command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the lines for other trainers what their adapters take? Names and keywords of each block are looked up there."""
+"""Code for other trainers in the docs: names and keywords of each block exist in the adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```python no-run\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def declared(adapter: str) -> dict[str, set[str]]:
-    """Give the functions and classes of an adapter with the keywords that each takes, options included."""
+    """Return the functions and classes of an adapter with the keywords of each, including options."""
     found = {}
     for node in ast.parse((ADAPTERS / f"{adapter}.py").read_text()).body:
         makers = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])

@@ -1,4 +1,4 @@
-"""Every notebook of examples/ runs from its first cell to its last, and lies there as it was executed."""
+"""Notebooks of examples/: each runs from first to last cell, and is stored as executed."""
 
 from __future__ import annotations
 

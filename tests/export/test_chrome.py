@@ -1,4 +1,4 @@
-"""Do exported ranges nest on every lane, whatever was recorded, and are names what they were?"""
+"""Exported ranges: they nest on every lane for any recording, and keep their names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_crosses_gets_a_lane() -> None:
 
 
 def three_ranks(folder: Path, name: str) -> TableSet:
-    """Give two ranks with an op of that name, the first with another after 5 ms, and a third without events."""
+    """Return two ranks with an op of that name, the first with another after 5 ms, and a third without events."""
     traces = {rank: tiny.Trace(rank, 3).group("1", [0, 1], "mesh_tp").op(name, at=100, dur=500) for rank in (0, 1)}
     traces[0].op("late", at=5_000_000, dur=500)
     traces[2] = tiny.Trace(2, 3)

@@ -31,7 +31,7 @@ class Symbols:
 
 
 def run() -> TableSet:
-    """Two steps: 30 us of compute, 20 us of communication of which 10 us lie under compute, and a stray kernel."""
+    """Two steps: 30 us of compute, 20 us of communication with 10 us of overlap, and a stray kernel."""
     trace = Trace(0, 2).group("1", [0, 1], "mesh_tp").step(1, 0, 50_000).step(2, 50_000, 50_000)
     trace.op("triton_poi_fused_add_0", 1_000, 900, args={"stream": 0})
     trace.kernel("gemm", 10_000, 20_000, launch_at=1_100).kernel("gemm", 60_000, 10_000, launch_at=51_000)

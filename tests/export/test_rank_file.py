@@ -1,4 +1,4 @@
-"""A rank that is written again reads as it did."""
+"""Round trip of a rank: a rewritten rank reads the same."""
 
 from __future__ import annotations
 

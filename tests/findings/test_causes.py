@@ -1,4 +1,4 @@
-"""One cause, one finding; what is within the noise is no reason to act; at most five are shown."""
+"""Causes of findings: one finding per cause, none within the noise, and at most five shown."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
 
 
 def test_a_choice_is_no_effect_of_a_fault() -> None:
-    """Another schedule gains next to nothing once the late rank is mended; it stays a choice all the same."""
+    """Another schedule gains almost nothing after the late rank is repaired; it still is a choice."""
     schedule = replace(finding("pipeline-schedule", 0.12, 0.41), is_choice=True)
     found = with_causes([finding("late-rank", 0.18, 0.18, rank=3), finding("x", 0.3, 0.4), schedule])
     assert [each.part_of for each in found] == [-1, -1, -1]

@@ -1,4 +1,4 @@
-"""Rules on choices of a configuration: pipelines, recomputation, tensor parallelism, links, odd sizes."""
+"""Rules on configuration choices: pipelines, recomputation, tensor parallelism, links, odd sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule whose inputs are damaged is skipped, and the report says why."""
+"""Damaged inputs of a rule: it is skipped, and the report gives the reason."""
 
 from __future__ import annotations
 

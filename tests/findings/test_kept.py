@@ -1,4 +1,4 @@
-"""Findings are kept beside the tables, and found anew as soon as anything that they follow from is another."""
+"""Cached findings: stored next to the tables, and recomputed when any input changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ rows = st.builds(HealthRow, texts, st.sampled_from(Severity), st.integers(-1, 9)
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """Give a run's folder that a test may change."""
+    """Return the folder of a run that a test may change."""
     shutil.copytree(run_with("slow_rank").path, tmp_path / "run", ignore=shutil.ignore_patterns("cache"))
     return tmp_path / "run"
 

@@ -1,4 +1,4 @@
-"""A rank that keeps others waiting: worth what its replay gains, told with its cause, folded under what says more."""
+"""Late ranks: gain by replay, reported cause, and folding under a more specific finding."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_rank_that_sleeps_is_one_cause() -> None:
 
 
 def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for rank 1 here, whatever the analysis says: with it as its peers the step is what it was."""
+    """No rank waits for rank 1 here, whatever the analysis reports: repairing rank 1 leaves the step unchanged."""
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1))
     assert LateRank.CODE not in [each.code for each in find_all(tables).findings]

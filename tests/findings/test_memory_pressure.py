@@ -1,4 +1,4 @@
-"""Memory pressure: allocator calls count within known steps only."""
+"""Memory pressure: allocator calls count only within known steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own rule comes in by an entry point of an installed distribution."""
+"""A user's own rule, loaded from an entry point of an installed distribution."""
 
 from __future__ import annotations
 

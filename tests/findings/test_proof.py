@@ -1,4 +1,4 @@
-"""Each finding has a SELECT that `usp-prof query` accepts, and the culprit is among its rows: one case a rule."""
+"""Proof of findings: each has a SELECT that `usp-prof query` accepts, with the culprit in its rows; a case per rule."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def proving_rows(tables: TableSet, draft: Draft) -> list[dict[str, Any]]:
 
 
 def names_culprit(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    """Say whether a row is of the place that a finding names."""
+    """Return whether a row belongs to the place that a finding names."""
     place = {name: where[name] for name in ("rank", "axis", "group", "stage") if name in where}
     told = dict(row) | ({"rank": row["late_rank"]} if "late_rank" in row else {})
     return all(told.get(name, value) == value for name, value in place.items())

@@ -1,4 +1,4 @@
-"""The recorded pairs in `traces/`: the fault is named first, and worth what the recorded repair brought."""
+"""Recorded pairs in `traces/`: the fault is the first finding, with the gain of the recorded repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule fires on a run with its fault, not on the repaired one, and its gain is what the repair brings."""
+"""Rules on pairs: each fires on the faulty run, not on the repaired one, and predicts the repair's gain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
-    """Give what a rule raises that is worth a word, with its gain."""
+    """Return the notable findings of a rule, with their gains."""
     drafts = rule(name.replace("_", "-")).look(run.tables)
     gains = [(draft, predict(run.tables, [draft.edit]).gain_fraction) for draft in drafts]
     return [(draft, gain) for draft, gain in gains if gain >= draft.least_gain]

@@ -1,4 +1,4 @@
-"""What each rule raises, and does not, on runs whose truth is declared."""
+"""Findings raised by each rule, and not raised, on runs with declared ground truth."""
 
 from __future__ import annotations
 

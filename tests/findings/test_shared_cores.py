@@ -1,4 +1,4 @@
-"""Ranks that share the cores of a host: one cause, and late ranks beneath it."""
+"""Ranks that share a host's cores: one cause, with late ranks below it."""
 
 from __future__ import annotations
 

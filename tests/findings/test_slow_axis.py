@@ -1,4 +1,4 @@
-"""A whole axis that is slow: without peers, it is held to gigabit Ethernet and to the run's other groups."""
+"""A slow axis without peers: compared with gigabit Ethernet and with the run's other groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels beside communication against the same kernels alone."""
+"""Kernels during communication, compared with the same kernels alone."""
 
 from __future__ import annotations
 

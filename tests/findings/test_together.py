@@ -1,4 +1,4 @@
-"""Are gains those of the edits replayed together, and does one that cannot join cost none of the others?"""
+"""Joint gains: those of the edits replayed together, where one failing edit does not affect the others."""
 
 from __future__ import annotations
 

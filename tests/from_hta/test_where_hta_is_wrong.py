@@ -1,4 +1,4 @@
-"""Known answers where HTA 0.5 is wrong: each test is a difference that docs/coming-from.md lists."""
+"""Known answers for defects of HTA 0.5: each test is a difference listed in docs/coming-from.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate from the outside: runs whose truth is declared, the commands, the exit codes, the pytest plugin."""
+"""The gate from outside: runs with declared ground truth, commands, exit codes, the pytest plugin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files of 0.1, written by the commits that their names end in, are still read: baselines, histories and manifests.
+"""Files written by version 0.1 (commits in their names): baselines, histories and manifests are still readable.
 
-The runs behind them are `usp-prof synth made --mesh dp=2 --steps 4` of the same commits. No command reads JSON reports.
+The runs are `usp-prof synth made --mesh dp=2 --steps 4` at the same commits. No command reads JSON reports.
 """
 
 from __future__ import annotations

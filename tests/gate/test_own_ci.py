@@ -1,4 +1,4 @@
-"""Can our own CI's check fail? Its policies against a run whose baseline, or whose trace, was tampered with."""
+"""Our own CI's check can fail: its policies on a run with a changed baseline or trace."""
 
 from __future__ import annotations
 

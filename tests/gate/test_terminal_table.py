@@ -1,4 +1,4 @@
-"""Do the gate's tables fit a narrow terminal?"""
+"""Gate tables in a narrow terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each recorded run still give the report that it gave?"""
+"""Golden reports: each recorded run still gives the same report."""
 
 from __future__ import annotations
 

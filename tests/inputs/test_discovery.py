@@ -1,4 +1,4 @@
-"""Which files are traces, of which rank and run? Folders written file by file."""
+"""Discovery: which files are traces, and of which rank and run, in folders written file by file."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ class TestRuns:
 
 
 class TestBeside:
-    """What lies beside traces is recognised, passed over and named."""
+    """Other files next to traces are recognized, skipped and named."""
 
     CASES = (
         ("et_0.json", b'{"schema": "1.0.1", "pid": 1, "nodes": [{"name": "rank", "id": 2}]}', "execution trace"),

@@ -1,4 +1,4 @@
-"""What would take the machine is refused in one line that names the field; docs/limits.md lists every limit."""
+"""Limits: inputs that would exhaust the machine are refused in one line with the field; docs/limits.md lists all."""
 
 from __future__ import annotations
 

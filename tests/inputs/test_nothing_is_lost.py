@@ -1,4 +1,4 @@
-"""Traces in odd wrappings: all of their events are read."""
+"""Traces in unusual containers: all of their events are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One damaged value costs itself: the run is read, and a row of health names what was left out."""
+"""Damaged values: only the value is lost; the run is read, and a health row names it."""
 
 from __future__ import annotations
 

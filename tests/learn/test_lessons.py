@@ -1,4 +1,4 @@
-"""Lessons: each can be recorded, names figures that there are, and its page says what was measured."""
+"""Lessons: each can be recorded, names existing figures, and its page has the measurements."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_page_says_what_was_measured(name: str) -> None:
 
 
 def test_a_page_says_which_predictions_miss() -> None:
-    """A replay 69% too long stood beside the measured step without a word."""
+    """A replay 69% too long was shown next to the measured step without a remark."""
     figures = known()["zero"]
     runs = {name: replace(run, measured={"step_time": 100.0}) for name, run in figures.runs.items()}
     one = replace(runs["zero-1"], replayed_step_ns=94.0, replayed_error_ns=5.0, planned_step_ns=104.0)

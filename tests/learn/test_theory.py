@@ -1,4 +1,4 @@
-"""Theory of lessons: figures that can be worked out by hand."""
+"""Theory of lessons: figures that can be computed by hand."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _NO_TEXT_CLASS = {
     "glm4v_moe_text", "kimi_k2", "minimax_m1", "minimax_text_01", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl",
     "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text",
 }  # fmt: skip
-# What a class needs to be told to be built at all, or to have more than one kind of layer.
+# Arguments required to build a class at all, or to have more than one kind of layer.
 _TOLD: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [3, 9]},
     "cohere": {"use_qk_norm": True},

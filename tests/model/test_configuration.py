@@ -1,4 +1,4 @@
-"""Is an impossible configuration refused, with its rule named?"""
+"""Impossible configurations: refused, with the rule named."""
 
 from dataclasses import replace
 

@@ -99,7 +99,7 @@ def test_the_playbook_counts_as_palm() -> None:
 
 
 def published(name: str, *metrics: str) -> pd.DataFrame:
-    """Give the rows of one source with its metrics side by side."""
+    """Return the rows of one source, with metrics as columns."""
     if not REFERENCE.exists():
         pytest.skip("the published figures are not beside the project")
     import pandas as pd  # noqa: PLC0415 - only where the figures are there

@@ -1,4 +1,4 @@
-"""Are the bytes of a rank those that the formulas of the papers give?"""
+"""Bytes of a rank: those of the formulas in the papers."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def test_zero_shards_one_thing_more_at_each_stage(zero: int, bytes_each: float) 
 
 
 def test_a_plain_layer_keeps_thirty_two_bytes_a_token_and_unit() -> None:
-    """Korthikanti's 34 less the two dropout masks of one byte that nobody trains with today."""
+    """Korthikanti's 34 without the two dropout masks of one byte, which are no longer used in training."""
     layers_by_unit = 4 * 512 * 1024
 
     def kept(configuration: Configuration) -> float:

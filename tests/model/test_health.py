@@ -1,4 +1,4 @@
-"""Are rows of health shown once, sorted, and together where they are alike?"""
+"""Health rows: shown once, sorted, and grouped if alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps are taken one by one as they are taken many at once."""
+"""Selection of steps: the same one by one and many at once."""
 
 from __future__ import annotations
 

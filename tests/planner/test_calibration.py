@@ -1,4 +1,4 @@
-"""Does a recorded run teach the planner what it can, and is the error told?"""
+"""Calibration from a recorded run: learned constants, and the reported error."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Is the choice explained: what rules others out, who runs close behind, and what turns the order?"""
+"""Explanation of the choice: what rules others out, close runners-up, and what changes the order."""
 
 from __future__ import annotations
 

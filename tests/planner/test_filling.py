@@ -1,4 +1,4 @@
-"""Is what a pipeline waits that of its schedule's own order, with uneven stages and F, I and W as they are?"""
+"""Pipeline filling: the wait in the schedule's own order, with uneven stages and actual F, I and W."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ EACH = {
 
 
 def by_hand(schedule: str, micro_batches: int) -> tuple[float, float]:
-    """Give the waiting of the busiest of four ranks by simulating each action, and what it works on a micro-batch."""
+    """Return the wait of the busiest of four ranks, by simulating each action, and its work per micro-batch."""
     kind, shape = Schedule(schedule), Shape(4, micro_batches, EACH[schedule])
     held = layers_of_each_stage(LAYERS, 4 * shape.chunks, uneven=False, head=0.0)
 
@@ -41,7 +41,7 @@ def by_hand(schedule: str, micro_batches: int) -> tuple[float, float]:
 
 
 def planned(schedule: str, micro_batches: int, *, simulates: bool) -> float:
-    """Give the same from the planner."""
+    """Return the same values from the planner."""
     each = Configuration(pp=4, micro_batches=micro_batches, schedule=schedule, chunks=EACH[schedule])
     c = cases(each, model=MODEL)
     _, most = by_hand(schedule, micro_batches)

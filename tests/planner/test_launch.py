@@ -1,4 +1,4 @@
-"""Is the command that a plan gives one that the trainer takes, and is what it cannot run refused?"""
+"""Launch commands of plans: accepted by the trainer, or refused if it cannot run them."""
 
 import shlex
 from dataclasses import fields, replace

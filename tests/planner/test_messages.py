@@ -1,4 +1,4 @@
-"""Does a step send as often, and as much, as the planner counts? Held against recorded runs and PyTorch's own FSDP2."""
+"""Messages per step: number and bytes as the planner counts, compared with recorded runs and PyTorch's own FSDP2."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def weights_of_rank(c: Cases, stages: Stages, rank: int, ranks: int) -> messages
 
 
 def total(sent: dict[str, dict[str, int]], of: str, operation: str) -> int:
-    """Give the calls or bytes of an operation, 0 where it was not sent."""
+    """Return the calls or bytes of an operation; 0 if it was not sent."""
     return sent[operation][of] if operation in sent else 0
 
 
@@ -88,7 +88,7 @@ def test_a_recorded_step_sent_each_layer_as_often_as_the_planner_counts(row: dic
 
 
 ONCE, EACH, TWICE, EACH_AND_ONCE = (1, 0), (0, 1), (0, 2), (1, 1)
-"""Times a step: so many, and so many more for each micro-batch."""
+"""Number per step: a constant, plus a number per micro-batch."""
 # By trainer and ZeRO stage: gathers of a layer, gathers of the ends, sums.
 TABLE = {
     ("usp-prof", 1): (ONCE, ONCE, ONCE),
@@ -160,7 +160,7 @@ class Small(nn.Module):
         fully_shard(self, mesh=mesh)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Give a score for each of 16 words."""
+        """Return a score for each of 16 words."""
         x = torch.relu(self.embedding(tokens))
         for layer in self.layers:
             x = layer(x)

@@ -1,4 +1,4 @@
-"""Does a prediction move the way it must when one thing changes? Random configurations, no figure by hand."""
+"""Metamorphic tests of predictions: how they change with one input, on random configurations."""
 
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -62,7 +62,7 @@ def test_a_faster_part_of_the_machine_is_never_slower(
     name, factor = change
     faster = replace(MACHINE, **{name: getattr(MACHINE, name) * factor})
     before, after = (steps(model, trainer, each, cluster=cluster).seconds[0] for cluster in (MACHINE, faster))
-    # What is faster hides a little less of what runs beside it.
+    # Faster compute hides a little less of concurrent messages.
     assert longer_or_equal(before, after * 0.999)
 
 
@@ -79,9 +79,9 @@ def test_more_ranks_of_dp_never_communicate_less(model: str, trainer: str, each:
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=1))
 def test_zero_3_never_sends_less_than_zero_1(model: str, trainer: str, each: Configuration) -> None:
-    """It sums gradients, too, and gathers weights in every micro-batch. Where nothing hides, all that is sent shows.
+    """ZeRO-3 also reduces gradients and gathers weights in every micro-batch. If nothing hides them, all are exposed.
 
-    What shows may be less: it travels beside compute, where ZeRO-1's gather follows the optimizer.
+    The exposed part may be smaller, because it overlaps with compute, while ZeRO-1's gather follows the optimizer.
     """
     # One message a layer or one a bucket: how often latency is paid is another matter.
     profile = replace(PROFILES[trainer], data_overlap=0.0, gather_overlap=0.0, gather_exposed=1.0, data_latency=0.0)
@@ -108,7 +108,7 @@ def test_zero_2_sums_the_gradients_of_every_micro_batch(model: str, trainer: str
 @settings(max_examples=50)
 @given(MODEL, TRAINER, configurations(zero=3))
 def test_slower_compute_never_shows_more_of_zero_3(model: str, trainer: str, each: Configuration) -> None:
-    """Longer compute hides more of the messages beside it."""
+    """Longer compute hides more of concurrent messages."""
     legal(model, each)
     profile = PROFILES[trainer]
     quick, slow = (

@@ -1,4 +1,4 @@
-"""Is each model that goes by a name what its publishers say? Every entry is checked against a source that is named."""
+"""Named models: every entry is compared with a cited source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a collective cost what its ring over the slowest link costs?"""
+"""Time of a collective: that of its ring over the slowest link."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does an offloaded optimizer leave the device, cost its host's memory, and take as long as its slowest stage?"""
+"""Offloaded optimizer: its device memory, host memory, and time of its slowest stage."""
 
 from dataclasses import replace
 

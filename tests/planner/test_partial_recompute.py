@@ -1,4 +1,4 @@
-"""Are as many layers computed again as memory needs, and does that cost memory and time by the layer?"""
+"""Partial recomputation: as many layers as memory requires, with memory and time per layer."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 
 
 def activations(*each: Configuration) -> list[float]:
-    """Give the activations of the first rank, in bytes; it keeps two micro-batches."""
+    """Return the activations of the first rank in bytes; it keeps two micro-batches."""
     first, *_ = memory.of_stages(cases(*each))
     return first["activation_bytes"].tolist()  # type: ignore[no-any-return]
 
@@ -76,7 +76,7 @@ PINNED = {"tp": 1, "pp": 1, "dp": 8, "zero": 1, "micro_batch": 1, "cp": 1}
 
 
 def found(room: float, **more: object) -> dict[tuple[str, int, int], float]:
-    """Give the plans that fit: how they recompute, and how long they take."""
+    """Return the recomputation and the step time of the plans that fit."""
     question = Question(LLAMA_8B, replace(MACHINE, memory_bytes=room), 8, 32, pinned={**PINNED, **more})
     return {
         (str(plan.configuration.recompute), plan.configuration.recompute_layers, plan.configuration.recompute_group):
@@ -85,7 +85,7 @@ def found(room: float, **more: object) -> dict[tuple[str, int, int], float]:
 
 
 def needed(layers: int = 0, group: int = 1, **more: object) -> float:
-    """Give what the same plan needs with so many layers of a stage computed again, or in such groups."""
+    """Return the memory of the same plan with this number of recomputed layers per stage, or these groups."""
     pinned = {**PINNED, **more}
     each = Configuration(
         **pinned, micro_batches=32 // pinned["dp"], recompute=Recompute.FULL, recompute_layers=layers,

@@ -1,4 +1,4 @@
-"""Is a predicted step what the arithmetic by hand gives, and does it move the way theory says?"""
+"""Predicted step: equal to arithmetic by hand, and consistent with theory when inputs change."""
 
 from dataclasses import replace
 

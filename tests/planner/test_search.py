@@ -1,4 +1,4 @@
-"""Does the search try what is legal, keep what fits, and rank it?"""
+"""Search: it tries legal configurations, keeps those that fit, and ranks them."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Does what is said to fit really fit, and is it the smallest change?"""
+"""Shortfall: the suggested changes fit, and are the smallest."""
 
 from dataclasses import replace
 

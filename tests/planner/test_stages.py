@@ -1,4 +1,4 @@
-"""Does each trainer deal its layers to stages as it does in truth?"""
+"""Layers per stage: split as each trainer does it."""
 
 from dataclasses import replace
 

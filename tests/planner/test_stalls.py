@@ -1,4 +1,4 @@
-"""Does a pipeline between nodes cost what the sweep of nanotron shows, and only there?"""
+"""Pipelines between nodes: the cost in nanotron's sweep, and only there."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does a sweep run its cells, keep what failed, go on where it stopped, and judge the planner?
+"""Sweep: it runs its cells, stores failures, continues after a stop, and evaluates the planner.
 
 The trainer here is a script that prints what ours prints: the runner is tested, not the arithmetic.
 """
@@ -311,7 +311,7 @@ def test_our_trainer_is_swept_and_judged(
     words = ["sweep", str(tmp_path / "s"), "--processes", "2", "--grid", "tp=1,2,3", "zero=0,1", "--judge"]
     assert main([*words, "--fixed", "batch=8", "steps=5", "device=cpu"]) == 0
     text = capsys.readouterr().out
-    assert "Failed: 3 of 6" in text  # tp=3 twice; tp=2 leaves nobody for --zero 1 to shard over
+    assert "Failed: 3 of 6" in text  # tp=3 twice; tp=2 leaves no ranks for --zero 1 to shard over
     assert "configurations judged" in text
     data = json.loads((tmp_path / "s" / "cells" / "2p-tp=3-zero=0" / "cell.json").read_text())
     assert data["status"] == "refused"

@@ -1,4 +1,4 @@
-"""Are the rows of a table understood by their columns, and impossible ones refused in their own row?"""
+"""Tables of configurations: rows are parsed by column, and impossible ones refused in their own row."""
 
 import csv
 import io

@@ -1,7 +1,7 @@
-"""Do the trainers' own checks accept the commands of plans? Where their packages are: `scripts/test-launch` has them.
+"""Commands of plans pass the trainers' own checks. `scripts/test-launch` installs their packages.
 
-megatron-core holds the dataclasses that Megatron-LM's options fill, and their checks (`__post_init__`); its parser is
-not packaged. torchtitan's options are the fields of its configuration.
+megatron-core has the dataclasses that Megatron-LM's options fill, and their checks (`__post_init__`); its parser is not
+packaged. torchtitan's options are the fields of its configuration.
 """
 
 import shlex
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Megatron's own, about what 
 
 
 def options_of(words: list[str]) -> dict[str, list[str]]:
-    """Tell options and their values apart, named as fields are."""
+    """Split words into options and their values, named like fields."""
     found: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):

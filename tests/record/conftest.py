@@ -1,4 +1,4 @@
-"""What does a recording test stand on? A real gloo group of one process, and real programs of several."""
+"""Fixtures of recording tests: a real gloo group of one process, and real programs of several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., Path]:
-    """Run a program of `programs/` in several processes under torchrun; gives the folder that it was told to use."""
+    """Run a program of `programs/` in several processes under torchrun, and return its output folder."""
 
     def run(name: str, *arguments: str, processes: int = 2, fails: bool = False) -> Path:
         folder = tmp_path / "output"

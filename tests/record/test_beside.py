@@ -1,4 +1,4 @@
-"""The recorder never harms: other profilers, sessions, forks, interrupts and failures beside it, in real processes."""
+"""Harmlessness of the recorder: other profilers, sessions, forks, interrupts and failures, in real processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outcome:
         return Counter(event["name"] for event in events if event["name"].startswith(prefix))
 
     def notes(self, path: str = "ours") -> list[str]:
-        """Give the notes of the manifest."""
+        """Return the notes of the manifest."""
         notes: list[str] = json.loads((self.folder / path / "run.json").read_text())["notes"]
         return notes
 

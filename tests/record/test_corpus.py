@@ -1,4 +1,4 @@
-"""Recorded gloo runs, the flight recorder's entries beside them: is every collective matched, on all ranks alike?"""
+"""Recorded gloo runs with their flight recorder entries: every collective is matched, equally on all ranks."""
 
 from __future__ import annotations
 

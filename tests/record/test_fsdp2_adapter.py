@@ -1,4 +1,4 @@
-"""The layout that the FSDP2 adapter reads off a module's parameters."""
+"""Layout that the FSDP2 adapter reads from a module's parameters."""
 
 from __future__ import annotations
 

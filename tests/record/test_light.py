@@ -1,4 +1,4 @@
-"""What does light mode leave: a trace of device activity with the recorder's own steps and marks, and where not?"""
+"""Light mode: a trace of device activity with the recorder's own steps and marks, and where it is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAUNCHES = {"cuda_runtime", "cuda_driver"}
-"""What Kineto records beside the device's own activity when CPU activity is off."""
+"""Events that Kineto records in addition to the device's own activity if CPU activity is off."""
 
 
 def train(session: record.Session, steps: int) -> None:
@@ -73,7 +73,7 @@ def test_own_marks_stand_in_the_trace_at_the_profilers_own_times(
 
 
 def lightly(run: Path, folder: Path, keep: set[str]) -> Path:
-    """Record a made-up run in light mode: events of some categories, steps and marks as the recorder notes them."""
+    """Record a synthetic run in light mode: events of some categories, steps and marks as noted by the recorder."""
     device_only(run, folder / "device", keep=keep)
     for path in (folder / "device").glob("rank*.json"):
         full = json.loads(gzip.decompress((run / f"{path.name}.gz").read_bytes()))

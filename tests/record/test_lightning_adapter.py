@@ -1,4 +1,4 @@
-"""What the Lightning adapter declares where ranks share a batch; a real run is in test_programs.py."""
+"""Values declared by the Lightning adapter if ranks share a batch; a real run is in test_programs.py."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_whatever_the_profiler_raises_is_said_and_the_training_goes_on(
 
     def fail(profile: torch.profiler.profile, *arguments: str) -> None:
         if method == "stop_trace":
-            whole(profile, *arguments)  # or it would go on beside the next tests
+            whole(profile, *arguments)  # or it would continue during the next tests
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS")
 
     monkeypatch.setattr(torch.profiler.profile, method, fail)

@@ -1,4 +1,4 @@
-"""Does the recorder do without each private part of torch? Each is taken away in turn."""
+"""Recorder without each private part of torch, removed one by one."""
 
 from __future__ import annotations
 

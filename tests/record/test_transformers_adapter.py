@@ -1,4 +1,4 @@
-"""Tokens per step of Hugging Face's Trainer in made-up layouts; a real run is in test_programs.py."""
+"""Tokens per step of Hugging Face's Trainer in synthetic layouts; a real run is in test_programs.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEQUENCE = 16
 
 @pytest.fixture
 def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
-    """Give what the adapter declares of 8 ranks, 2 samples a batch, 3 micro-batches per step."""
+    """Return the adapter's declaration for 8 ranks, 2 samples per batch, 3 micro-batches per step."""
 
     def declared(
         *, parallelism: object = None, model: dict[str, object] | None = None, **arguments: object

@@ -1,4 +1,4 @@
-"""Is the time of a step known that nobody records? The recorder measures it before its window."""
+"""Time of unrecorded steps, which the recorder measures before its window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a node wait for? Never for what comes of it, however far the clocks of host and device are apart."""
+"""Dependencies of a node: never on its own results, however far the clocks of host and device are apart."""
 
 from __future__ import annotations
 

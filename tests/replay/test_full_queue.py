@@ -1,4 +1,4 @@
-"""A launch that stood before a full queue waits for the device: faster kernels let it go on sooner."""
+"""Launches that wait for a full queue: faster kernels let them continue sooner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS, KERNELS, PLACES = 4, 150, 40
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A made-up trace, and how long all its steps take."""
+    """Synthetic trace, and the total time of its steps."""
 
     trace: Trace
     total_ns: int

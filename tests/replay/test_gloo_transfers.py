@@ -37,7 +37,7 @@ def _graph(asked: int) -> Graph:
 
 
 def _halved(graph: Graph) -> int:
-    """Give the end of the run when rank 1's long compute takes half its time."""
+    """Return the end of the run if rank 1's long compute takes half its time."""
     duration = graph.duration.copy()
     duration[3] //= 2
     return int(replay(graph.with_changes(duration=duration)).end.max())

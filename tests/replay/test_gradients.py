@@ -1,4 +1,4 @@
-"""When gradients are complete, and what reductions take that shared a link."""
+"""Gradients: when they are complete, and the time of reductions that shared a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute behind a communication waits for it, also where a late launch hid the wait."""
+"""Compute after a communication waits for it, even if a late launch hid the wait."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def run(*, beside: bool) -> Trace:
 
 
 def late_pairs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the last collective of each step, and the late kernel behind it."""
+    """Return the last collective of each step, and the late kernel after it."""
     rows = [np.flatnonzero(graph.nodes.kind == kind) for kind in (NodeKind.COMMUNICATION, NodeKind.COMPUTE)]
     talks, kernels = (each[np.argsort(graph.nodes.start[each])][5::6] for each in rows)
     return talks, kernels
 
 
 def held(graph: Graph) -> list[bool]:
-    """Say of each late kernel whether it waits for its collective."""
+    """Return whether each late kernel waits for its collective."""
     edges = graph.edges
     waits = edges.take(edges.kind == EdgeKind.WAIT)
     there = set(zip(waits.source.tolist(), waits.target.tolist(), strict=True))

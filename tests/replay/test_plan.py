@@ -1,4 +1,4 @@
-"""In which round is each piece of a graph replayed? By the order in which it was measured, as round by round."""
+"""Replay rounds of a graph: the measured order gives the same result as round by round."""
 
 from __future__ import annotations
 

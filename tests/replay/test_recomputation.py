@@ -1,4 +1,4 @@
-"""How often forward runs again is counted in the trace, for one checkpoint, a nested one and none."""
+"""Recomputation: repeated forwards are counted in the trace, for one checkpoint, a nested one and none."""
 
 from __future__ import annotations
 

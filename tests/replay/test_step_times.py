@@ -1,4 +1,4 @@
-"""Which step does a wait belong to? To the one that waited, also where the run ends with it."""
+"""Step of a wait: that of the waiting work, even if the run ends with it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _on_a_device(waits: tuple[int, ...], last: int = 600 * US) -> Trace:
         ((300 * US, 300 * US), 600 * US, [0, 1]),  # a long wait that the last step lacks
         ((300 * US,), 600 * US, [0]),
         ((30 * US, 30 * US), 600 * US, [0, 1, 2]),
-        ((300 * US, 300 * US), 900 * US, [0, 1, 2]),  # as long as the others: it holds something else
+        ((300 * US, 300 * US), 900 * US, [0, 1, 2]),  # as long as the others, but with different content
         ((), 600 * US, [0]),
     ],
 )

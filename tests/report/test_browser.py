@@ -1,4 +1,4 @@
-"""Does the page work in a browser, without a network, in both themes? Headless Chromium opens it."""
+"""HTML report in headless Chromium, without a network, in both themes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ IMAGE = re.compile(
 
 
 def pictures(pdf: bytes) -> list[np.ndarray]:
-    """Read the coloured pictures of a PDF, as Chromium packs them: rows x columns x 3."""
+    """Read the color pictures of a PDF, as Chromium packs them: rows x columns x 3."""
     found = []
     for image in IMAGE.finditer(pdf):
         width, height, length = (int(number) for number in image.groups())
@@ -148,7 +148,7 @@ def points_of_css_pixel(pdf: bytes) -> set[float]:
 
 
 def colors(picture: np.ndarray) -> int:
-    """Count the colours of a picture."""
+    """Count the colors of a picture."""
     return len(np.unique(picture.reshape(-1, 3), axis=0))
 
 
@@ -160,7 +160,7 @@ def test_a_report_that_is_printed_at_once_has_all_its_charts(browser: Any, tmp_p
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.add_init_script("window.requestIdleCallback = () => {}")  # nobody scrolls, and the browser is never idle
+    page.add_init_script("window.requestIdleCallback = () => {}")  # without scrolling, and the browser is never idle
     page.goto(path.as_uri())
     pdf = page.pdf(format="A4")
     assert faults == []

@@ -1,4 +1,4 @@
-"""How does a report come together? From real analyses of made tables."""
+"""Report building, from real analyses of synthetic tables."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_metric_ids_are_declared_once() -> None:
 
 @dataclass(frozen=True)
 class Told:
-    """A result that is told what to say."""
+    """Result with given contents."""
 
     said: tuple[Value, ...] = ()
     notes: tuple[HealthRow, ...] = ()

@@ -1,4 +1,4 @@
-"""What was run, as far as its tables tell?"""
+"""Facts about the run, as far as its tables contain them."""
 
 from __future__ import annotations
 

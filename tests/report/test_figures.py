@@ -1,4 +1,4 @@
-"""What is the value of a metric for this rank, step, axis?"""
+"""Values of a metric by rank, step and axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a number written?"""
+"""Number formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does an analysis' table become a table of the report?"""
+"""Conversion of an analysis' table to a table of the report."""
 
 from __future__ import annotations
 

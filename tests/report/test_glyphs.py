@@ -1,4 +1,4 @@
-"""How is a bar set in characters?"""
+"""Bars drawn with characters."""
 
 from __future__ import annotations
 

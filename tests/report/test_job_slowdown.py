@@ -1,4 +1,4 @@
-"""One figure for one question: the head's slowdown is that of `whatif --ideal`, or what is missing."""
+"""Job slowdown: the headline equals `whatif --ideal`, or states what is missing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_head_json_gate_and_whatif_have_one_figure(fault: str) -> None:
 
 
 def nameless_exchanges(ranks: int) -> dict[int, Trace]:
-    """Give ranks that exchange by kernels without names, each in as many as it likes: nothing says with whom."""
+    """Return ranks that exchange by unnamed kernels, with any number per rank; nothing identifies the peers."""
     traces = {rank: Trace(rank, 2) for rank in range(ranks)}
     for rank, trace in traces.items():
         for step in range(3):

@@ -1,4 +1,4 @@
-"""What do machines read? JSON that keeps to the published schema."""
+"""JSON report: it conforms to the published schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a pull request?"""
+"""Markdown report for pull requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the section show memory over time, with every rank's peak and not more than a browser can draw?"""
+"""Memory section: memory over time, with every rank's peak, in an amount that a browser can draw."""
 
 from __future__ import annotations
 

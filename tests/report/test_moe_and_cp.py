@@ -1,4 +1,4 @@
-"""What do the sections Experts and Context parallelism show? Small runs of known loads, all the way to the screen."""
+"""Sections Experts and Context parallelism: small runs with known loads, up to the screen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Does a report hold every metric that is promised, with every dimension, and do the parts add up on each level?
+"""Promised metrics: a report has each with every dimension, and parts add up on each level.
 
-The ids are those that scripts and gates are written against: one that goes missing is a broken promise.
+Scripts and gates use these ids: a missing one is a broken promise.
 """
 
 from __future__ import annotations

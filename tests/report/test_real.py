@@ -1,4 +1,4 @@
-"""Do reports of real runs hold together? The corpus beside the project: schema, sums and width."""
+"""Reports of real runs in the shared corpus: schema, sums and width."""
 
 from __future__ import annotations
 

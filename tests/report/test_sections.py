@@ -1,4 +1,4 @@
-"""What does each section show? Sections of a made-up run of known truth, all analyses real."""
+"""Sections of a report, on a synthetic run with known ground truth and real analyses."""
 
 from __future__ import annotations
 

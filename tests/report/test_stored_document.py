@@ -1,4 +1,4 @@
-"""A report is read back as it was kept, and a file that holds anything else is refused."""
+"""Stored reports: read back unchanged; other contents are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a tired engineer see?"""
+"""Terminal report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from usp_prof.report.writers import terminal
 
 
 def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = "utf-8", **options: object) -> str:
-    for cached in (Style.parse, Style._add):  # rich keeps a style's codes for the first colour system that it met
+    # rich caches a style's codes for the first color system that it encounters
+    for cached in (Style.parse, Style._add):
         cached.cache_clear()
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")

@@ -1,4 +1,4 @@
-"""The interactive timeline inside the HTML report: its data, its size, and its client without a server."""
+"""Interactive timeline in the HTML report: its data, its size, and its client without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does one open in a browser?"""
+"""HTML report: contents of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First screen and JSON of a run of which no steps are known: figures of the window, none per step."""
+"""First screen and JSON of a run without known steps: figures of the window, none per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words do writers share?"""
+"""Words shared by the writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a rank's events is said by the report, by `info` and by SQL alike."""
+"""Health of a rank's events: the same in the report, `info` and SQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNLINKED = "steps_by_host"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Give a run whose device work has no launches: its steps are the host's marks."""
+    """Return a run whose device work has no launches: its steps are the host's marks."""
     trace = Trace()
     for step in range(3):
         at = step * 1_000_000

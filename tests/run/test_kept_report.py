@@ -1,4 +1,4 @@
-"""The report of many ranks is kept beside their tables: asked for again, it is read, and nothing is analysed."""
+"""Cached report of many ranks: stored next to their tables, and read without a new analysis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While a run is read: progress, logging, and how one stops it."""
+"""Reading of a run: progress, logging, and interruption."""
 
 from __future__ import annotations
 

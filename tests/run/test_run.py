@@ -1,4 +1,4 @@
-"""What does opening a path give? Tables, SQL within bounds, the right run, and all that is wrong."""
+"""Opening a path: tables, bounded SQL, the right run, and all errors."""
 
 from __future__ import annotations
 

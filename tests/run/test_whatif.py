@@ -1,4 +1,4 @@
-"""A run answers what a change would be worth."""
+"""What-if on a run: the predicted gain of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders equal those of torch, simulated bubbles equal the textbooks'."""
+"""Schedules: orders equal those of torch, and simulated bubbles equal those of textbooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what was stored there whole, bounded, and the same when read back?"""
+"""Cache entries: complete, bounded, and unchanged when read back."""
 
 from __future__ import annotations
 

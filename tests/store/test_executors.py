@@ -1,4 +1,4 @@
-"""Whoever runs the jobs, the run is the same: processes, threads, a user's own executor, one that loses its workers."""
+"""Executors: processes, threads, a user's own, and one that loses its workers all give the same run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ops(loaded: dict[int, load.LoadedRank]) -> dict[int, list[str]]:
 
 
 class TestExecutors:
-    """Whoever runs the jobs, the run is the same."""
+    """Any executor gives the same run."""
 
     def jobs(self, tmp_path: Path) -> list[RankJob]:
         return [RankJob(file.path, file.rank, f"key{file.rank}") for file in run_of(tmp_path / "run")]
@@ -163,7 +163,7 @@ class TestExecutors:
 
     def test_what_is_no_future_is_refused(self, tmp_path: Path) -> None:
         class References:
-            """As Ray's: what `submit` gives is resolved by somebody else."""
+            """Like Ray: the result of `submit` is not a future."""
 
             def submit(self, *_: object) -> object:
                 return object()

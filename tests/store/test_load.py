@@ -1,4 +1,4 @@
-"""Do ranks come from the cache, side by side or here, always the same? Does a bad one cost the others nothing?"""
+"""Loading of ranks from the cache, in parallel or in this process: always equal; a bad one does not affect others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces and stores on an object store: the run is the one from the disk, whatever the server does."""
+"""Traces and stores on an object store: the run equals the one from disk, for any server behavior."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
     """Writes no log."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 class TestWebServer:

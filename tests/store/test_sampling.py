@@ -1,4 +1,4 @@
-"""Sampling: which ranks a choice finds, and what is said of those that are left out."""
+"""Sampling: which ranks a choice selects, and the notes on omitted ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stages_of(run: Run) -> list[int]:
 
 
 class TestOutliers:
-    """In each stage those that stand out, and typical ones beside them."""
+    """In each stage, outliers and typical ranks are sampled."""
 
     def test_the_slow_rank_is_among_them_with_peers_of_its_stage(self, folder: Path, store: Path) -> None:
         run = open_run(folder, ranks="outliers", cache_dir=store)

@@ -1,4 +1,4 @@
-"""One store for two users at the same time: one who reads while the other writes, and one who may only read."""
+"""One store for two concurrent users: one reads while the other writes, and one has read-only access."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps(opened(sys.argv[2])))
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Give a folder that every user reaches, with a run and a store that the group of the other user may write to."""
+    """Yield a folder accessible to every user, with a run and a store that the other user's group may write to."""
     folder = Path(tempfile.mkdtemp(prefix="usp-prof-two-users-"))
     folder.chmod(0o755)
     traces = {rank: tiny.Trace(rank, RANKS).op(f"aten::op{rank}", 10, 5).kernel("k", 20, 7) for rank in range(RANKS)}

@@ -1,4 +1,4 @@
-"""Workers: what one of them does not give is computed here, and only another version of the package is refused."""
+"""Workers: results that one does not return are computed here, and only another package version is refused."""
 
 from __future__ import annotations
 

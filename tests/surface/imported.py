@@ -1,6 +1,6 @@
-"""Imports every module of an installed usp-prof; scripts/test-wheels runs it with `-W error` and the name of an extra.
+"""Import of every module of an installed usp-prof; scripts/test-wheels runs it with `-W error` and an extra's name.
 
-A module may be missing only a package that another extra brings.
+A module may only lack packages of another extra.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python surface, frozen: methods of what `usp_prof` gives, their parameters, and their documentation."""
+"""Python API, frozen: methods of the objects that `usp_prof` returns, their parameters, and their documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others may rely on: the exported names, the exit codes, and that starting costs nothing."""
+"""Public surface: exported names, exit codes, and a start without imports."""
 
 from __future__ import annotations
 

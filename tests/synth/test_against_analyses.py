@@ -1,4 +1,4 @@
-"""Two ways to one figure: the simulation's own sweep, and reading the written traces and analysing them."""
+"""Two ways to one figure: the simulation's own sweep, and reading and analyzing the written traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are these traces as torch writes them? Its own validator says so, where torch is installed."""
+"""Layout of synthetic traces, checked by torch's own validator if torch is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that share work unevenly leave its sum as it is; faults of a program strike every rank."""
+"""Faults: uneven sharing of work keeps its sum, and faults of a program affect every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every trace, whatever is in it?"""
+"""Properties that hold for every trace, whatever its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of event arguments: however they are written, in the order of the rows that were asked for."""
+"""Fields of event arguments, in any notation and in the order of the requested rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever depends on what the user assumes follows from it, whenever it is assumed."""
+"""Results that depend on the user's assumptions follow them, whenever they are set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of groups: however many a run's calls are measured in, all its figures are those of one block."""
+"""Blocks of groups: any number of blocks gives the figures of a single one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(tables: TableSet) -> list[list[str]]:
-    """Give each row of the tables of calls, parts and clocks as a text, in which NaN is like NaN."""
+    """Return each row of the tables of calls, parts and clocks as a text, so that NaN equals NaN."""
     found = calls.of(tables)
     rows = [table.to_pylist() for table in (found.calls, calls.build_parts(tables), clock.build(tables))]
     delivered = [ns for rank in tables.ranks for ns in sorted(found.parts.of(rank, "delivered_ns")["delivered_ns"])]
@@ -93,7 +93,7 @@ def test_each_rank_is_read_to_count_and_to_deal_its_parts_however_many_blocks_ha
 
 
 def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long they carried data is told by the median of all of them."""
+    """The median over all transfers decides how long they carried data."""
     _, whole = in_blocks(RECORDED, tmp_path, monkeypatch, 1 << 20)
     several, apart = in_blocks(RECORDED, tmp_path, monkeypatch, 1)
     assert several > 1
@@ -102,7 +102,7 @@ def test_recorded_transfers_of_gloo_stay_in_one_block(tmp_path: Path, monkeypatc
 
 
 def answers(path: Path, store: Path) -> list[str]:
-    """Give all values and notes of all analyses, in which NaN is like NaN; and which ranks could stand for all."""
+    """Return all values and notes of all analyses as text, so that NaN equals NaN, and the representatives."""
     tables = open_run(path, cache_dir=store).tables
     results = [analysis.compute(tables) for analysis in ANALYSES]
     said = [str(row) for result in results for row in (*result.values(), *result.notes)]
@@ -110,7 +110,7 @@ def answers(path: Path, store: Path) -> list[str]:
 
 
 def calls_of(tables: TableSet) -> pa.Table:
-    """Give the calls of half of the ranks."""
+    """Return the calls of half of the ranks."""
     return calls.of(tables).among(tables.ranks[::2]).calls
 
 
@@ -121,7 +121,7 @@ def test_no_analysis_depends_on_the_blocks_and_on_where_they_are(
     traces: str, skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = skewed if traces == "skewed" else RECORDED.parent / traces
-    monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # so few that replicas stand for each other
+    monkeypatch.setattr(representatives, "MOST_NODES", 1000)  # few enough for replicas to represent each other
     whole = answers(path, tmp_path)
     monkeypatch.setattr(blocks, "MOST_PARTS", 10)
     assert answers(path, tmp_path) == whole

@@ -1,4 +1,4 @@
-"""Calls: parts find each other by number, order, step or pair, and arrivals name the late one."""
+"""Calls: parts are matched by number, order, step or pair, and arrivals identify the late rank."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_receive_that_was_asked_for_late_does_not_say_when_its_send_was_over()
     ) | {"activities": [made.work("compute", 3 * ms, 60 * ms)]}
     delivered = calls.idling(made.run({0: sender, 1: receiver}), 0, "pp").delivered_ns
     assert delivered.tolist() == [0, 79 * ms]
-    # Where nothing was waited for, there is no typical transfer: the receive's end is all that is known.
+    # Without any timely wait there is no typical transfer, so the receive's end is used.
     alone = rows(part("recv", 5 * ms, 60 * ms + 50_000, peer=0, **gloo)) | {
         "activities": [made.work("compute", 3 * ms, 60 * ms)]
     }
@@ -185,7 +185,7 @@ def test_tables_are_built_from_the_same_match() -> None:
 
 
 def test_the_last_is_known_where_nobody_is_blamed() -> None:
-    """The critical path goes on at whoever came last, be it by less than the clocks can tell."""
+    """The critical path continues at the last rank to arrive, even if the difference is within the clock tolerance."""
     first_is_last = {r: rows(part("all_reduce", 1_000 - 900 * r, 9_000, sequence=1)) for r in range(2)}
     found = calls.of(made.run(first_is_last))
     assert found.columns()["late_rank"].tolist() == [-1]

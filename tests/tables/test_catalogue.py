@@ -1,4 +1,4 @@
-"""Is every table listed once, documented, and part of what the cache is keyed by?"""
+"""Catalog: every table is listed once, documented, and part of the cache key."""
 
 from __future__ import annotations
 

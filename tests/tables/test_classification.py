@@ -1,4 +1,4 @@
-"""Names of device work, and what kind each is: one line a name, as profilers write it."""
+"""Names of device work and their kinds: one line per name, as profilers write it."""
 
 from __future__ import annotations
 

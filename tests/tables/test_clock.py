@@ -1,4 +1,4 @@
-"""Clocks: skewed and drifting ones are recovered, good ones are left alone."""
+"""Clocks: skewed and drifting ones are recovered, correct ones are unchanged."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_drift_that_only_another_clocks_drift_made_certain_is_not_believed() -
 
 
 def left_alone(world: World) -> np.ndarray:
-    """Give the errors of clocks that nobody aligns."""
+    """Return the errors of unaligned clocks."""
     moments = BASE + np.linspace(0, world.seconds * SECOND, 50).astype(np.int64)
     return np.concatenate([world.local(rank // 2, moments) - moments for rank in range(8)])
 

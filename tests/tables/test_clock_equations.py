@@ -1,4 +1,4 @@
-"""The clock fit's equations: conjugate gradients, for thousands of clocks, give what the dense matrix gives."""
+"""Equations of the clock fit: conjugate gradients, for thousands of clocks, give the dense solution."""
 
 from __future__ import annotations
 

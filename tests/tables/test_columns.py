@@ -1,4 +1,4 @@
-"""Columns of a table, of some of its rows, and of a stored table say the same."""
+"""Columns of a table, of some of its rows, and of a stored table: all are equal."""
 
 from __future__ import annotations
 

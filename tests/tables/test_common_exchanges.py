@@ -1,4 +1,4 @@
-"""Nameless exchanges: of all ranks where a late rank holds up everybody, of nobody where it holds up some."""
+"""Unnamed exchanges: assigned to all ranks if a late rank delays all, to none if it delays only some."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_pipeline_of_two_stages_is_no_group_of_all() -> None:
 
 
 def test_a_ring_is_no_group_of_all() -> None:
-    """Each rank waits for its two neighbours, not for the rank across."""
+    """Each rank waits for its two neighbors, not for the rank across."""
     start = arrivals(6, [0])
     end = np.stack([start[[(rank - 1) % 6, rank, (rank + 1) % 6]].max(axis=0) + 200 for rank in range(6)])
     assert groups(exchanges(start.tolist(), end.tolist()), 6) == {""}

@@ -1,4 +1,4 @@
-"""Completeness: every damaged run has a row of health that names the damage; undamaged runs have none."""
+"""Completeness: every damaged run has a health row that names the damage; undamaged runs have none."""
 
 from __future__ import annotations
 

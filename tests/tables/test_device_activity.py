@@ -1,4 +1,4 @@
-"""Ranks whose device was not recorded: what the host did is no compute, and no figure of device work is shown."""
+"""Ranks without recorded device work: host work is no compute, and no device figure is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from usp_prof.report.build import analyse, build
 
 
 def host_only(rank: int = 0, world: int = 1) -> Trace:
-    """Give a rank of a GPU run that was recorded with activities=[CPU, CUDA], and whose kernels are missing."""
+    """Return a rank of a GPU run recorded with activities=[CPU, CUDA], whose kernels are missing."""
     trace = Trace(rank, world).step(1, at=0, dur=10_000).step(2, at=10_000, dur=10_000)
     for at in (100, 5_000, 10_100, 15_000):
         trace.op("aten::mm", at, 4_000).launch(at, at + 10)
@@ -20,7 +20,7 @@ def host_only(rank: int = 0, world: int = 1) -> Trace:
 
 
 def whole(rank: int = 0, world: int = 1) -> Trace:
-    """Give the same rank with its kernels."""
+    """Return the same rank with its kernels."""
     trace = host_only(rank, world)
     for at in (100, 5_000, 10_100, 15_000):
         trace.kernel("gemm", at + 200, 2_000, correlation=at)
@@ -58,7 +58,7 @@ def test_the_other_ranks_keep_their_figures() -> None:
     [
         (Trace(device="cpu").op("aten::mm", 0, 50), "cpu"),
         (Trace(device="cpu").op("aten::mm", 0, 50).gloo("all_reduce", 60, 5, posted_at=58), "cpu"),
-        # With CUDA activity the profiler itself synchronises; nothing was launched.
+        # With CUDA activity the profiler itself synchronizes; nothing was launched.
         (Trace(device="cpu").op("aten::mm", 0, 50).launch(0, 60, name="cudaDeviceSynchronize"), "cpu"),
         # gloo on a machine that has GPUs.
         (Trace(device="cpu").meta(deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}])

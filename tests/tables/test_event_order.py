@@ -1,4 +1,4 @@
-"""The order of events in a file has no meaning: reversed, the same figures are measured and predicted."""
+"""Order of events in a file: reversing it gives the same measurements and predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks whose clocks nothing ties and which are centuries apart: every report and prediction still ends."""
+"""Ranks with unconnected clocks that are centuries apart: every report and prediction still ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is each table declared once, built by its module, and listed?"""
+"""Tables: each is declared once, built by its module, and listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops, phases, launches, annotations, memory and ranks: what the host side of a trace becomes."""
+"""Host tables: ops, phases, launches, annotations, memory and ranks."""
 
 from __future__ import annotations
 

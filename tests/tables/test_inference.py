@@ -1,4 +1,4 @@
-"""Inference: each axis that is told from traffic, its reason, and the counter-examples that stay unknown."""
+"""Inference: each axis inferred from traffic, its reason, and counter-examples that stay unknown."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_activations_are_reduced_in_forward_and_in_backward() -> None:
 
 
 def test_statistics_of_a_batch_are_no_activations() -> None:
-    """Synchronised batch norm reduces a vector of each layer in forward and in backward: that is data parallel."""
+    """Synchronized batch norm reduces a vector of each layer in forward and in backward: that is data parallel."""
     moments = [*range(1_000, 9_000, 1_000), *range(BACKWARD + 1_000, BACKWARD + 9_000, 1_000)]
     assert axes(run(2, lambda trace: reductions(trace, *moments, nelems=2_048))) == {("unknown", "none")}
 

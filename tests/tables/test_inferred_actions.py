@@ -1,4 +1,4 @@
-"""Are actions told rightly where nothing marks them? Runs stripped of their marks against what the marks said."""
+"""Inferred actions: runs without marks, compared with the removed marks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F, B, FS, BS = Turn(0, sends=False), Turn(1, sends=False), Turn(0, sends=True), 
 
 
 def actions(tables: TableSet) -> dict[tuple[object, ...], tuple[int, int]]:
-    """Give when each action ran on the device, by what it is."""
+    """Return the device time of each action, by its identity."""
     found = {}
     for rank in tables.ranks:
         columns = tables.columns("actions", rank)

@@ -1,4 +1,4 @@
-"""Steps of made-up GPU runs of which device activity alone was recorded: cut once for the job."""
+"""Steps of synthetic GPU runs with device activity only: cut once for the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links: which host call launched a kernel, and what is said where the ids cannot tell."""
+"""Links: the host call that launched a kernel, and the result for ambiguous ids."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_step_none_of_whose_launches_can_be_told_does_not_fall_into_the_one_be
 
 
 def launches(trace: Trace) -> dict[int, dict[str, Any]]:
-    """Give the launch calls of a trace by their time."""
+    """Return the launch calls of a trace by their time."""
     return {event["ts"]: event for event in trace.events if event["cat"] == "cuda_runtime"}
 
 

@@ -1,4 +1,4 @@
-"""Of many ranks no more is held in memory than a bound allows, and every figure is the same."""
+"""Many ranks: memory stays within its limit, and every figure is the same."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_lies_in_memory_alone_is_never_lost(stored: Path, monkeypatch: pyte
 def test_a_report_is_the_same_when_no_rank_is_held(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def report() -> str:
         opened = open_run(ROOT / "traces" / run, cache_dir=tmp_path)
-        opened.tables.kept = None  # findings are searched anew
+        opened.tables.kept = None  # findings are computed again
         return json_text.write(build(opened.tables, analyse(opened.tables), name=opened.name))
 
     held = report()

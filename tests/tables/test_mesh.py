@@ -11,11 +11,11 @@ from tiny import Trace, table_set
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
-ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron's: tensor ranks are neighbours
+ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron's: tensor ranks are adjacent
 
 
 def partition(sizes: dict[str, int], *axes: str) -> list[list[int]]:
-    """Give the groups over some axes of a mesh, as Megatron's rank generator does."""
+    """Return the groups over some axes of a mesh, like Megatron's rank generator."""
     names = [name for name in ORDER if name in sizes]
     strides, stride = {}, 1
     for name in names:
@@ -29,7 +29,7 @@ def partition(sizes: dict[str, int], *axes: str) -> list[list[int]]:
 
 
 def megatron(tp: int, cp: int, dp: int, pp: int, *, ep: int = 1, etp: int = 1) -> dict[str, list[list[int]]]:
-    """Give all groups that Megatron-Core makes, by description."""
+    """Return all groups that Megatron-Core creates, by description."""
     dense = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
     expert = {"tp": etp, "ep": ep, "dp": tp * cp * dp // (ep * etp), "pp": pp}
     return {
@@ -51,7 +51,7 @@ def megatron(tp: int, cp: int, dp: int, pp: int, *, ep: int = 1, etp: int = 1) -
 
 
 def torchtitan(replicate: int, shard: int, cp: int, tp: int) -> dict[str, list[list[int]]]:
-    """Give the groups that torchtitan's meshes make, by description."""
+    """Return the groups of torchtitan's meshes, by description."""
     sizes = {"tp": tp, "cp": cp, "ep": shard, "dp": replicate}
     return {
         "mesh_batch": partition(sizes, "dp", "ep"),

@@ -1,4 +1,4 @@
-"""Peers: as recorded, else by the one group that a rank within a group can mean."""
+"""Peers: as recorded, else by the only group in which a rank within a group is possible."""
 
 from __future__ import annotations
 

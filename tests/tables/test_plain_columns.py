@@ -1,4 +1,4 @@
-"""Columns that are given to Arrow as they are hold what `pa.array` would make of them."""
+"""Columns passed to Arrow unchanged: equal to the result of `pa.array`."""
 
 from __future__ import annotations
 

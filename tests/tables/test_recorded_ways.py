@@ -1,4 +1,4 @@
-"""Traces recorded in less common ways: CUDA graphs alone, several profiler windows in a file, marks on the device."""
+"""Less common recordings: CUDA graphs alone, several profiler windows per file, marks on the device."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def windows(tables: TableSet) -> list[tuple[int, int, int]]:
 
 
 def graph_run(*, late: int = 0) -> dict[int, Trace]:
-    """Give two ranks whose steps are one CUDA graph each: two products and an all-reduce, by one launch.
-
-    Rank 1 computes `late` longer; rank 0 waits for it in the all-reduce.
-    """
+    """Return two ranks whose steps are one CUDA graph each: two products and an all-reduce, by one launch."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2).group("0", [0, 1], "dp")

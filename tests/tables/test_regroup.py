@@ -1,4 +1,4 @@
-"""Groups that a rank's workers suggested: kept while members agree, else moved to the one set of ranks that does."""
+"""Groups suggested by a rank's workers: kept while members agree, else moved to the only set of ranks that does."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_parts_without_a_group_are_the_whole_jobs_only_where_it_has_no_smaller_o
 
 
 def test_pipelines_are_as_long_as_their_ranks_that_send_to_one_another() -> None:
-    """All send within the default group; a gradient group of each stage stands beside it."""
+    """All ranks send within the default group; each stage also has a gradient group."""
     traces = {}
     for rank in range(4):
         first, peer = rank < 2, (rank + 2) % 4

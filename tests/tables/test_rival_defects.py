@@ -1,4 +1,4 @@
-"""Known answers where other readers of traces are wrong; the letters are those of our list of their defects."""
+"""Known answers for defects of other trace readers; the letters are those in our list of defects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares: whoever measures ranks and blocks, the figures are those of one process; a share tells nothing of the run."""
+"""Shares: any distribution of ranks and blocks gives the figures of one process; shares lack other facts of the run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _hand_over(made: Future[bytes], done: Future[Any]) -> None:
 
 
 def figures(tables: TableSet) -> str:
-    """Give all values, notes and what else analyses list, and the tables of calls, parts and clocks, as one text."""
+    """Return all values, notes and lists of analyses, and the tables of calls, parts and clocks, as one text."""
     rows: list[object] = []
     for name in NAMES:
         result = import_module(f"usp_prof.analyses.{name}").compute(tables)

@@ -55,7 +55,7 @@ def test_a_mark_whose_length_is_not_known_is_no_step(duration: int | None) -> No
 
 
 def iterations(number: int, *, first: int = 0, outer: str = "iteration", inner: str = "batch") -> Trace:
-    """Make iterations of 1,000 ns with two numbered micro-batches in each, counted on or begun anew."""
+    """Build iterations of 1,000 ns with two numbered micro-batches each, numbered consecutively or per iteration."""
     trace = Trace(device="cpu")
     for place in range(number):
         trace.mark(f"{outer} {5 + place}", 1_000 * place, 1_000)
@@ -205,7 +205,7 @@ def test_nothing_at_all_has_no_step() -> None:
 
 
 def test_steps_of_2021_stand_among_the_ops() -> None:
-    """Capitalised categories, a step as an `Operator`: its work is in it all the same, and it is no op."""
+    """Capitalized categories, a step as an `Operator`: the work is in the step, which is no op."""
     trace = Trace()
     for number, at in ((1, 0), (2, 10_000)):
         trace.event(f"ProfilerStep#{number}", "Operator", at, 10_000)

@@ -89,7 +89,7 @@ def test_the_ranks_tell_the_axis_of_a_declared_mesh() -> None:
 
 
 def test_a_second_group_of_the_same_ranks_serves_the_axis_of_the_first() -> None:
-    """DeepSpeed reduces gradients in a group of its own beside the one that the session was given."""
+    """DeepSpeed reduces gradients in a separate group, in addition to the one given to the session."""
     trace = Trace(0, 2).group("0", [0, 1], "default_pg").group("1", [0, 1]).step(1, 0, 9_000)
     trace = collective(trace, "1")
     second = GroupEntry("1", [0, 1], [])

@@ -1,7 +1,7 @@
-"""Descriptions: the small files beside a trace, each with a few hostile values, through the command that reads it.
+"""Descriptions: the small files next to a trace, each with a few hostile values, through the command that reads it.
 
-Baselines, histories, policies, models, declarations, tables of configurations, cells of a sweep, memory snapshots and
-operation tables. The command exits by the contract, with a line and no traceback.
+They are baselines, histories, policies, models, declarations, tables of configurations, cells of a sweep, memory
+snapshots and operation tables. Commands exit with a documented code, with one line and no traceback.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _operations_table() -> pa.Table:
 
 @cache
 def _gate_files() -> tuple[bytes, bytes]:
-    """Give a baseline and a history, as the commands write them."""
+    """Return a baseline and a history, as the commands write them."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         run = sample(0).write(folder / "run")
@@ -252,7 +252,7 @@ KINDS: tuple[Callable[[random.Random, Path, Path], list[Any]], ...] = (
 
 
 def description(seed: int, folder: Path) -> None:
-    """Give a command a hostile description."""
+    """Run a command on a hostile description."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     run = sample(0).write(folder / "run")
     words = rng.choice(KINDS)(rng, run, folder)

@@ -1,6 +1,6 @@
-"""Faults of the machine: a command in a process of its own, while something beneath it fails.
+"""Machine faults: a command in a separate process while something below it fails.
 
-Whatever fails, the exit code is one of the contract, no traceback is shown, an output is whole or not there, and the
+For any failure, the exit code is a documented one, no traceback is shown, an output is complete or missing, and the
 next run's figures are those of a clean one.
 """
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HANG_SECONDS = 400
-"""Of the clock, for a machine that is shared: undisturbed each of these commands takes two, and beside a load of 20 it
-took 120."""
+"""Wall seconds on a shared machine: undisturbed, each of these commands takes 2 s; with a load of 20 it took 120 s."""
 EXITS = {0, 2, 3}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -75,7 +74,7 @@ def outputs(run: Path, to: Path) -> tuple[tuple[list[Any], Path], ...]:
 
 
 def is_whole(path: Path) -> bool:
-    """Say whether a file can be read to its end."""
+    """Return whether a file can be read to its end."""
     try:
         if path.suffix == ".parquet":
             pq.read_table(path)
@@ -90,7 +89,7 @@ def is_whole(path: Path) -> bool:
 
 @cache
 def clean_values() -> list[str]:
-    """Give the figures of the run that is tried, as nothing disturbs them."""
+    """Return the undisturbed figures of the run under test."""
     with TemporaryDirectory() as name:
         return values_of(report_of(sample(0).write(Path(name) / "run"), Path(name) / "cache"))
 

@@ -1,6 +1,7 @@
-"""Mutations of small runs: one to three hostile values, put where the reader expects something else.
+"""Mutations of small runs: one to three hostile values where the reader expects other ones.
 
-A seed names a mutated run for good: `mutated(seed)` gives the same files every time, so a failure is kept as a number.
+A seed identifies a mutated run permanently: `mutated(seed)` always returns the same files, so a failure is stored as a
+number.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Files:
     traces: dict[str, dict[str, Any]]
     manifest: dict[str, Any] | None
     bytes_of: dict[str, bytes] = field(default_factory=dict)
-    """Files whose bytes are given: they stand in place of the trace of the same name."""
+    """Files given as bytes; they replace the trace with the same name."""
 
     def write(self, folder: Path) -> Path:
         """Write all files."""
@@ -75,7 +76,7 @@ def text_of(data: Any) -> bytes:
 
 @cache
 def samples() -> tuple[str, ...]:
-    """Give small runs of every kind as JSON texts: GPU and CPU, pipelines, groups, experts, allocations, syncs."""
+    """Return small runs of every kind as JSON texts: GPU and CPU, pipelines, groups, experts, allocations, syncs."""
     with TemporaryDirectory() as name:
         folders = [_synth(Path(name) / style, style) for style in ("nccl", "gloo")]
         folders += [_marked(Path(name) / "marked"), _every_category(Path(name) / "every")]
@@ -132,13 +133,13 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def sample(number: int) -> Files:
-    """Give one of the samples, to be changed at will."""
+    """Return one of the samples, for modification."""
     data = json.loads(samples()[number % len(samples())])
     return Files(data["traces"], data["manifest"])
 
 
 def mutated(seed: int) -> Files:
-    """Give a run with one to three things wrong with it."""
+    """Return a run with one to three errors."""
     rng = random.Random(seed)  # noqa: S311 - a seed to repeat, no secret
     files = sample(rng.randrange(len(samples())))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -147,7 +148,7 @@ def mutated(seed: int) -> Files:
 
 
 def hostile(rng: random.Random) -> Any:
-    """Choose a value that nobody expects: a copy, since the next mutation may put something into it."""
+    """Return an unexpected value: a copy, since the next mutation may modify it."""
     return deepcopy(rng.choice(rng.choice((NUMBERS, TEXTS, SHAPES))))
 
 
@@ -222,7 +223,7 @@ def odd_event(rng: random.Random, files: Files) -> None:
 
 
 def top_level(rng: random.Random, files: Files) -> None:
-    """Put a hostile value anywhere beside the events."""
+    """Insert a hostile value anywhere outside of the events."""
     trace = _trace(rng, files)
     rest = {key: value for key, value in trace.items() if key != "traceEvents"}
     anywhere(rng, rest)

@@ -1,4 +1,4 @@
-"""A run's report as the trials compare it: read, analysed and written by the library, its figures sorted."""
+"""A run's report for comparison in trials: read, analyzed and written by the library, with sorted figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report_of(run: Path, cache: Path) -> dict[str, Any]:
-    """Read, analyse and write a run; gives the report as JSON."""
+    """Read, analyze and write a run; return the report as JSON."""
     opened = open_run(run, cache_dir=cache)
     document = build(opened.tables, analyse(opened.tables), name="run")
     markdown.write(document)
@@ -23,5 +23,5 @@ def report_of(run: Path, cache: Path) -> dict[str, Any]:
 
 
 def values_of(report: dict[str, Any]) -> list[str]:
-    """Give the figures of a report, in an order of their own."""
+    """Return the figures of a report in a fixed order."""
     return sorted(json.dumps(value, sort_keys=True) for value in report["metrics"])

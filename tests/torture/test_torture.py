@@ -1,6 +1,6 @@
-"""The short part of the torture suite: every case that ever failed, and some seeds of each trial.
+"""Short part of the torture suite: every case that ever failed, and some seeds of each trial.
 
-`scripts/torture --minutes N` goes on with new seeds; what fails there is added to kept.txt.
+`scripts/torture --minutes N` continues with new seeds; failures are added to kept.txt.
 """
 
 from __future__ import annotations

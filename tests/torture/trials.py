@@ -1,6 +1,6 @@
-"""Trials: what a seed does to usp-prof, and what has to hold whatever it did. A trial that fails raises.
+"""Trials: what a seed does to usp-prof, and what must hold afterwards. A failing trial raises.
 
-No traceback, no exit that the contract has not, no hang; after a kill the next run's figures are those of a clean one.
+No traceback, no undocumented exit code, no hang; after a kill, the next run's figures are those of a clean one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOT_TRIED = frozenset({"dashboard", "cache"})
 
 
 def mutation(seed: int, folder: Path) -> None:
-    """Read, analyse and write a run with one to three hostile values; only `UspProfError` may come out."""
+    """Read, analyze and write a run with one to three hostile values; only `UspProfError` may be raised."""
     files = mutated(seed).write(folder / "run")
     begun = time.process_time()
     with contextlib.suppress(UspProfError):
@@ -146,7 +146,7 @@ def _word(rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a seed does, and how often it is tried beside the others."""
+    """What a seed does, and how often it is tried relative to the others."""
 
     run: Callable[[int, Path], None]
     weight: float

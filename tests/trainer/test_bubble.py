@@ -1,6 +1,6 @@
-"""Is a paced pipeline's bubble that of its schedule? Measured against the simulated ideal, at pp 4, 8 micro-batches.
+"""Bubble of a paced pipeline: measured against the simulated ideal of its schedule, at pp 4, 8 micro-batches.
 
-The step taken is the median of three. A schedule that a busy machine disturbed is recorded again, at most twice.
+The step is the median of three. A schedule disturbed by a busy machine is recorded again, at most twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do buckets of gradients start in one order on all ranks, and as soon as they may?"""
+"""Gradient buckets: they start in one order on all ranks, as early as possible."""
 
 from __future__ import annotations
 

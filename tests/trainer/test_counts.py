@@ -1,4 +1,4 @@
-"""Are FLOP, MFU and efficiency of a recorded run those counted by hand? On a CPU; `test_gpu.py` asks the same there."""
+"""FLOP, MFU and efficiency of a recorded run, compared with counts by hand. On a CPU; see `test_gpu.py` for GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_recorded_run_has_the_flop_and_mfu_counted_by_hand(tmp_path: Path) -> 
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-2])["step"] == 3
     run, shape = open_run(tmp_path / "run", cache_dir=tmp_path / "cache"), load_shape("tiny")
-    run.assume(device="H100 SXM")  # a CPU's peak, measured beside other tests, can be below what the products reach
+    run.assume(device="H100 SXM")  # a CPU's peak, measured while other tests run, can be below what the products reach
     tokens = 8 * shape.sequence
     check_products(run, shape, tokens)
     check_mfu(run, shape, tokens, processes=1)

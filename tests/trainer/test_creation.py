@@ -1,6 +1,6 @@
-"""What does a rank hold of the weights as it starts, and does each weight begin alike under every layout?
+"""Weights at the start: what a rank holds, and equal initial values under every layout.
 
-Each rank is built alone, in a world whose other ranks exist on paper (torch's `fake` backend): creation sends nothing.
+Each rank is built alone, in a world of simulated ranks (torch's `fake` backend): creation sends nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def update_of(options: str, rank: int = 0, world: int = 1) -> Update:
 
 
 def peak_bytes(options: str, rank: int, world: int, folder: Path) -> int:
-    """Give the most bytes that are allocated at a time while a rank's model is made, above what was before."""
+    """Return the peak bytes allocated while a rank's model is created, above the level before."""
     gc.collect()
     with place(rank, world), torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         update_of(options, rank, world)

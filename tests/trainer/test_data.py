@@ -1,4 +1,4 @@
-"""Does every rank get the tokens that the seed says, whoever makes them and when?"""
+"""Data: every rank gets the tokens of the seed, whichever process produces them and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a process know what it computes on: GPUs that are shared, peaks, kernels that wait for nothing?"""
+"""Device of a process: shared GPUs, peaks, and kernels without dependencies."""
 
 from __future__ import annotations
 

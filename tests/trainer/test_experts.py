@@ -1,4 +1,4 @@
-"""Do experts multiply alike in one kernel and one by one?"""
+"""Experts: one grouped kernel gives the result of separate products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the model that a config.json asks for the one that is trained? Against transformers' own classes."""
+"""Models of a config.json, compared with transformers' own classes."""
 
 from __future__ import annotations
 

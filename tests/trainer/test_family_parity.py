@@ -1,4 +1,4 @@
-"""Do the variants of a config.json train alike under every layout? Loss and gradient norm, in float64."""
+"""Variants of a config.json under every layout: equal loss and gradient norm, in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = {
     "head_dim": 12,
 }
 FILES = {
-    # Tied embeddings, biases, wide heads, normalised queries and keys, GELU, stretched positions.
+    # Tied embeddings, biases, wide heads, normalized queries and keys, GELU, stretched positions.
     "dense": {
         **SIZES,
         "model_type": "qwen3",

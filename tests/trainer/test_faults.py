@@ -1,4 +1,4 @@
-"""Does a fault strike whom it should, when it should, and does pacing take the time that it says?"""
+"""Injected faults: their target and time, and the duration of pacing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Does any layout learn what one process learns? Random ones over all options, in float64, within 1e-9.
+"""Random layouts over all options learn like a single process, in float64, within 1e-9.
 
-A seed is a layout: `layout(17)` gives its processes and its options. A few run by default, all sixty under the mark
-`full` (`scripts/test --full`).
+A seed is a layout: `layout(17)` returns its processes and options. A few run by default, all sixty with the mark `full`
+(`scripts/test --full`).
 """
 
 from __future__ import annotations

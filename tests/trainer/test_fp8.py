@@ -1,4 +1,4 @@
-"""Is a product in 8 bits near the product?"""
+"""8-bit products: close to the exact product."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Does what a GPU does agree with the CPU, and does its trace say what it should? All of it, in one command:
+"""Trainer on a GPU: agreement with the CPU, and contents of its trace. All of it in one command:
 
-``pytest tests/trainer/test_gpu.py`` where there is a GPU. Two processes share a GPU through gloo, which carries
-what goes to all ranks of a group, and through NCCL, which carries all; where there are several GPUs each has its own.
-`test_paper_gpu.py` holds the rest, as far as it shows without a device.
+``pytest tests/trainer/test_gpu.py`` on a machine with a GPU. Two processes share a GPU through gloo, for collectives of
+all ranks of a group, and through NCCL, for everything; with several GPUs each process has its own. `test_paper_gpu.py`
+covers the rest, as far as possible without a device.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def losses(processes: int, options: str) -> list[float]:
 
 
 def check(processes: int, options: str, within: float) -> None:
-    """Hold a run on GPUs against fp32 in one process on the CPU."""
+    """Compare a run on GPUs with fp32 in one process on the CPU."""
     words = options.split()
     model = [word for name in ("--experts", "--model", "--sequence") if name in words for word in _pair(words, name)]
     expected = losses(1, " ".join(["--device cpu", *model]))
@@ -116,7 +116,7 @@ def test_two_processes_on_one_gpu(options: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def over_nccl(processes: int) -> str:
-    """Give the option that NCCL asks for where it would refuse to share a GPU."""
+    """Return the option that NCCL requires to share a GPU."""
     return "" if processes <= GPUS else "--backend nccl"
 
 
@@ -135,7 +135,7 @@ def test_a_run_continues_on_a_gpu(tmp_path: Path) -> None:
 
 
 TRACED = ("--dtype bf16", "--dtype fp8", "--dtype bf16 --compile", "--dtype bf16 --offload optimizer", "")
-"""Each kind of run whose trace is held against counts by hand."""
+"""Kinds of runs whose traces are compared with counts by hand."""
 
 
 @pytest.mark.parametrize("options", TRACED)

@@ -1,4 +1,4 @@
-"""Do the traces recorded on a GPU give what was counted by hand and timed without a profiler?"""
+"""Traces recorded on a GPU, compared with counts by hand and times without a profiler."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def attention_tflop() -> float:
 
 
 def test_gains_are_those_of_steps_that_were_not_recorded(tmp_path: Path) -> None:
-    """What a repair is worth was timed without a profiler, which makes these steps up to a fifth longer."""
+    """The true gain of a repair was timed without a profiler, which makes these steps up to a fifth longer."""
     unrecorded, gains, errors = {}, {}, {}
     for name in ("logged-each-step", "logged-rarely", "late-input"):
         run = read(name, tmp_path)

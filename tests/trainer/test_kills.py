@@ -1,4 +1,4 @@
-"""Does any way to kill a job cost a survivor its trace? A survivor is a rank that was not killed by SIGKILL itself."""
+"""Kills of a job: every survivor, a rank that was not itself killed by SIGKILL, keeps its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the minimal trainer train alike under every layout, in one readable file, and record what it says?"""
+"""Minimal trainer: equal under every layout, in one readable file, with correct records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Is each injected fault the first thing that the analysis names? Faults are recorded, several times as large as noise.
+"""Injected faults are the first finding. Faults are recorded several times as large as noise.
 
-A small paced sample runs by default, the whole list with four ranks under the mark `full` (`scripts/test --full`). Each
-case says where its finding points. Ranks that share cores hold each other up, so what is said of that may come before.
+A small paced sample runs by default, the whole list with four ranks with the mark `full` (`scripts/test --full`). Each
+case states where its finding points. Ranks that share cores delay each other, so findings about that may come first.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Pat
 
 
 def first_but_shared_cores(folder: Path) -> Finding:
-    """Give the first finding; that four ranks share two cores is true as well, and may cost more."""
+    """Return the first finding, except that four ranks share two cores, which is also true and may cost more."""
     found = find(open_run(folder, cache_dir=folder / "cache").tables)
     return next(each for each in found if each.code != "shared-cores")
 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, dict, str], Path]:
-    """Give a fault's run; the first that is asked for of a list has all of the list recorded, in one launch."""
+    """Return a fault's run; the first request for a list records all of it in one launch."""
     recorded: dict[str, dict[str, Path]] = {}
 
     def find_folder(processes: int, cases: dict, fault: str) -> Path:

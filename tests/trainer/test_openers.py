@@ -1,4 +1,4 @@
-"""Do others open what we record? By the Chrome trace format's own rules, as Perfetto reads it, and in HTA."""
+"""Recordings in other tools: by the rules of the Chrome trace format, as Perfetto reads it, and in HTA."""
 
 from __future__ import annotations
 

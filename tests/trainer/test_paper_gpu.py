@@ -1,6 +1,6 @@
-"""Does the trainer's own `main` run as on a GPU, as far as that shows without one? See `paper_gpu.py` for what does.
+"""The trainer's own `main` on a paper GPU, as far as possible without a device; see `paper_gpu.py`.
 
-One rank of each mesh, up to 512; the host waits where it must alone, and nothing is made on the wrong device.
+One rank of each mesh, up to 512; the host waits only where it must, and nothing is created on the wrong device.
 """
 
 from __future__ import annotations

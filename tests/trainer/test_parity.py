@@ -1,4 +1,4 @@
-"""Does every layout learn what one process learns? Loss and gradient norm over five steps, in float64."""
+"""Layouts learn like a single process: loss and gradient norm over five steps, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the lists of a pipeline fit together, and are they those that torch runs? And does a split backward add up?"""
+"""Pipeline orders: consistent and equal to torch's; a split backward gives the full gradients."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_messages_are_those_of_torch(name: str, ranks: int, micro_batches: int) 
 
 
 def _links(written: list[str], home: tuple[int, ...], *, sends: bool) -> dict[int, list[str]]:
-    """Give for each peer what goes to it, or comes from it, in order; messages as torch writes them: `1SEND_F0`."""
+    """Return each peer's sends or receives in order; messages are named like in torch: `1SEND_F0`."""
     links = defaultdict(list)
     for kind, onward in {"SEND_F": 1, "SEND_B": -1}.items() if sends else {"RECV_F": -1, "RECV_B": 1}.items():
         for place, text in enumerate(written):

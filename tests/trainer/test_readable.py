@@ -1,4 +1,4 @@
-"""Can each technique be read alone? How many files and lines of the trainer a reader of it meets."""
+"""Readability: the number of trainer files and lines needed to read each technique alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the recorded runs in the repository those that the tool makes, small, whole and truthful?"""
+"""Recorded runs in the repository: those that the tool makes, small, complete and correct."""
 
 from __future__ import annotations
 

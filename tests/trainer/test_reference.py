@@ -1,4 +1,4 @@
-"""Does one process train the model that it says? Against the plain reference and the losses in the repository."""
+"""A single process compared with the plain reference and the losses in the repository."""
 
 from __future__ import annotations
 

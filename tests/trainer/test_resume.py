@@ -1,4 +1,4 @@
-"""Does a run continue as if it had never stopped, under any other layout? Losses and norms in float64."""
+"""Resumed runs: they continue as if never stopped, under any other layout. Losses and norms in float64."""
 
 from __future__ import annotations
 

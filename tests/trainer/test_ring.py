@@ -1,4 +1,4 @@
-"""Is attention by tiles, merged by log-sum-exp, the attention to all keys at once, forward and backward?"""
+"""Ring attention: tiles merged by log-sum-exp equal attention to all keys at once, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the impossible refused, with the nearest legal choice, before anything starts?"""
+"""Impossible options: refused before anything starts, with the nearest legal choice."""
 
 from __future__ import annotations
 

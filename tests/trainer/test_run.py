@@ -1,4 +1,4 @@
-"""Does the trainer do from the command line what it says: traces, resuming, naming a lost rank, refusing?"""
+"""Trainer from the command line: traces, resuming, naming a lost rank, refusals."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
     assert "rank 0 gives up (stopped by SIGTERM)" in err
     assert "rank 2 gives up (stopped by SIGTERM)" in err
     named = re.findall(r"rank (\d) \(pid", err)
-    assert named  # and nobody but the lost one
+    assert named  # and only the lost one
     assert set(named) == {"1"}
 
 

@@ -1,4 +1,4 @@
-"""Is a model's size what its configuration says, and what its weights are?"""
+"""Model size: the configuration's, and that of its weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What does a rank have of the weights when, under ZeRO-2 and -3, and does it send what torch's FSDP2 sends?
+"""Sharded weights under ZeRO-2 and -3: what a rank holds when, and messages equal to those of torch's FSDP2.
 
-One rank alone, in a world whose others exist on paper (torch's `fake` backend). `test_parity.py` holds the curves.
+One rank alone, in a world of simulated ranks (torch's `fake` backend). `test_parity.py` has the curves.
 """
 
 from __future__ import annotations

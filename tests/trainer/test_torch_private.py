@@ -1,4 +1,4 @@
-"""Does the trainer do without each private part of torch? Each is taken away in turn."""
+"""Trainer without each private part of torch, removed one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = Path(torch_private.__file__)
 
 
 def loaded_anew(file: Path = FILE) -> Any:
-    """Load the module beside the one in use, in torch as it is now."""
+    """Load a second copy of the module, with torch in its current state."""
     spec = importlib.util.spec_from_file_location("loaded_anew", file)
     assert spec is not None
     assert spec.loader is not None

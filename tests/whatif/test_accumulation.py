@@ -1,4 +1,4 @@
-"""Accumulation: more or fewer passes of a step are predicted from the passes that a recorded run shows."""
+"""Accumulation: more or fewer passes per step are predicted from the passes of a recorded run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each part costs: the fault's own place has the whole loss."""
+"""Attribution: the fault's own place has the whole loss."""
 
 from __future__ import annotations
 

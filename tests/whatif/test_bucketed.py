@@ -1,4 +1,4 @@
-"""What buckets save where the run itself has no large message: all latencies but one."""
+"""Savings by buckets in a run without large messages: all latencies but one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the replay explain every real run? Its error on the unedited run, for each step of each rank."""
+"""Replay error on the unedited real runs, for each step of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do clocks that drift change what an edit is worth? The same run, with hosts' clocks as they are and as they drift."""
+"""Clock drift: the gain of an edit on the same run with correct and with drifting host clocks."""
 
 from __future__ import annotations
 

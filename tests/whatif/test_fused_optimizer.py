@@ -1,4 +1,4 @@
-"""Only elementwise kernels of known optimizers become part of a fused one."""
+"""Fused optimizer: only elementwise kernels of known optimizers are fused."""
 
 from __future__ import annotations
 

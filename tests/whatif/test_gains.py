@@ -1,4 +1,4 @@
-"""Gains of many changes are those that each is predicted to have alone."""
+"""Gains of many changes: equal to those predicted for each alone."""
 
 from __future__ import annotations
 

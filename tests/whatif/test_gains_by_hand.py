@@ -1,4 +1,4 @@
-"""Edits, each on a trace so small that its gain is a sum by hand."""
+"""Edits on traces so small that each gain is a sum by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Host:
 
 
 def gain(host: Host, edit: str) -> float:
-    """Give what an edit saves of the mean step, in us."""
+    """Return the saving of an edit in the mean step, in us."""
     found = predict(table_set(host.trace), [parse_edit(edit)])
     return (found.before_ns - found.after_ns) / US
 

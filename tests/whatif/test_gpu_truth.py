@@ -1,4 +1,4 @@
-"""Gains on made-up GPU runs against the made-up truth: the same run simulated without its fault."""
+"""Gains on synthetic GPU runs, compared with the same run simulated without its fault."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def kinds(*names: str) -> pytest.MarkDecorator:
 
 
 def findings(run: MadeRun) -> list[Finding]:
-    """Give what is wrong with a run; choices that could be made otherwise are left out."""
+    """Return the problems of a run, without alternative configuration choices."""
     return [finding for finding in find(run.tables) if finding.level is not Level.NOTE]
 
 
 def names_culprit(run: MadeRun, kind: str, finding: Finding) -> bool:
-    """Say whether a finding names the fault, and its place where it has one."""
+    """Return whether a finding names the fault, and its place if it has one."""
     if finding.code != FINDING_OF[kind] or run.fault is None:
         return False
     if kind in OF_ONE_RANK:

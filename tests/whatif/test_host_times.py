@@ -1,4 +1,4 @@
-"""A late rank is late with all that it does: pauses, the loader, launches. On GPU runs whose faults are known."""
+"""Late ranks are late with all of their work: pauses, the loader, launches. On GPU runs with known faults."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_clean_run_gains_nothing(edit: str) -> None:
 
 @pytest.fixture(scope="module")
 def sleeping() -> TableSet:
-    """Give the recorded run of four ranks of which rank 2 sleeps for a second in each step."""
+    """Return the recorded run of four ranks in which rank 2 sleeps for a second in each step."""
     if not SLEEPING.exists():
         pytest.skip("the corpus is not here")
     return open_run(SLEEPING).tables

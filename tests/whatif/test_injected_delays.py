@@ -1,6 +1,6 @@
-"""Delays of known size in real GPU runs: undoing one gives the run it was put into.
+"""Delays of known size in real GPU runs: removing one restores the original run.
 
-The simulator of `injection.py` shares no code with the replay. What a repair is said to gain is compared with the run
+The simulator of `injection.py` shares no code with the replay. A repair's predicted gain is compared with the run
 before the delay.
 """
 

@@ -1,4 +1,4 @@
-"""Made-up runs with and without a change: the one must be predicted from the other, within the stated error."""
+"""Synthetic runs with and without a change: each is predicted from the other, within the stated error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CASES: dict[str, Sides] = {
 @pytest.mark.parametrize("mesh", [{"dp": 4}, {"dp": 2, "pp": 2}], ids=["dp", "pp"])
 @pytest.mark.parametrize(("now", "wanted"), [(0, 1), (0, 3), (1, 3), (3, 1), (1, 0)])
 def test_a_gather_counts_once_a_step_and_begins_when_its_stage_can(mesh: dict[str, int], now: int, wanted: int) -> None:
-    links = {"axis_bytes_per_second": {"dp": 10e9}}  # gathers take longer than the work beside them
+    links = {"axis_bytes_per_second": {"dp": 10e9}}  # gathers take longer than the concurrent work
     before, after = (
         tables(declared(mesh, {"zero_stage": stage}, network=links, speed={"optimizer_ns": 600_000 // mesh["dp"]}))
         for stage in (now, wanted)

@@ -1,4 +1,4 @@
-"""What would a device do that need not wait for launches? Its work at once, also where the host never catches up."""
+"""Device without launch waits: its work runs immediately, even if the host never catches up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of a pass: cut where one layer's work ends, also where a layer is one long node."""
+"""Layers of a pass: cut at the end of one layer's work, even if a layer is one long node."""
 
 from __future__ import annotations
 

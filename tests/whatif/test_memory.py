@@ -1,4 +1,4 @@
-"""Memory by formula against published figures."""
+"""Memory by formula, compared with published figures."""
 
 from __future__ import annotations
 

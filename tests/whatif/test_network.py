@@ -1,4 +1,4 @@
-"""Latency and bandwidth of the run's own calls, hops and volumes of algorithms, kernels' times on a line."""
+"""Network edits: latency and bandwidth of the run's own calls, hops and volumes of algorithms, linear kernel times."""
 
 from __future__ import annotations
 

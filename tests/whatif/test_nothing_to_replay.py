@@ -1,4 +1,4 @@
-"""Where no step holds device work nothing is predicted, and it is said why."""
+"""Runs without device work in any step: nothing is predicted, and the reason is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published jobs: replayed to their published slowdown, and small ones of known answer."""
+"""Published jobs replayed to their published slowdown, and small ones with known answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How good is the graph itself? Durations of one half of the steps, replayed on the waits of the other half.
+"""Quality of the graph: durations of one half of the steps, replayed on the waits of the other half.
 
-The unedited replay is exact by construction, so that it says nothing of what waits for what. Here each step gets
-another step's durations and transfers: the replay must then give that other step's length.
+The unedited replay is exact by construction, so it shows nothing about dependencies. Here each step gets another step's
+durations and transfers: the replay must then give that other step's length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOISY = {"noise": 0.15}
 
 
 def with_other_steps(graph: Graph) -> Graph:
-    """Give each step the durations and transfers of the next one (the last: of the first), node by node."""
+    """Assign each step the durations and transfers of the next one (the last: of the first), node by node."""
     nodes = graph.nodes
     duration, transfer = graph.duration.copy(), graph.transfer.copy()
     for lane in np.unique(nodes.lane).tolist():

@@ -1,4 +1,4 @@
-"""The predicted run as tables: what every analysis says of it is what the prediction says."""
+"""Predicted run as tables: every analysis of it agrees with the prediction."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_calls_are_those_of_the_recorded_run(edits: str, monkeypatch: pytest.Mon
     tables = run_with("slow_rank").tables
     recorded = calls.of(tables).columns()["op"]
     shown = predicted_tables(predict(tables, [parse_edit(edit) for edit in edits.split()]))
-    if "schedule" in edits:  # its ranks are built anew, with no calls to tell apart
+    if "schedule" in edits:  # its ranks are built again, without calls that differ
         assert shown.recorded is None
         return
     monkeypatch.delattr(same_calls, "_match")  # nothing is matched by moved times
@@ -100,7 +100,7 @@ def test_what_is_shown_is_said() -> None:
 
 
 def test_another_order_is_said_where_it_is_shown() -> None:
-    """Between actions that moved, collectives and kernels cannot be told apart any more: the run says so."""
+    """Between moved actions, collectives and kernels can no longer be distinguished, and the run reports it."""
     shown = predicted_tables(predict(run_with("clean").tables, [parse_edit("schedule=zbv")]))
     assert "rearranged" in {row.code for row in shown.health}
 

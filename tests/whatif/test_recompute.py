@@ -1,4 +1,4 @@
-"""What leaving recomputation out gains is what the trace shows of it, however often each forward runs again."""
+"""Gain of removing recomputation: equal to its time in the trace, however often each forward repeats."""
 
 from __future__ import annotations
 

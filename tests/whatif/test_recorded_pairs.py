@@ -1,4 +1,4 @@
-"""Recorded pairs in `traces/`: the change between the two is predicted from either within the stated error."""
+"""Recorded pairs in `traces/`: the change is predicted from either run within the stated error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a gain is the cost of recording alone? By hand; on real traces in `trainer/test_gpu_traces.py`."""
+"""Gains that are only the cost of recording, by hand; on real traces in `trainer/test_gpu_traces.py`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _tables(unrecorded_us: int) -> TableSet:
 
 @pytest.mark.parametrize(("unrecorded_us", "cost_us"), [(1200, 0), (998, 0), (960, 40), (400, 99)])
 def test_the_cost_is_no_more_than_the_device_waits_for_launches(unrecorded_us: int, cost_us: int) -> None:
-    """Of steps that were 400 us before and are 1,000, most of the difference is something else."""
+    """In steps that took 400 us before and 1,000 now, most of the difference has other causes."""
     cost = recording_cost(_tables(unrecorded_us))
     assert cost.is_known
     assert cost.ns == pytest.approx(cost_us * US, abs=2 * US)

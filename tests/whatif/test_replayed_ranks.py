@@ -1,6 +1,6 @@
-"""Is the gain of an edit the same on replicas that stand for all, and are all ranks replayed where it needs them?
+"""Replayed ranks: representatives give the same gain, and all ranks are replayed if an edit needs them.
 
-The command, the Python API and the dashboard choose the same ranks and say so.
+The command, the Python API and the dashboard choose the same ranks and report it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Another order of the pipeline's actions: simulated runs with the one predicted from the other."""
+"""Schedule edits: pairs of simulated runs, with one predicted from the other."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_schedule_and_a_larger_batch_are_one_pipeline(edits: tuple[str, ...]) 
     ],
 )
 def test_edits_of_one_pipeline_do_not_add_up(several: str, one: str) -> None:
-    """Each was once held against the recorded order, so that the same schedule twice saved twice as much."""
+    """Each edit was once compared with the recorded order, so that the same schedule twice saved twice as much."""
     together, alone = (predict(made("1F1B"), [parse_edit(each) for each in edits.split()]) for edits in (several, one))
     assert together.after_ns == pytest.approx(alone.after_ns, rel=1e-9)
     for field in ("chunks", "micro_batches", "micro_batch_tokens", "tokens_per_step"):
@@ -127,7 +127,7 @@ def two_stages(forward: tuple[int, int], window: float, pauses: dict[tuple[int, 
 
 
 def test_steps_that_save_the_same_share_agree_however_long_they_take() -> None:
-    """The steps of ranks that share cores differ by half, and each by itself is 1.5 times as long as even stages."""
+    """Step times of ranks that share cores differ by half, and each alone is 1.5 times as long as even stages."""
     steps = [two_stages((100 * load, 300 * load), 2600 * load, {}) for load in (1, 2)]
     even = of_steps(steps[0], steps, [parse_edit("balance_stages")], Layout())
     assert even.saved_ns / even.measured_ns == pytest.approx(600 / 2600)

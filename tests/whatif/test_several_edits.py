@@ -1,4 +1,4 @@
-"""Edits one after the other: a setting has one value, the same change counts once, factors multiply."""
+"""Several edits: a setting has one value, a repeated change counts once, factors multiply."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def after_ns(zero: int, edits: str) -> float:
     ],
 )
 def test_the_last_value_of_a_setting_stands(zero: int, several: str, last: str) -> None:
-    """Each was once held against the recording: ZeRO-3 and back cost 43% of a step."""
+    """Each edit was once compared with the recording: ZeRO-3 and back cost 43% of a step."""
     assert after_ns(zero, several) == pytest.approx(after_ns(zero, last), rel=1e-6)
 
 

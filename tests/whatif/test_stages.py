@@ -1,4 +1,4 @@
-"""Does each rank hold what its schedule gives it?"""
+"""Stages: each rank holds those of its schedule."""
 
 import pytest
 from hypothesis import given

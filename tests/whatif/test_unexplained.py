@@ -1,4 +1,4 @@
-"""Device idle time that nothing explains is measured, included in errors, and never part of a stated gain."""
+"""Unexplained device idle time: measured, included in errors, and never part of a stated gain."""
 
 from __future__ import annotations
 

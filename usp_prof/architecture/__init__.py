@@ -1,9 +1,9 @@
-"""A model's architecture, read from its Hugging Face configuration into layers and their blocks. Standard library only.
+"""Architecture of a model, read from its Hugging Face configuration into layers and blocks. Standard library only.
 
-``blocks``   what one block holds and costs: attention, MLA, recurrences, feed-forward, mixtures
-``families`` what a model type implies that its configuration does not say (biases, norms, defaults)
-``layers``   which block each layer has: windows, chunks, hybrids, mixtures
-``reading``  the whole: text part, layers, vocabulary, multi-token prediction, fields that were not understood
+``blocks``   parameters and work of one block: attention, MLA, recurrences, feed-forward, mixtures ``families``
+properties implied by a model type but not in its configuration (biases, norms, defaults) ``layers``   blocks of each
+layer: windows, chunks, hybrids, mixtures ``reading``  the whole model: text part, layers, vocabulary, multi-token
+prediction, fields that were not understood
 """
 
 from usp_prof.architecture.fields import ArchitectureError

@@ -1,7 +1,7 @@
 """Blocks of a layer: their parameters, and what counting their work needs.
 
-Work of weights is 2 FLOP per token and weight forward, so that a block says which of its parameters multiply. Beside it
-attention has its scores and weighted values (heads, sizes, window), a recurrence the products on its state:
+Weights take 2 FLOP per token and weight in forward, so each block lists which of its parameters multiply. In addition,
+attention has scores and weighted values (heads, sizes, window), and a recurrence has the products on its state:
 
 ================  ==================================================  =======================
 mamba, mamba2     state += x B, y = state C                           2 x channels x state
@@ -10,7 +10,7 @@ gated_delta_net   as lightning, and state k is read before it         3 x heads 
 short_conv        none: its convolution's taps are weights            0
 ================  ==================================================  =======================
 
-Decays, gates and the softmax go element by element and count as little as norms do: not at all.
+Decays, gates and the softmax are elementwise operations and, like norms, are not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROJECTION = "projection"
 
 
 def _block(kind: str, form: str, weights: int, small: int, **sizes: int) -> BlockEntry:
-    """Make a block whose every parameter is met by every token: `weights` multiply, `small` (biases, norms) do not."""
+    """Build a block in which every token uses all parameters: `weights` multiply, `small` (biases, norms) do not."""
     block = BlockEntry(kind=kind, form=form, **sizes)
     block.parameters = block.active_parameters = weights + small
     block.multiplying_parameters = weights
@@ -37,7 +37,7 @@ def attention(  # noqa: PLR0913 - a block has that many sizes
     hidden: int, heads: int, kv_heads: int, qk_size: int, v_size: int, *, form: str = "full", window: int = 0,
     more_weights: int = 0, small: int = 0,
 ) -> BlockEntry:  # fmt: skip
-    """Attention with separate query, key, value and output projections."""
+    """Build attention with separate query, key, value and output projections."""
     weights = hidden * (heads * qk_size + kv_heads * (qk_size + v_size)) + heads * v_size * hidden
     return _block(
         ATTENTION, form, weights + more_weights, small,
@@ -49,7 +49,7 @@ def latent_attention(  # noqa: PLR0913 - a block has that many sizes
     hidden: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, v_size: int, *, window: int = 0,
     small: int = 0,
 ) -> BlockEntry:  # fmt: skip
-    """Multi-head latent attention (MLA): queries (if `q_rank`) and keys with values go through low ranks."""
+    """Build multi-head latent attention (MLA): queries (if `q_rank`) and keys with values use low-rank projections."""
     qk_size = nope + rope
     query = hidden * q_rank + q_rank * heads * qk_size if q_rank else hidden * heads * qk_size
     key_value = hidden * (kv_rank + rope) + kv_rank * heads * (nope + v_size)
@@ -61,13 +61,13 @@ def latent_attention(  # noqa: PLR0913 - a block has that many sizes
 
 
 def indexer(hidden: int, q_rank: int, heads: int, size: int) -> BlockEntry:
-    """DeepSeek's index for sparse attention: it scores all positions, and has no values."""
+    """Build DeepSeek's index for sparse attention: it scores all positions, and has no values."""
     weights = q_rank * heads * size + hidden * size + hidden * heads
     return _block(ATTENTION, "index", weights, 2 * size, heads=heads, kv_heads=1, qk_size=size)
 
 
 def mamba(hidden: int, inner: int, state: int, taps: int, rank: int, *, biases: int = 0, small: int = 0) -> BlockEntry:
-    """Mamba: each of the `inner` channels has a state of its own."""
+    """Build Mamba: each of the `inner` channels has a separate state."""
     weights = hidden * 2 * inner + inner * taps + inner * (rank + 2 * state) + rank * inner + inner * hidden
     # The step's bias, A and D.
     own = inner + inner * state + inner
@@ -77,7 +77,7 @@ def mamba(hidden: int, inner: int, state: int, taps: int, rank: int, *, biases: 
 def mamba2(  # noqa: PLR0913 - a block has that many sizes
     hidden: int, heads: int, head_size: int, groups: int, state: int, taps: int, *, biases: int = 0, norm: int = 0
 ) -> BlockEntry:
-    """Mamba-2: heads share their decay, groups of heads share B and C."""
+    """Build Mamba-2: heads share their decay, groups of heads share B and C."""
     inner = heads * head_size
     channels = inner + 2 * groups * state
     weights = hidden * (inner + channels + heads) + channels * taps + inner * hidden
@@ -90,7 +90,7 @@ def mamba2(  # noqa: PLR0913 - a block has that many sizes
 def gated_delta_net(
     hidden: int, key_heads: int, value_heads: int, key_size: int, value_size: int, taps: int
 ) -> BlockEntry:
-    """Gated delta net: queries, keys, values and an output gate, beta and decay for each value head."""
+    """Build a gated delta net: queries, keys, values and an output gate, with beta and decay per value head."""
     key, value = key_heads * key_size, value_heads * value_size
     projections = hidden * (2 * key + 2 * value + 2 * value_heads) + value * hidden
     weights = projections + (2 * key + value) * taps
@@ -102,7 +102,7 @@ def gated_delta_net(
 
 
 def delta_attention(hidden: int, heads: int, size: int, taps: int) -> BlockEntry:
-    """Kimi delta attention: a delta rule whose decay differs by channel; decay and output gate go through low ranks."""
+    """Build Kimi delta attention: a delta rule with decay per channel; decay and output gate use low ranks."""
     width = heads * size
     weights = hidden * 3 * width + 3 * width * taps + 2 * (hidden * size + size * width) + hidden * heads
     weights += width * hidden
@@ -113,7 +113,7 @@ def delta_attention(hidden: int, heads: int, size: int, taps: int) -> BlockEntry
 
 
 def lightning(hidden: int, heads: int, size: int) -> BlockEntry:
-    """Lightning (linear) attention with an output gate."""
+    """Build lightning (linear) attention with an output gate."""
     width = heads * size
     return _block(
         RECURRENCE, "lightning", hidden * 3 * width + 2 * hidden * width, width,
@@ -122,17 +122,17 @@ def lightning(hidden: int, heads: int, size: int) -> BlockEntry:
 
 
 def short_conv(hidden: int, taps: int, *, biases: int = 0) -> BlockEntry:
-    """Gated short convolution: three projections in, a few taps a channel, one projection out."""
+    """Build a gated short convolution: three input projections, a few taps per channel, one output projection."""
     return _block(RECURRENCE, "short_conv", 3 * hidden * hidden + hidden * taps + hidden * hidden, biases)
 
 
 def projection(hidden_in: int, hidden_out: int, *, small: int = 0) -> BlockEntry:
-    """One matrix, as that which joins a multi-token-prediction module's two inputs."""
+    """Build a single matrix, such as the one that joins the two inputs of a multi-token-prediction module."""
     return _block(PROJECTION, "plain", hidden_in * hidden_out, small)
 
 
 def feed_forward(hidden: int, width: int, matrices: int, *, small: int = 0) -> BlockEntry:
-    """Feed-forward block of two matrices, or three with a gate."""
+    """Build a feed-forward block of two matrices, or three with a gate."""
     return _block(FEED_FORWARD, "dense", matrices * hidden * width, small, ffn_hidden=width)
 
 
@@ -140,7 +140,7 @@ def mixture(  # noqa: PLR0913 - a block has that many sizes
     hidden: int, experts: int, chosen: int, width: int, matrices: int, *, shared_width: int = 0, shared_gate: int = 0,
     expert_small: int = 0, small: int = 0,
 ) -> BlockEntry:  # fmt: skip
-    """Mixture of experts: a router, `chosen` of `experts`, and shared experts of `shared_width` in all."""
+    """Build a mixture of experts: a router, `chosen` of `experts`, and shared experts of `shared_width` in total."""
     expert = matrices * hidden * width
     every_token = hidden * experts + matrices * hidden * shared_width + shared_gate
     block = _block(

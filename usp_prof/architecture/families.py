@@ -1,7 +1,7 @@
-"""Families: what a model type implies beyond its configuration: biases, norms, gates, defaults of fields left out.
+"""Families: properties that a model type implies beyond its configuration: biases, norms, gates, defaults.
 
-Most types are Llama's block with a difference or two, and so are their records. A type that is not listed is read as
-such a block from the fields that it has; the reading says so. The defaults are those of the type's configuration class.
+Most types are Llama's block with one or two differences, and so are their records. A type that is not listed is read as
+such a block from its fields; the reading notes this. Defaults are those of the type's configuration class.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ WIDTH = "width"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the layers of a model type are built, where its configuration does not say."""
+    """How the layers of a model type are built, as far as its configuration does not say."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     matrices: int = 3
-    """Of a feed-forward block: three with a gate, two without."""
+    """Matrices of a feed-forward block: three with a gate, two without."""
     norms: int = 2
-    """In a layer, each as wide as the hidden states."""
+    """Norms per layer, each as wide as the hidden states."""
     norm_values: int = 1
-    """Of a channel: 2 where norms have a bias, 0 where they learn nothing."""
+    """Parameters per channel of a norm: 2 if norms have a bias, 0 if they have no parameters."""
     qkv_bias: bool = False
     out_bias: bool | None = None
-    """`None`: as the other projections of attention."""
+    """Whether attention's output projection has a bias; `None`: like its other projections."""
     mlp_bias: bool = False
     head_bias: bool = False
     qk_norm: str = ""
-    """Norm of queries and keys: one for all heads ("head"), or as wide as all of them ("width")."""
+    """Norm of queries and keys: one shared by all heads ("head"), or as wide as all of them ("width")."""
     output_gate: bool = False
-    """Attention's output is gated by a projection as wide as the queries."""
+    """Whether attention's output is gated by a projection as wide as the queries."""
     sinks: bool = False
-    """Each head has a learned sink."""
+    """Whether each head has a learned sink."""
     shared_gate: bool = False
-    """A gate of one row weighs the shared expert."""
+    """Whether a single-row gate weighs the shared expert."""
     expert_bias: bool = False
     correction_bias: bool = False
-    """The router's balancing bias is a parameter (elsewhere it is a buffer)."""
+    """Whether the router's balancing bias is a parameter (in other types it is a buffer)."""
     activation_parameters: int = 0
-    """Of a feed-forward block's activation function."""
+    """Parameters of a feed-forward block's activation function."""
     linear: str = ""
-    """The recurrence of layers that are not attention."""
+    """Recurrence of layers that are not attention."""
     parallel: bool = False
-    """Attention and recurrence stand side by side in every layer."""
+    """Whether attention and recurrence run in parallel in every layer."""
     full_every: int = 1
-    """With a window: each n-th layer sees everything; 1: every layer has the window."""
+    """With a window: every n-th layer has full attention; 1: every layer has the window."""
     expert_width: bool = False
-    """Experts have a width of their own (`moe_intermediate_size`), which must be given."""
+    """Whether experts have a separate width (`moe_intermediate_size`), which is then required."""
     wide: bool = False
-    """Where no width is given, the feed-forward block is four times as wide as the hidden states."""
+    """Whether the default width of feed-forward blocks is four times that of the hidden states."""
     positions: int = 0
-    """Rows of learned positions beyond the configuration's; -1: none are learned."""
+    """Rows of learned positions beyond the configuration's; -1: positions are not learned."""
 
 
 _TIED = {"tie_word_embeddings": True}

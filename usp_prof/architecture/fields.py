@@ -1,7 +1,7 @@
-"""Fields of a configuration: looked up under their several names, those that nobody asked for, and layers in words.
+"""Fields of a configuration: look-up under several names, unread fields, and one word per layer.
 
-A field counts as understood when the reader asked for it, so that a field of a mixture in a dense model, or one of a
-later version, is named in a note (or refused) and never silently passed over.
+A field counts as understood if the reader requested it. So a mixture's field in a dense model, or a field of a later
+version, is named in a note (or refused) and never silently ignored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class ArchitectureError(ValueError):
-    """A configuration whose work cannot be counted; the message says which field is in the way."""
+    """Raised for a configuration whose work cannot be counted; the message names the field."""
 
 
 class Fields:
-    """A configuration with its family's defaults behind it; it remembers which fields were asked for."""
+    """Configuration with its family's defaults; it tracks which fields were requested."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self._values = values
@@ -38,7 +38,7 @@ class Fields:
         return next((self._defaults[name] for name in names if name in self._defaults), None)
 
     def size(self, *names: str, default: int = 0) -> int:
-        """Return a whole number."""
+        """Return an integer field."""
         value = self.get(*names)
         if value is None:
             return default
@@ -49,27 +49,27 @@ class Fields:
         return int(value)
 
     def needed(self, *names: str) -> int:
-        """Return a whole number that nothing can be counted without."""
+        """Return an integer field that is required for counting."""
         value = self.size(*names)
         if not value:
             raise ArchitectureError(f"the configuration gives no {names[0]}")
         return value
 
     def flag(self, *names: str) -> bool:
-        """Return whether a field is set to something true."""
+        """Return whether any of the fields is true."""
         return bool(self.get(*names))
 
     def listed(self, name: str) -> list[Any]:
-        """Return a list; empty where there is none."""
+        """Return a list field; empty if missing."""
         value = self.get(name)
         return list(value) if isinstance(value, (list, tuple)) else []
 
     def has(self, *names: str) -> bool:
-        """Return whether one of the fields is in the file itself (a family's default does not count)."""
+        """Return whether any of the fields is in the file itself (a family's default does not count)."""
         return any(self._values.get(name) is not None for name in names)
 
     def not_understood(self) -> list[str]:
-        """Name the fields that were not asked for and may matter; those set to nothing never do."""
+        """Return the fields that were not requested and may matter; empty values never do."""
         return sorted(
             name
             for name, value in self._values.items()
@@ -77,7 +77,8 @@ class Fields:
         )
 
 
-# Fields that change no product's size: positions, scaling, dropout, tokens, training losses, caches, bookkeeping.
+# Fields that do not change the size of any product: positions, scaling, dropout, tokens, training losses, caches,
+# bookkeeping.
 _WITHOUT_WORK = re.compile(
     r"_.*|model_type|architectures|auto_map|transformers_version|torch_dtype|dtype|name|id2label|label2id|problem_type"
     r"|.*_token_ids?|.*_token_index|tokenizer_class|.*rope.*|rotary.*|partial_rotary_factor|max_position_embeddings"
@@ -97,7 +98,7 @@ _WITHOUT_WORK = re.compile(
 )
 
 
-# Words for layers: what mixes the tokens of each layer, and which are mixtures, by the many ways to say it.
+# Words for layers: what mixes the tokens of each layer, and which layers are mixtures, in all known notations.
 
 FULL = "full"
 SLIDING = "sliding"
@@ -123,7 +124,7 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     listed = f.listed("layers_block_type")
     count = len(listed) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     listed = listed or f.listed("layer_types")
-    # All ways to say it are asked for, so that none of them counts as a field that was not understood.
+    # All notations are requested, so that none counts as a field that was not understood.
     f.size("num_hidden_layers")
     if set(f.listed("indexer_types")) - {"full"}:
         raise ArchitectureError("indexer_types has layers that reuse another's index")
@@ -147,7 +148,7 @@ def _word(name: str, known: dict[str, str], source: str) -> str:
 
 
 def _by_period(f: Fields, count: int) -> list[str] | None:
-    """Attention at every n-th layer, a recurrence elsewhere (Jamba; Qwen3-Next counts from the period's end)."""
+    """Return attention at every n-th layer, a recurrence elsewhere (Jamba; Qwen3-Next counts from the period's end)."""
     period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset")
     interval = f.size("full_attention_interval")
     if period:
@@ -158,7 +159,7 @@ def _by_period(f: Fields, count: int) -> list[str] | None:
 
 
 def _by_lists(f: Fields, count: int) -> list[str] | None:
-    """Attention in the layers that are listed (Bamba, LFM2, Kimi Linear, MiniMax)."""
+    """Return attention in the listed layers (Bamba, LFM2, Kimi Linear, MiniMax), and a recurrence elsewhere."""
     types = f.listed("attn_type_list")
     if types:
         if set(types) - {0, 1} or len(types) < count:
@@ -175,7 +176,7 @@ def _by_lists(f: Fields, count: int) -> list[str] | None:
 
 
 def _by_chunks(f: Fields, count: int) -> list[str] | None:
-    """Chunked attention where positions are rotated, full attention where they are not (Llama 4)."""
+    """Return chunked attention if positions are rotated, full attention if not (Llama 4)."""
     interval = f.size("no_rope_layer_interval")
     rotated = f.listed("no_rope_layers")
     if not f.size("attention_chunk_size"):
@@ -185,7 +186,7 @@ def _by_chunks(f: Fields, count: int) -> list[str] | None:
 
 
 def _by_window(f: Fields, family: Family, count: int) -> list[str]:
-    """Return all layers the window, all but each n-th, or those from some layer on; none where there is no window."""
+    """Return windowed attention in all layers, all but every n-th, or from some layer on; none without a window."""
     used = f.get("use_sliding_window")
     first = f.size("max_window_layers")
     pattern = f.get("sliding_window_pattern", "_sliding_window_pattern")
@@ -218,7 +219,8 @@ def mixture_layers(f: Fields, count: int) -> list[bool]:
     if isinstance(frequency, list):
         return [bool(is_mixture) for is_mixture in frequency[:count]]
     every = int(frequency or 1)
-    # DeepSeek's frequency counts layers from 0; a step (Qwen, Llama 4, Ernie) ends with the layer that is a mixture.
+    # DeepSeek's frequency counts layers from 0; with a step (Qwen, Llama 4, Ernie) the mixture is the last layer of
+    # each step.
     shift = 0 if f.has("moe_layer_freq") else 1
     return [
         first <= place <= last
@@ -230,5 +232,5 @@ def mixture_layers(f: Fields, count: int) -> list[bool]:
 
 
 def expert_count(f: Fields) -> int:
-    """Count the routed experts; 0 where the model has none."""
+    """Return the number of routed experts; 0 if the model has none."""
     return f.size("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")

@@ -1,7 +1,7 @@
-"""Layers: which blocks each one has, by the many ways in which configurations say it.
+"""Layers: the blocks of each layer, in the various notations of configurations.
 
-First every layer gets a word for what mixes its tokens (`fields.layer_words`): attention that is full, sliding or
-chunked, a recurrence, or nothing. Then the words, and whether the layer is a mixture, become blocks here.
+First every layer gets a word for what mixes its tokens (`fields.layer_words`): full, sliding or chunked attention, a
+recurrence, or nothing. Then the words, and whether the layer is a mixture, are converted to blocks here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def layers_of(f: Fields, family: Family) -> tuple[list[LayerEntry], list[int]]:
-    """Return the kinds of layers, and for each layer, first to last, the place of its kind."""
+    """Return the kinds of layers, and the index of each layer's kind, first to last."""
     single = f.has("layers_block_type", "hybrid_override_pattern")
     words = layer_words(f, family)
     is_mixture = mixture_layers(f, len(words))
@@ -49,11 +49,11 @@ _FIELD_OF_RECURRENCE = (
     ("mamba2", "mamba_n_heads"),
     ("mamba", "mamba_dt_rank"),
 )
-"""Recurrences, and the field that tells each where the model type does not; the first whose field is there counts."""
+"""Recurrences and their identifying fields, used if the model type does not decide; the first match counts."""
 
 
 class _Builder:
-    """Builds the blocks of one model's layers."""
+    """Builder of the blocks of one model's layers."""
 
     def __init__(self, f: Fields, family: Family) -> None:
         self._f = f
@@ -77,7 +77,7 @@ class _Builder:
         self._mlp_bias = family.mlp_bias if bias is None else bool(bias)
 
     def layer(self, word: str, *, is_mixture: bool) -> LayerEntry:
-        """Build a layer that mixes tokens and then feeds forward."""
+        """Build a layer that mixes tokens, followed by a feed-forward block."""
         mixers = [self._mixer(word)]
         if self._family.parallel:
             mixers.insert(0, self._recurrence())
@@ -87,7 +87,7 @@ class _Builder:
         return LayerEntry([*mixers, self._mixture() if is_mixture else self._dense()], self._norms())
 
     def single(self, word: str) -> LayerEntry:
-        """Build a layer that is one block alone."""
+        """Build a layer with a single block."""
         if word == MIXTURE_ONLY:
             return LayerEntry([self._mixture()], self._norms())
         return LayerEntry([self._dense() if word == DENSE_ONLY else self._mixer(word)], self._norms())
@@ -132,7 +132,7 @@ class _Builder:
 
     def _latent(self) -> BlockEntry:
         f = self._f
-        f.size("qk_head_dim")  # asked for, so that it counts as understood: it is the sum of its two parts
+        f.size("qk_head_dim")  # requested only so that it counts as understood: it is the sum of its two parts
         rank = f.size("q_lora_rank")
         small = (rank or 0) + f.size("kv_lora_rank") + f.size("qk_rope_head_dim") + self._hidden
         return blocks.latent_attention(
@@ -223,7 +223,7 @@ class _Builder:
         width = f.size("intermediate_size_mlp") or self._width or f.needed("intermediate_size")
         if f.flag("block_auto_adjust_ff_dim"):
             width = _adjusted(f, width)
-        # A mixture's configuration without experts keeps its shared block alone (Granite 4).
+        # A mixture's configuration without experts has only its shared block (Granite 4).
         shared = f.size("shared_intermediate_size")
         if shared and f.get("num_local_experts") == 0:
             width = shared
@@ -238,7 +238,7 @@ class _Builder:
         width = f.size("moe_intermediate_size", "expert_ffn_hidden")
         if not width:
             width = f.needed("moe_intermediate_size" if self._family.expert_width else "intermediate_size")
-        f.size("intermediate_size_mlp")  # asked for, so that it counts as understood: dense layers have it
+        f.size("intermediate_size_mlp")  # requested only so that it counts as understood: dense layers have it
         shared_experts = f.size("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
         shared = f.size("shared_expert_intermediate_size", "shared_intermediate_size")
         one_shared = f.size("moe_shared_expert_intermediate_size")

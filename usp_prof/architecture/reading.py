@@ -1,4 +1,4 @@
-"""Reading: a Hugging Face configuration becomes a model's entry, with notes on what was left out or not understood."""
+"""Reading: convert a Hugging Face configuration to a model entry, with notes on omitted or unknown fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAYER_COUNTS = (
     "layers_block_type",
     "hybrid_override_pattern",
 )
-# Names of fields that size something: where layers cannot be read, the first suspects.
+# Names of fields that set sizes: the first suspects if layers cannot be read.
 _SIZING = re.compile(
     r".*(window|chunk|mamba|ssm|state|conv|linear|lora|rank|expert|moe|types|pattern|interval|period|_dim|_size|_d_"
     r"|heads|layers|shared|per_layer|index|swa|global|latent|memory|recurren|rnn|topk|top_k|width|depth|loop|local"
@@ -39,21 +39,21 @@ _OF_MIXTURES = re.compile(r".*(expert|moe|shared|intermediate|mtp|nextn).*")
 """Fields that are read after the mixers of a layer."""
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 _OF_A_GATE = ("silu", "swish", "swiglu", "geglu", "reglu", "glu")
-"""Activations of feed-forward blocks with three matrices; gelu and relu are met with a gate and without one."""
+"""Activations of feed-forward blocks with three matrices; gelu and relu occur both with and without a gate."""
 
 
 def is_configuration(data: Mapping[str, Any]) -> bool:
-    """Return whether this is a Hugging Face configuration (and not our own fields, or another library's)."""
+    """Return whether this is a Hugging Face configuration, rather than our own fields or another library's."""
     if any(isinstance(data.get(part), dict) for part in _TEXT_PARTS):
         return True
     return bool(data.get("model_type")) and any(name in data for name in _LAYER_COUNTS)
 
 
 def read(data: Mapping[str, Any], mtp_layers: int = 0) -> ModelEntry:
-    """Read a configuration into layers; raises `ArchitectureError` where its work cannot be counted.
+    """Read a configuration into layers; raise `ArchitectureError` if its work cannot be counted.
 
-    `mtp_layers` is the number of multi-token-prediction layers that the run trains: a configuration says how many the
-    checkpoint has, and most trainers build none of them.
+    `mtp_layers` is the number of multi-token-prediction layers that the run trains. A configuration has the number in
+    the checkpoint, and most trainers build none of them.
     """
     notes: list[str] = []
     text, model_type = _text_part(data, notes)
@@ -71,7 +71,7 @@ def read(data: Mapping[str, Any], mtp_layers: int = 0) -> ModelEntry:
 
 
 def _layers(f: Fields, family: Family, model_type: str) -> tuple[list[LayerEntry], list[int]]:
-    """Read the layers; in a type that is not listed, foreign fields are named before fields that a decoder needs."""
+    """Read the layers; for an unlisted type, unknown fields are reported before missing decoder fields."""
     try:
         return layers_of(f, family)
     except ArchitectureError as error:
@@ -87,7 +87,7 @@ def _unknown(model_type: str, fields: list[str]) -> str:
 
 
 def _text_part(data: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Return the language model's own fields; what else the model has is left out, and said so."""
+    """Return the language model's own fields; the model's other parts are omitted, with a note."""
     text, model_type = dict(data), str(data.get("model_type", ""))
     left_out = [part for part in _OTHER_PARTS if data.get(part)]
     for part in _TEXT_PARTS:
@@ -146,7 +146,7 @@ def _most_common(entries: list[BlockEntry]) -> BlockEntry | None:
 
 
 def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> None:
-    """Describe the multi-token-prediction layer: two norms, a projection of 2 h to h, a layer like the last, a norm."""
+    """Add the multi-token-prediction layer: two norms, a projection of 2 h to h, a layer like the last, a norm."""
     mtp_layers = max(f.size(name) for name in _MTP_FIELDS) * max(f.size("mtp_transformer_layers"), 1)
     if f.has("use_mtp") and not f.flag("use_mtp"):
         mtp_layers = 0
@@ -166,7 +166,7 @@ def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> No
 
 
 def _say_what_was_not_understood(f: Fields, model_type: str, notes: list[str]) -> None:
-    """Note the fields that were not interpreted; a type that is not listed and has any is refused."""
+    """Note the fields that were not interpreted; raise for an unlisted type that has any."""
     left = f.not_understood()
     listed = model_type in FAMILIES
     if left and not listed:

@@ -1,16 +1,16 @@
-"""Calibration: what a recorded run teaches the planner, part by part, and how far it then is from the run itself.
+"""Calibration: planner constants learned from a recorded run, part by part, and the remaining error on that run.
 
 Each part of the recorded step is compared with the prediction of the same configuration:
 
-    compute          all device work is scaled to what the mean rank computed
-    links of dp      the rate that its calls reached once all members were there; the size of its buckets
-    habits           whose messages of ZeRO-2 and -3 (messages.py) are nearest to those that were sent
-    prefetch         where weights travel layer by layer, how much of compute hides the gathers
-    axes             exposed messages of tp, cp, ep and dp are scaled to those that were measured
-    pipeline         what waits beyond the predicted bubble becomes the time of a hand-over
+    compute          all device work is scaled to the mean rank's compute
+    links of dp      the rate of its calls after all members arrived; the size of its buckets
+    habits           the trainer whose ZeRO-2 and -3 messages (messages.py) are closest to those sent
+    prefetch         share of compute that hides the gathers if weights are sent layer by layer
+    axes             exposed messages of tp, cp, ep and dp are scaled to the measured ones
+    pipeline         waits beyond the predicted bubble become the time of a hand-over
     fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
 
-The whole is never scaled: what the parts leave over is the error that is shown, and beyond 10% nothing is ranked.
+The total is never scaled: the remaining difference is the error shown, and above 10% nothing is ranked.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ RINGS = {
     "reduce_scatter": data_parallel.scatter,
     "all_gather": data_parallel.gather,
 }
-"""Calls of data parallelism, and what each takes by the formulas."""
+"""Calls of data parallelism, and the bytes of each according to the formulas."""
 HABITS = ("sums_once", "layer_by_layer", "is_fsdp2", "ends_are_units")
 SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
-"""Trainers of ZeRO-2 and -3; of those whose messages are equally near, the first."""
+"""Trainers of ZeRO-2 and -3; if their messages are equally close, the first is used."""
 NEUTRAL = Profile(
     "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
     host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
     mixture_spread=0.0, overhead_bytes=0.0, optimizer_scale=1.0, gather_overlap=1.0, rest_kernels=0, bucket_bytes=25e6,
     least_buckets=4.0, sums_once=1, layer_by_layer=1,
 )  # fmt: skip
-"""The formulas alone: nothing of a trainer that was measured elsewhere."""
+"""Profile of the formulas alone, without constants measured on other trainers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A recorded run as the planner sees it: model, configuration, cluster, and what it predicts of the run itself."""
+    """A recorded run as seen by the planner: model, configuration, cluster, and the prediction of the run itself."""
 
     model: ModelEntry
     configuration: Configuration
@@ -79,16 +79,16 @@ class Calibration:
 
     @property
     def error_fraction(self) -> float:
-        """How far the prediction of the recorded configuration is from the measured step."""
+        """Relative error of the predicted step of the recorded configuration."""
         return self.prediction.step_ns / self.measured_step_ns - 1
 
     @property
     def is_close(self) -> bool:
-        """Whether the run itself is predicted well enough to rank others by it."""
+        """Whether the prediction of the run itself is close enough to rank others."""
         return abs(self.error_fraction) <= CLOSE
 
     def sentence(self) -> str:
-        """Return how far off the prediction of the run itself is."""
+        """Return a sentence about the error of the run's own prediction."""
         return f"the recorded step itself is predicted with an error of {self.error_fraction:+z.1%}: nothing is ranked"
 
     def missing(self) -> str:
@@ -97,7 +97,7 @@ class Calibration:
 
 
 def calibrate(tables: TableSet) -> Calibration:
-    """Learn from a run; raises with what the recording lacks."""
+    """Calibrate from a run; raise if the recording lacks required data."""
     manifest = tables.manifest
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
@@ -137,19 +137,19 @@ def calibrate(tables: TableSet) -> Calibration:
 
 
 def _memory_bytes(tables: TableSet, device: Device | None) -> float:
-    """Return the smallest memory of the run's devices: as their driver says, else as the table of devices does."""
+    """Return the smallest memory of the run's devices: as reported by their driver, else from the device table."""
     known = memory.capacity_of_ranks(tables, tables.ranks).values()
     return float(min(known, default=device.memory_bytes if device is not None else float("inf")))
 
 
 def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
-    """Return the inputs that the trace contradicts, and what to supply instead."""
+    """Return an error that names the inputs contradicted by the trace, and what to supply instead."""
     contradiction, _, hint = rows[0].detail.rpartition("; ")
     return InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
 
 
 def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:
-    """Read the configuration off the manifest."""
+    """Return the configuration in the manifest."""
     mesh = manifest.mesh
     data = mesh.get("dp", 0) or mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
     stages = max((len(held) for held in manifest.stages.values()), default=1)
@@ -175,7 +175,7 @@ def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configurati
 def _with_compute(
     profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
 ) -> Profile:
-    """Scale all device work to what the mean rank computed in a step."""
+    """Scale all device work to the mean rank's compute per step."""
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     layer, head = compute.layer(c), compute.head(c)
     whole = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
@@ -186,10 +186,9 @@ def _with_compute(
 def _with_links(
     profile: Profile, tables: TableSet, model: ModelEntry, configuration: Configuration, cluster: Cluster
 ) -> Profile:
-    """Learn from data parallelism's own calls the rate of its links and the size of its buckets.
+    """Fit the link rate and the bucket size from the calls of data parallelism.
 
-    A call counts from its last arrival on. Calls of one kind and group share a link: where they overlap, time counts
-    once.
+    A call counts from its last arrival on. Calls of one kind and group share a link, so overlapping time counts once.
     """
     columns = calls.of(tables).columns()
     of_group, _ = columns.codes("group")
@@ -224,7 +223,7 @@ def _with_habits(
     configuration: Configuration,
     cluster: Cluster,
 ) -> Profile:
-    """Take the habits of that trainer whose sharding sends most nearly the bytes that were sent in a step."""
+    """Use the habits of the trainer whose sharding sends the number of bytes closest to those sent per step."""
     of_group, _ = columns.codes("group")
     steps_of_groups = len(np.unique(columns["step"][is_data])) * len(np.unique(of_group[is_data]))
     sent_bytes = float(columns["bytes"][is_data].sum()) / steps_of_groups
@@ -246,14 +245,14 @@ def _talks_over_gloo(tables: TableSet) -> bool:
 def _with_parts(
     profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, parts: list[Value]
 ) -> Profile:
-    """Scale each axis's exposed messages, and take what is left for the pipeline's hand-over and the fixed part."""
+    """Scale each axis's exposed messages, and assign the rest to the pipeline's hand-over and the fixed part."""
     exposed = _by(parts, "exposed_comm_time", "axis")
     idle = _by(parts, "idle_time", "cause")
     measured = {axis: exposed.get(axis, 0.0) for axis in EXPOSED_OF_AXIS}
     measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
     profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
     first = predict(model, configuration, cluster, profile=profile)
-    # What travels layer by layer teaches nothing of buckets that are summed behind backward, nor they of it.
+    # Messages sent layer by layer have no information on buckets that are reduced behind backward, and vice versa.
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     by_layer = np.any(messages.goes_by_layer(c))
     scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if by_layer else {})
@@ -262,7 +261,7 @@ def _with_parts(
         for axis, name in scale_of_axis.items()
         if first.exposed_ns.get(axis, 0.0) > 0
     }
-    # What all ranks do together (the loss, barriers) is where early pipeline ranks wait for the last one.
+    # Early pipeline ranks wait for the last one at operations of all ranks (the loss, barriers).
     together = sum(time for axis, time in exposed.items() if axis in ("world", "unknown"))
     fixed = sum(time for cause, time in idle.items() if cause != "bubble")
     fixed += together if configuration.pp == 1 else 0.0
@@ -270,7 +269,7 @@ def _with_parts(
     profile = replace(profile, fixed=max(fixed, 0.0) / 1e9, **scales)
     if configuration.pp == 1:
         return profile
-    # Ranks without the head wait for the one with it: the mean rank's waiting is the busiest rank's and this more.
+    # Ranks without the head wait for the one with it, so the mean rank waits longer than the busiest rank by this time.
     second = predict(model, configuration, cluster, profile=profile)
     waits = idle.get("bubble", 0.0) + exposed.get("pp", 0.0) + together
     uneven = second.compute_ns - _whole(parts, "compute_time")
@@ -282,7 +281,7 @@ def _with_parts(
 def _with_prefetch(
     profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
 ) -> Profile:
-    """Find the share of compute that hides a layer's gathers with which as much of them shows as was measured."""
+    """Fit the share of compute that hides a layer's gathers, so that the exposed time equals the measured one."""
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     if not np.any(messages.goes_by_layer(c)):
         return profile
@@ -291,7 +290,7 @@ def _with_prefetch(
         predict(model, configuration, cluster, profile=replace(profile, gather_overlap=share)).exposed_ns.get("dp", 0.0)
         for share in shares
     ]
-    # The most overlap that explains it, so that what is hidden either way does not read as no prefetch.
+    # The largest overlap that explains it, so that messages that are hidden anyway do not read as no prefetch.
     nearest = min(reversed(range(len(shares))), key=lambda place: abs(shown[place] - measured_ns))
     return replace(profile, gather_overlap=shares[nearest])
 
@@ -302,7 +301,7 @@ def _whole(values: list[Value], metric: str) -> float:
 
 
 def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:
-    """Return a metric by one dimension alone."""
+    """Return a metric by one dimension only."""
     return {
         str(value.dims[dimension]): value.value
         for value in values

@@ -1,13 +1,13 @@
-"""Candidates: the legal configurations of a model on so many devices, as columns, and those that recompute in part.
+"""Candidates: the legal configurations of a model on a number of devices, as columns, with partial recomputation.
 
 Rows that equal another row or are not modeled are omitted.
 
-Full recomputation is searched first, with every layer and one layer at a time. Where it fits and keeping everything
-does not, the least number of layers of a stage that fits is found by halving: less is faster. Where it does not fit,
-groups of layers keep one input together (Megatron's `uniform`), which takes no more time.
+Full recomputation is searched first, with every layer and one layer at a time. If it fits but keeping everything does
+not, bisection finds the smallest number of recomputed layers per stage that fits, because fewer are faster. If it does
+not fit, groups of layers keep one input together (Megatron's `uniform`), which takes no more time.
 
-    layers of a stage again   0 (none)  1  2  3  4 (all)
-    fits                      no        no no yes yes      -> 3
+    recomputed layers per stage   0 (none)  1  2  3  4 (all)
+    fits                          no        no no yes yes      -> 3
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ PINNABLE = (
     "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "schedule", "recompute",
     "replicas", "sequence_parallel", "recompute_layers", "recompute_group", "offload",
 )  # fmt: skip
-"""Knobs that a question may hold fast."""
+"""Knobs that a question may pin."""
 COUNTS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks")
 MOST_TRIED = 4
-"""Batches on either side that are looked at for one that is legal."""
+"""Number of batch sizes tried in either direction to find a legal one."""
 
 
 def legal(question: Question) -> Columns:
-    """List the legal configurations as columns; those that differ only in recomputation are adjacent."""
+    """Return the legal configurations as columns; those that differ only in recomputation are adjacent."""
     pinned = question.pinned
     for name, kind in (("recompute", Recompute), ("offload", Offload)):
         if name in pinned and pinned[name] not in list(kind):
@@ -103,9 +103,9 @@ def _gradient_bytes(question: Question) -> float:
 
 
 def nearest_legal(question: Question) -> str:
-    """Name what would make a question legal: other batches, or other values of one pinned knob; empty: neither."""
+    """Return changes that make a question legal: other batch sizes, or values of one pinned knob; empty if none do."""
     pinned = question.pinned
-    # What all ranks of dp have at a time divides a batch; 0 is a multiple of any.
+    # The batch must be a multiple of the sequences of all dp ranks; 0 means any batch.
     rows = _degrees(replace(question, batch=0))
     for place, name in enumerate(("dp", "tp", "cp", "pp")):
         rows = rows[rows[:, place] == pinned.get(name, rows[:, place])]
@@ -125,13 +125,13 @@ def nearest_legal(question: Question) -> str:
 
 
 def _around(values: NDArray[np.int64], wanted: int) -> str:
-    """Name the nearest value below, and above."""
+    """Return the nearest values below and above."""
     below, above = values[values < wanted], values[values > wanted]
     return " or ".join(str(value) for value in (*below[-1:], *above[:1]))
 
 
 def _degrees(question: Question) -> NDArray[np.int64]:
-    """List the divisions of the devices: rows of dp, tp, cp, pp and the sequences of a micro-batch."""
+    """Return the divisions of the devices, one row each: dp, tp, cp, pp and the sequences per micro-batch."""
     devices = question.devices
     sizes = _pinned(question.pinned, "micro_batch", MICRO_BATCHES)
     rows = [
@@ -146,10 +146,10 @@ def _degrees(question: Question) -> NDArray[np.int64]:
 
 
 def _variants(question: Question, pipelines: Sequence[tuple[Schedule, int]]) -> NDArray[np.int64]:
-    """List what any degrees can be run with.
+    """Return the variants that can be combined with any degrees, one row each.
 
-    A row each of ep, ZeRO stage, 1 for hybrid sharding, schedule, stages on a rank, 1 for sequence parallelism, and
-    recomputation; a schedule and a recomputation by their places in SCHEDULES and RECOMPUTES.
+    Columns are ep, ZeRO stage, 1 for hybrid sharding, schedule, stages per rank, 1 for sequence parallelism, and
+    recomputation. Schedule and recomputation are indexes in SCHEDULES and RECOMPUTES.
     """
     pinned = question.pinned
     experts = _divisors(question.model.experts) if question.model.experts else (1,)
@@ -176,10 +176,10 @@ def _worth_trying(
 ) -> NDArray[np.bool_]:
     """Mark rows that differ from all others and are modeled."""
     keep = (c.pp > 1) | (first_schedule & first_chunks)
-    # Fewer micro-batches than ranks leave ranks idle throughout, and PyTorch refuses them.
+    # With fewer micro-batches than ranks, some ranks are always idle, and PyTorch rejects them.
     keep &= (c.pp == 1) | (c.micro_batches >= c.pp)
     keep &= c.sequence_parallel | (c.tp > 1)
-    # Hybrid sharding is ZeRO-3's, over more than one node and less than all ranks, with no experts to place.
+    # Hybrid sharding applies to ZeRO-3 without experts, over more than one node and fewer than all ranks.
     keep &= ~hybrid | (
         (c.zero == 3)
         & (c.replicas > 1)
@@ -187,7 +187,7 @@ def _worth_trying(
         & (c.dp * c.cp % np.maximum(c.replicas, 1) == 0)
         & (c.ep == 1)
     )
-    # ZeRO-3 beside schedules that split backward would gather a third time.
+    # ZeRO-3 with schedules that split backward would gather a third time.
     splits = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
     keep &= ~((c.zero == 3) & splits[c.schedule])
     return np.asarray(keep)
@@ -229,7 +229,7 @@ def refined(c: Cases, stages: Stages, need: Bytes, room: float) -> tuple[Columns
 
 
 def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
-    """Find the fewest layers of a stage that have to be computed again, where it is neither none nor all."""
+    """Return rows with the fewest recomputed layers per stage that fit, if that is neither none nor all."""
     keeps_all = replace(c, recompute=np.full_like(c.recompute, NONE))
     c, stages = _rows(c, stages, np.flatnonzero(needs(keeps_all, stages) > room))
     too_few, enough = np.zeros(len(c.dp), np.int64), layers_of_stage(c)
@@ -244,7 +244,7 @@ def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes
 
 
 def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
-    """Find the smallest group of `GROUPS` with which a row fits."""
+    """Return rows with the smallest group of `GROUPS` that fits."""
     least = np.ones(len(c.dp), np.int64)
     for group in GROUPS:
         fits = needs(replace(c, recompute_group=np.full_like(least, group)), stages) <= room
@@ -255,29 +255,29 @@ def _least_group(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]
 
 
 def layers_of_stage(c: Cases) -> NDArray[np.int64]:
-    """Return the layers of the largest stage."""
+    """Return the number of layers of the largest stage."""
     stages = c.pp * c.stages_of_rank
     return np.asarray(-(-np.asarray(c.shape.layers) // stages), np.int64)
 
 
 def needs(c: Cases, stages: Stages) -> Bytes:
-    """Return the peak of the fullest rank of each case."""
+    """Return the peak memory of the fullest rank of each case."""
     return np.max([memory.total(rank_parts) for rank_parts in memory.of_stages(c, stages)], axis=0)  # type: ignore[no-any-return]
 
 
 def columns_of_cases(c: Cases) -> Columns:
-    """Return the configurations alone."""
+    """Return the configuration columns only."""
     return Columns(**{field.name: getattr(c, field.name) for field in fields(Columns)})
 
 
 def joined(*parts: Columns) -> Columns:
-    """Put columns one after another."""
+    """Concatenate columns."""
     names = [field.name for field in fields(Columns)]
     return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})
 
 
 def rows_of(c: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Choose rows."""
+    """Return selected rows."""
     return Columns(**{field.name: np.asarray(getattr(c, field.name))[rows] for field in fields(Columns)})
 
 

@@ -1,7 +1,7 @@
-"""Cases: what is to be predicted, as columns: configurations, the model, the machine and the trainer's profile.
+"""Cases: predictions to compute, as columns: configurations, the model, the machine and the trainer's profile.
 
-All formulas of the planner are written on these columns, so that one configuration, a table of a thousand and a search
-of a million run through the same lines.
+All planner formulas use these columns, so that one configuration, a table of a thousand and a search of a million share
+the same code.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A cluster as numbers: rates per second and device, one direction; latencies in seconds."""
+    """A cluster as numbers: rates per second and device in one direction, and latencies in seconds."""
 
     peak: Column
     core_peak: Column
-    """Of the type that attention's core and the head keep where products are 8 bits wide."""
+    """Peak of the type used by attention's core and the head if products are 8 bits wide."""
     room_bytes: Column
-    """Memory that a configuration may fill."""
+    """Memory available to a configuration."""
     product_bytes: Column
     memory_rate: Column
     link_rate: Column
@@ -40,12 +40,12 @@ class Machine:
     link_latency: Column
     network_latency: Column
     efficiency: Column
-    """Of the peak that a large matrix product reaches alone."""
+    """Share of the peak that a large matrix product reaches alone."""
     core_efficiency: Column
     host_link_rate: Column
-    """Between a device and its host's memory."""
+    """Rate between a device and its host's memory."""
     host_memory_rate: Column
-    """What an optimizer reaches of one device's share of its host's memory, reading and writing."""
+    """Rate at which an optimizer reads and writes one device's share of its host's memory."""
 
     @property
     def is_narrow(self) -> Column:
@@ -68,13 +68,13 @@ class Cases(Columns):
 
     @property
     def recomputed_share(self) -> Column:
-        """The share of the layers that are wholly computed again in backward, 0..1."""
+        """Share of the layers that are fully recomputed in backward, 0..1."""
         layers = self.shape.layers
         return self.recomputed(layers, self.stages_of_rank * self.pp) / layers
 
 
 def machine_of(cluster: Cluster) -> Machine:
-    """Describe a cluster as numbers."""
+    """Return a cluster as numbers."""
     return Machine(
         peak=cluster.peak_flops,
         core_peak=cluster.core_flops or cluster.peak_flops,
@@ -94,12 +94,12 @@ def machine_of(cluster: Cluster) -> Machine:
 
 
 def cases_of(shape: Shape, machine: Machine, profile: Profile, configurations: Sequence[Configuration]) -> Cases:
-    """Put configurations into columns beside what they are to be predicted for."""
+    """Combine configurations with a model, machine and profile."""
     gradients = gradient_bytes_of(profile, machine.product_bytes)
     return with_columns(shape, machine, profile, columns_of(configurations, gradients))
 
 
 def with_columns(shape: Shape, machine: Machine, profile: Profile, columns: Columns) -> Cases:
-    """Join columns to what they are to be predicted for."""
+    """Combine columns with a model, machine and profile."""
     values = {field.name: getattr(columns, field.name) for field in fields(Columns)}
     return Cases(**values, shape=shape, machine=machine, profile=profile)

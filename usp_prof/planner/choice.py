@@ -1,7 +1,7 @@
-"""Choice: why the first plan is the first: what rules others out, who runs close behind, what would turn the order.
+"""Choice: why the first plan is first: what rules others out, close runners-up, and what would change the order.
 
-A step is the sum of its parts; where some runs stall, it is that of the speed to be expected. Where the first spends
-more on a part than a runner-up does, there is a factor on that part at which both take equally long:
+A step is the sum of its parts; if some runs stall, it is the step at the expected speed. If the first plan spends more
+time on a part than a runner-up, there is a factor on that part at which both steps are equal:
 
     step_1 + (f - 1) part_1 = step_2 + (f - 1) part_2      f = 1 + (step_2 - step_1) / (part_1 - part_2)
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from usp_prof.planner.predict import Prediction
 
 KNOBS = ("tp", "pp", "cp", "ep", "zero", "micro_batch")
-"""Knobs of which a value may leave nothing that fits."""
+"""Knobs whose values may rule out all configurations."""
 MOST_FACTOR = 3.0
-"""A part that would have to grow by more than this does not turn an order."""
+"""Maximum factor on a part that counts as changing the order."""
 RUNNERS_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """A value of a knob with which nothing fits: how many configurations have it, and what the leanest needs."""
+    """A knob's value with which nothing fits: the number of such configurations, and the lowest memory need."""
 
     knob: str
     value: int | str
@@ -40,14 +40,14 @@ class Barred:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """A plan with other degrees than those before it, and what separates it from the first."""
+    """A plan with different degrees than those before it, and its difference from the first."""
 
     plan: Prediction
     longer_fraction: float
     turned_by: str
-    """The part of the step that turns the order soonest; empty if none does within `MOST_FACTOR`."""
+    """Part of the step that changes the order at the smallest factor; empty if none does within `MOST_FACTOR`."""
     turned_at: float
-    """The factor on that part from which on this plan is faster."""
+    """Factor on that part above which this plan is faster."""
 
     def within(self, first: Prediction) -> bool:
         """Return whether the two cannot be distinguished: the first's 80% interval holds this step."""
@@ -55,7 +55,7 @@ class RunnerUp:
 
 
 def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_]) -> tuple[Barred, ...]:
-    """List the values with which nothing fits although something fits with others, by knob and value."""
+    """Return the values with which nothing fits although something fits with others, by knob and value."""
     barring = []
     for knob in KNOBS:
         values = np.asarray(getattr(columns, knob))

@@ -36,22 +36,26 @@ REACHED = {
     ("B200 SXM", "fp8"): 3432.5, ("B300 SXM", "bf16"): 1769.0, ("B300 SXM", "fp8"): 3353.3, ("GB200", "bf16"): 1822.0,
     ("GB200", "fp8"): 3615.6, ("MI300X", "bf16"): 668.4, ("MI325X", "bf16"): 784.9, ("MI355X", "bf16"): 1565.0,
     ("Gaudi2", "bf16"): 418.7, ("Gaudi2", "fp8"): 826.5, ("Gaudi3", "bf16"): 1243.0, ("Gaudi3", "fp8"): 1289.5,
-    # Estimated, not measured: a card held to 500 W of 700 keeps about 0.82 of the clock of an H100 SXM.
+    # Estimated, not measured: a card limited to 500 W instead of 700 keeps about 0.82 of the clock of an H100 SXM.
     ("H100 96GB HBM2e", "bf16"): 650.0, ("H100 96GB HBM2e", "fp8"): 1150.0,
 }  # fmt: skip
-"""TFLOP/s of the best matrix product that was measured (stas00/ml-engineering, MAMF table, 744d01e)."""
+"""TFLOP/s of the fastest matrix product measured (stas00/ml-engineering, MAMF table, 744d01e)."""
 SUSTAINED = {("B200 SXM", "bf16"): 0.488 * 2250}
-"""TFLOP/s of products of training's shapes, where somebody measured these instead of the best one: 514 shapes on an
-8-GPU B200 node, mean 48.8% of the peak, standard deviation 7.8 (MooreThreads/SimuMax, 4dcaae513)."""
+"""TFLOP/s of products with shapes from training, if these were measured rather than the fastest product.
+
+B200: 514 shapes on an 8-GPU node, mean 48.8% of the peak, standard deviation 7.8 (MooreThreads/SimuMax, 4dcaae513).
+"""
 BLACKWELL = ("B200 SXM", "GB200", "B300 SXM", "GB300")
 BLACKWELL_CORE, BLACKWELL_MEMORY = 0.43, 0.8
-"""What SimuMax measured on B200, for devices of the same generation: attention's kernels reach 0.87 (forward) and 0.73
-(backward) of the peak by all FLOP of 4,096 tokens, thus 0.43 by a long causal mask's; memory reaches 66.6% of 8 TB/s,
-0.8 of what `rest_scale` assumes."""
+"""SimuMax's measurements on B200, for devices of the same generation.
+
+Attention kernels reach 0.87 (forward) and 0.73 (backward) of the peak over all FLOP of 4,096 tokens, thus 0.43 over a
+long causal mask's. Memory reaches 66.6% of 8 TB/s, 0.8 of the rate assumed by `rest_scale`.
+"""
 BLACKWELL_SUSTAINED = 0.85
-"""Share of the best product that training sustains on Blackwell: fitted to DGXC, Megatron-Bridge and MLPerf rows."""
+"""Share of the fastest product that training sustains on Blackwell: fitted to DGXC, Megatron-Bridge and MLPerf rows."""
 CORE_SHARE = 0.43
-"""Share of the best product's rate that attention reaches on other devices, by causal FLOPs: fitted."""
+"""Share of the fastest product's rate that attention reaches on other devices, by causal FLOP: fitted."""
 DRIVER_MIB = {
     "V100 SXM2": 32_768, "A100 SXM 80GB": 81_920, "A100 PCIe 80GB": 81_920, "A100 SXM 40GB": 40_960,
     "A100 PCIe 40GB": 40_960, "A800 SXM 80GB": 81_920, "H100 SXM": 81_559, "H100 PCIe": 81_559, "H800 SXM": 81_559,
@@ -63,26 +67,28 @@ DRIVER_MIB = {
 NARROW = ("fp8", "fp4")
 """Types of products with which attention's core and the head keep 16 bits."""
 LINK_SHARE = 0.75
-"""Of a link's rate that a ring of eight reaches: 336 of 450 GB/s on H100, 205 of 300 on A100, 617 of 900 on B200."""
+"""Share of a link's rate that a ring of eight reaches: 336 of 450 GB/s (H100), 205 of 300 (A100), 617 of 900 (B200)."""
 NETWORK_RATE = 50e9
 """Bytes per second and direction of one device's share of the network: a 400 Gb/s card each."""
 LEAST_NETWORK = 1e-6
-"""GB/s: a kilobyte a second, below which a step is too long to be a number."""
+"""Minimum network rate in GB/s: at less than a kilobyte per second, a step is too long for a finite number."""
 NETWORK_OF_LINK = {"NVLink2": 12.5e9, "NVLink3": 25e9, "PCIe3": 3e9, "PCIe4": 12.5e9, "PCIe5": 25e9}
-"""A device's share of the cards that nodes of older generations come with: a DGX A100 has 200 Gb/s for each."""
+"""Network rate per device in nodes of older generations: a DGX A100 has 200 Gb/s per device."""
 NODE_OF_DEVICE = {"GB200": 72, "GB300": 72}
-"""Devices that share one NVLink domain where it is more than a box of eight."""
+"""Devices per NVLink domain, if more than a box of eight."""
 HOST_OF_LINK = {
     "NVLink2": (12e9, 256e9 / 8), "PCIe3": (12e9, 256e9 / 8), "NVLink3": (25e9, 410e9 / 8), "PCIe4": (25e9, 410e9 / 8),
 }  # fmt: skip
-"""Older hosts: bytes per second between a device and its host, and a device's share of the host's memory. PCIe of 16
-lanes carries about 0.8 of its rate; nodes of two sockets have six channels of DDR4-2666 each (DGX-2), or eight of
-DDR4-3200 (DGX A100)."""
+"""Older hosts: bytes per second between device and host, and a device's share of the host's memory rate.
+
+PCIe of 16 lanes reaches about 0.8 of its rate. Nodes of two sockets have six channels of DDR4-2666 each (DGX-2), or
+eight of DDR4-3200 (DGX A100).
+"""
 HOST = (50e9, 614e9 / 8)
-"""The same of a node with PCIe 5 and eight channels of DDR5-4800 on each of two sockets."""
+"""The same rates for a node with PCIe 5 and eight channels of DDR5-4800 on each of two sockets."""
 HOST_OF_DEVICE = {"GH200 144GB": (450e9, 500e9), "GH200 96GB": (450e9, 500e9), "GB200": (225e9, 250e9),
                   "GB300": (225e9, 250e9)}  # fmt: skip
-"""Devices that share a package with their host: NVLink-C2C and LPDDR5X, of which GB200 has one for two."""
+"""The same rates for devices in a package with their host: NVLink-C2C and LPDDR5X; two GB200 share one host."""
 HOST_SHARE = 0.45
 """Share of the host memory's rate that Adam on a CPU reaches: 4.5 billion weights of 28 bytes per second on a DGX-2
 (1 billion in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets read 256 GB/s."""
@@ -98,7 +104,7 @@ PRODUCT_BYTES = {"fp32": 4.0, "fp8": 1.0, "fp4": 0.5625}
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Devices and their links; rates per second and device, one direction."""
+    """Devices and their links; rates per second and device, in one direction."""
 
     device: str
     peak_flops: float
@@ -109,13 +115,13 @@ class Cluster:
     devices_per_node: int = DEVICES_PER_NODE
     efficiency: float = EFFICIENCY
     core_efficiency: float = CORE_SHARE * EFFICIENCY
-    """Of the peak that attention's core reaches on the FLOP of a causal mask."""
+    """Share of the peak that attention's core reaches over the FLOP of a causal mask."""
     link_share: float = LINK_SHARE
     memory_share: float = MEMORY_SHARE
     product_bytes: float = 2.0
-    """Bytes of a value in the type of products."""
+    """Bytes per value in the type of products."""
     core_flops: float = 0.0
-    """Peak of the type that attention's core and the head are computed in; 0: `peak_flops`."""
+    """Peak of the type used for attention's core and the head; 0: `peak_flops`."""
     node_latency_ns: float = NODE_LATENCY_NS
     network_latency_ns: float = NETWORK_LATENCY_NS
     host_link_rate: float = HOST[0]
@@ -132,12 +138,12 @@ class Cluster:
 
     @property
     def room_bytes(self) -> float:
-        """Memory that a configuration may fill."""
+        """Memory available to a configuration."""
         return self.memory_bytes * self.memory_share
 
 
 def of_device(name: str, dtype: str = "bf16") -> Cluster:
-    """Describe a cluster of a device that the hardware table knows."""
+    """Build the cluster of a device in the hardware table."""
     device = find(name)
     if device is None:
         known = ", ".join(sorted(entry.name for entry in DEVICES))
@@ -173,14 +179,14 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
 
 
 def _reached(table: Mapping[tuple[str, str], float], device: Device, dtype: str) -> float:
-    """Return the measured share of the peak, 0 if not measured; fp16 reaches that of bf16."""
+    """Return the measured share of the peak, or 0 if not measured; fp16 uses that of bf16."""
     measured_in = "bf16" if dtype == "fp16" else dtype
     peak = _peak(device, measured_in)
     return 1e12 * table.get((device.name, measured_in), 0.0) / peak if peak else 0.0
 
 
 def _peak(device: Device, dtype: str) -> float:
-    if dtype == "fp32":  # products of training in float32 run in TF32 where there are matrix cores
+    if dtype == "fp32":  # float32 products in training run in TF32 if the device has matrix cores
         return device.peak(Precision.TF32) or device.peak(Precision.FP32)
     return device.peak(Precision(dtype)) if dtype in ("bf16", "fp16", "fp8", "fp4") else 0.0
 
@@ -188,11 +194,11 @@ def _peak(device: Device, dtype: str) -> float:
 FEW_MEMBERS = 0.92
 """Rings of few members reach less of the link: 1 - 0.92 / n^2 fits nccl-tests of 2, 4 and 8 H100 within 3%."""
 TREE_STEPS = 0.7
-"""Steps of an all-reduce over its members: what fits 16 to 512 H100 (256 MB) is 28 of 40 microseconds."""
+"""Latency steps of an all-reduce per member; 28 of 40 microseconds fit 16 to 512 H100 (256 MB)."""
 
 
 def all_gather(c: Cases, axis: str, size: Column) -> Column:
-    """Return the seconds of an all-gather or a reduce-scatter of a tensor of `size` bytes in all."""
+    """Return the seconds of an all-gather or a reduce-scatter of a tensor of `size` bytes in total."""
     members, rate, hop = link(c, axis)
     time = members * hop + size * (members - 1) / members / rate
     return np.where(members > 1, time, 0.0)
@@ -208,7 +214,7 @@ def all_reduce(c: Cases, axis: str, size: Column) -> Column:
 def dispatch(c: Cases, size: Column) -> Column:
     """Return the seconds of sending tokens, `size` bytes per rank, to their experts.
 
-    Inside a node each chosen expert gets its copy; a node that holds several of a token's experts is sent one, by the
+    Inside a node, each chosen expert gets a copy. A node with several of a token's experts gets one copy, over the
     sender's own card.
     """
     members, _, hop = link(c, "ep")
@@ -247,7 +253,7 @@ def link(c: Cases, axis: str) -> tuple[Column, Column, Column]:
 
 
 def apart(c: Cases, axis: str) -> Column:
-    """Count the ranks between two adjacent ranks of an axis: the product of all inner axes."""
+    """Return the distance in ranks between two adjacent ranks of an axis: the product of all inner axes."""
     if axis == "tp":
         return np.asarray(1)
     if axis == "cp":
@@ -260,5 +266,5 @@ def apart(c: Cases, axis: str) -> Column:
 
 
 def members_of(c: Cases, axis: str) -> Column:
-    """Count the members of a group."""
+    """Return the number of members of a group."""
     return np.asarray(c.shards if axis == "shards" else getattr(c, axis))

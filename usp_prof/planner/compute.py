@@ -1,11 +1,11 @@
 """Compute: seconds of one layer and of the vocabulary's head on a rank, for one micro-batch and direction.
 
-    matrix products   roofline: FLOP over the efficiency that such a shape reaches, and a launch each
+    matrix products   roofline: FLOP over the efficiency of the shape, plus a launch per product
     attention's core  FLOP at its own efficiency; unfused, the passes over its score matrix
     the rest          norms, activations, rotary embedding, loss: their bytes over the memory's rate
-    host              a layer is never faster than its launches: the two join as a norm of fourth power
+    host              a layer takes at least as long as its launches; the two are combined by a norm of fourth power
 
-Backward is two products for each one of forward, and twice the bytes.
+Backward has two products for each one of forward, and twice the bytes.
 """
 
 from __future__ import annotations
@@ -22,40 +22,43 @@ if TYPE_CHECKING:
     from usp_prof.planner.cases import Cases
 
 SHORT_SUM = 150.0
-"""Length of a product's inner dimension at which half of the efficiency is lost."""
+"""Inner dimension of a product at which half of the efficiency is lost."""
 TILES = 128 * 128 * 66.0
 """Outputs of a product at which half of its efficiency is lost: half a wave of tiles of 128 x 128."""
 PADDING = 64
 """Rows of an expert's product that are padding."""
 LAUNCH = 3e-6
-"""Seconds that a product takes however small it is."""
+"""Minimum seconds of a product of any size."""
 KERNEL_LATENCY = 30e-6
-"""Seconds that a kernel outside of products takes however small it is (MooreThreads/SimuMax, 4dcaae513: 30 microseconds
-on B200, 40 on A100)."""
+"""Minimum seconds of a kernel outside of products (MooreThreads/SimuMax, 4dcaae513: 30 microseconds on B200, 40 on
+A100)."""
 CORE_BACKWARD = 2.5
-"""FLOP of attention's core backward over forward: it computes its scores once more."""
+"""Ratio of backward to forward FLOP in attention's core, which recomputes its scores."""
 SHORT_BLOCK = 256.0
-"""Positions of a block at which half of attention's efficiency is lost: two tiles of flash attention, 128 x 128."""
+"""Positions per block at which half of attention's efficiency is lost: two tiles of flash attention, 128 x 128."""
 HOST_BLOCK = 1e-4
-"""Seconds of the host for each further block of context parallelism, forward and backward of a layer together."""
+"""Host seconds per additional block of context parallelism, forward and backward of a layer together."""
 MERGE_PASSES = 4
-"""How often merging a block's result reads or writes it, in the width of activations (the sums are float32)."""
+"""Number of reads or writes to merge a block's result, in the width of activations (the sums are float32)."""
 HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
-"""How often forward reads or writes a value: norms and residuals, rotary and copies, the activation (per matrix of the
-feed-forward block), the score matrix (scale, mask, softmax, dropout), the logits (float32, loss)."""
+"""Number of reads or writes per value in forward.
+
+They are for norms and residuals, rotary and copies, the activation (per matrix of the feed-forward block), the score
+matrix (scale, mask, softmax, dropout), and the logits (float32, loss).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Forward and backward, in seconds."""
+    """Forward and backward times, in seconds."""
 
     forward: Column
     backward: Column
     weights: Column = 0.0
-    """What of backward gives the gradients of weights: one product for each of forward."""
+    """Share of backward that computes the gradients of weights: one product for each of forward, in seconds."""
 
     def scaled(self, factor: Column) -> Direction:
-        """Return all of it so many times as long."""
+        """Return all times multiplied by a factor."""
         return Direction(self.forward * factor, self.backward * factor, self.weights * factor)
 
 
@@ -90,15 +93,15 @@ def layer(c: Cases) -> Direction:
 
 
 def experts(c: Cases) -> Column:
-    """Return the grouped products of one mixture: each expert has its own rows, and the fullest rank decides."""
+    """Return the time of one mixture's grouped products: each expert has its own rows, and the fullest rank decides."""
     s = c.shape
     chosen = c.tokens / c.tp * s.experts_per_token
     local = np.maximum(s.experts / c.ep, 1)
-    # Each expert's rows fill whole tiles of 128: half of one is padding.
+    # Each expert's rows fill whole tiles of 128, so half a tile is padding.
     rows = np.maximum(chosen / local, 1) + PADDING
     up = product(c, rows, np.maximum(s.expert_width, 1) * (s.matrices - 1), s.hidden) - LAUNCH
     down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
-    # A grouped product fills the device with the tiles of all experts: only its shape's own loss stays.
+    # A grouped product fills the device with the tiles of all experts, so only the loss by its shape remains.
     area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden
     up = up * (area_up * local + TILES) / (area_up + TILES) / local
     down = down * (area_down * local + TILES) / (area_down + TILES) / local
@@ -106,16 +109,16 @@ def experts(c: Cases) -> Column:
 
 
 def core_time(c: Cases) -> Column:
-    """Return attention's core forward."""
+    """Return the forward time of attention's core."""
     s = c.shape
     flops = s.core_flops * c.tokens / c.tp
-    # A causal sequence is two halves per rank of cp; short blocks fill the device badly, and their results are merged.
+    # A causal sequence is two halves per rank of cp; short blocks use the device poorly, and their results are merged.
     block = s.sequence / (2 * c.cp)
     short = (block + SHORT_BLOCK) / block
     merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
     once = flops / (c.machine.core_peak * c.machine.core_efficiency * c.profile.core_share) * short
     scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
-    # Unfused, the half above the diagonal is computed too.
+    # Unfused, the half above the diagonal is computed as well.
     one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
     return np.asarray(one_pass + merged)
 
@@ -141,13 +144,13 @@ def casting(c: Cases) -> Column:
 
 
 def _inner_width(c: Cases) -> Column:
-    """Return the width inside of feed-forward blocks on a rank, the chosen experts' copies of a token included."""
+    """Return the inner width of feed-forward blocks on a rank, including the copies of a token for its experts."""
     s = c.shape
     return s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
 
 
 def head(c: Cases) -> Direction:
-    """Return the product with the vocabulary and the loss."""
+    """Return the time of the product with the vocabulary, and of the loss."""
     s = c.shape
     multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden, c.machine.core_peak)
     loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
@@ -155,7 +158,7 @@ def head(c: Cases) -> Direction:
 
 
 def with_host(c: Cases, times: Direction) -> Direction:
-    """Join device and host: neither forward nor backward of a layer is faster than its launches."""
+    """Combine device and host times: neither forward nor backward of a layer is faster than its launches."""
     layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
     host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
     host = host + HOST_BLOCK * (c.cp - 1)
@@ -164,5 +167,5 @@ def with_host(c: Cases, times: Direction) -> Direction:
 
 
 def joined(device: Column, host: Column) -> Column:
-    """Return about the greater of two times; where they are near, each holds the other up."""
+    """Return a smooth maximum of two times; if they are close, the result is longer than both."""
     return (device**4 + host**4) ** 0.25

@@ -1,16 +1,16 @@
-"""Data parallelism: start of each message, the part that compute hides, and the exposed part.
+"""Data parallelism: start of each message, the part hidden by compute, and the exposed part.
 
-    in buckets       (ZeRO-0, -1, Megatron's -2) a bucket of gradients starts once backward has made it, and travels
-                     during the rest of backward; buckets go one after another. The gather of new weights follows
-                     the optimizer, where no compute hides it. Gradients of an earlier micro-batch, where they are
-                     also summed, continue during the forward of the next
-    layer by layer   (ZeRO-3, FSDP2's and our ZeRO-2) a layer's weights travel while another layer computes; its
-                     gradients do while the layer before it has its backward. Nothing hides the gathers at the
-                     start of a forward, nor the last sums of a step
+    in buckets       (ZeRO-0, -1, Megatron's -2) a bucket of gradients starts when backward has computed it, and is
+                     sent during the rest of backward; buckets are sent one after another. The gather of new
+                     weights follows the optimizer, where no compute hides it. If gradients of an earlier
+                     micro-batch are also reduced, they continue during the forward of the next
+    layer by layer   (ZeRO-3, FSDP2's and our ZeRO-2) a layer's weights are sent while another layer computes, its
+                     gradients during the backward of the layer before it. Nothing hides the gathers at the start
+                     of a forward, nor the last reductions of a step
 
-How often a step sends each of them is in `messages.py`. ZeRO-3 sends more in all, and may yet show less. Ranks of gloo
-compute on their host, which cannot run ahead: backward waits for its first layer, too. A reduce-scatter of gloo is an
-all-reduce, and goes round the ring the other way than gathers: it takes none of their bandwidth.
+`messages.py` has the number of each message per step. ZeRO-3 sends more in total, but may expose less. Ranks of gloo
+compute on their host, which cannot run ahead, so backward also waits for its first layer. A reduce-scatter of gloo is
+an all-reduce, in the opposite ring direction to gathers, so it takes none of their bandwidth.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from usp_prof.planner.stages import Stages
 
 LEAST_EXPOSED = 0.05
-"""Share of a message that shows even beside long compute: it has to start, and to be waited for."""
+"""Minimum exposed share of a message, even next to long compute: its start, and the wait for it."""
 READ_AND_WRITTEN = 2
-"""Passes over memory of a copy: weights are copied out of what was gathered, gradients into what is sent."""
+"""Passes over memory per copy: weights are copied out of the gathered buffer, gradients into the send buffer."""
 
 
 def beside(message: Column, compute: Column) -> Column:
@@ -51,7 +51,7 @@ def in_a_layer(c: Cases, times: Direction, stages: Stages) -> Column:
     weights, sent = _on_ring(c, shared, routed), messages.gradient_width(c)
     gathered, summed = gather(c, weights * c.width), _sum(c, shared * sent, routed * sent)
 
-    # Layers of a pass: the first of them is gathered when it is needed; in backward the host of a device runs ahead.
+    # Layers per pass: the first one is gathered when it is needed; in backward the host of a device runs ahead.
     of_pass = np.maximum(stages.layers.max(axis=0) / c.stages_of_rank, 1)
     hidden_gather = beside(gathered, p.gather_overlap * times.forward)
     in_forward = forward_gathers * (gathered + (of_pass - 1) * hidden_gather) / of_pass
@@ -73,7 +73,7 @@ def _beside_backward(c: Cases, gathered: Column, summed: Column, backward: Colum
     hides = c.profile.gather_overlap * backward
     on_one_link = beside(gathered + summed, hides)
     on_two_links = np.maximum(beside(gathered, hides), beside(summed, backward))
-    # PyTorch's pipelines sum after their last backward, beside nothing.
+    # PyTorch's pipelines reduce after their last backward, with nothing to hide it.
     sums_after = np.logical_and(c.profile.is_fsdp2, c.pp > 1)
     return np.where(sums_after, beside(gathered, hides) + summed, np.where(c.profile.gloo, on_two_links, on_one_link))
 
@@ -106,23 +106,23 @@ def _of_buckets(c: Cases, weights: messages.Weights, forward: Column, backward: 
     sums = last_sums + np.maximum(messages.times_a_step(c).sums - 1, 0) * earlier_sums
 
     gathered = buckets * gather(c, on_ring * c.width / buckets)
-    # During the next step's first forward, only the first bucket is waited for.
+    # During the next step's first forward, only the wait for the first bucket is exposed.
     hidden = np.where(p.gathers_beside, overlap * forward * (1 - 1 / buckets), 0.0)
     gathered = np.maximum(gathered - hidden, gathered / buckets)
     return sums + np.where(c.zero > 0, gathered * p.gather_exposed, 0.0)
 
 
 def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_backward: Column) -> Column:
-    """Return the exposed time of the gathers at the start of forward and of the sums at the end of backward.
+    """Return the exposed time of the gathers at the start of forward and of the reductions at the end of backward.
 
-    `ends` are the weights of embedding and head, `layer_backward` is one layer's. FSDP2 waits for both of them in every
-    micro-batch, unless a pipeline keeps them.
+    `ends` are the weights of embedding and head, `layer_backward` is the time of one layer. FSDP2 waits for both in
+    every micro-batch, unless a pipeline keeps them.
     """
     p = c.profile
     often = messages.times_a_step(c)
     sent = messages.gradient_width(c)
     shared, routed = messages.of_layer(c)
-    # What the first layer needs; embedding and head are one unit, or one each.
+    # Weights that the first layer needs; embedding and head are one unit, or one each.
     first = np.where(p.ends_are_units, np.minimum(ends, c.shape.vocabulary * c.shape.hidden / c.tp), ends)
     begins = np.where(np.logical_and(p.is_fsdp2, c.pp == 1), c.micro_batches, 1)
     begins = np.where(c.shards > 1, begins, 0)
@@ -138,7 +138,7 @@ def _of_ends(c: Cases, ends: Column, forward: Column, backward: Column, layer_ba
 
 
 def _sum(c: Cases, shared: Column, routed: Column) -> Column:
-    """Sum gradients over the ranks that share them: among shards, then each shard over its replicas."""
+    """Return the time to reduce gradients over the ranks that share them: among shards, then over replicas."""
     size = _on_ring(c, shared, routed)
     among_shards = np.where(c.zero == 0, reduce(c, size), scatter(c, size))
     of_shard = shared / c.shards + routed / c.expert_shards * _shorter(_copies(c), c.replicas)
@@ -146,7 +146,7 @@ def _sum(c: Cases, shared: Column, routed: Column) -> Column:
 
 
 def _copies(c: Cases) -> Column:
-    """Count the copies of an expert's shard: fewer than replicas if the ranks of ep are in several of them."""
+    """Return the number of copies of an expert's shard: fewer than replicas if ep spans several of them."""
     return np.asarray(c.replicas * np.minimum(c.shards * c.tp / (c.ep * c.expert_tp), 1))
 
 
@@ -165,7 +165,7 @@ def _shorter(members: Column, of: Column) -> Column:
 
 
 def gather(c: Cases, size: Column) -> Column:
-    """Return the seconds of gathering weights of `size` bytes in all."""
+    """Return the seconds of gathering weights of `size` bytes in total."""
     return _reached(c, cluster.all_gather, size)
 
 

@@ -1,13 +1,13 @@
-"""Filling of a pipeline: what its busiest rank waits while stages fill and drain, beside what it works.
+"""Pipeline filling: wait of the busiest rank while stages fill and drain.
 
 GPipe, 1F1B and interleaved pipelines have a closed form: all ranks but the busiest fill and drain once, and interleaved
-ones so many times faster as a rank has stages. Schedules that split backward hide part of it behind weight gradients;
-what is left depends on how long F, I and W take:
+ones faster by the number of stages per rank. Schedules that split backward hide part of it behind weight gradients; the
+rest depends on the durations of F, I and W:
 
-    left of filling = (F + I - W) / (F + I + W)     ZB-H1 (Qi et al. 2023); 1/3 where all are equally long
+    remaining share of filling = (F + I - W) / (F + I + W)     ZB-H1 (Qi et al. 2023); 1/3 if all are equally long
 
-That serves a search of a million. Shown plans are simulated instead (`simulated`): the schedule's own order of
-actions, each stage with the F, I and W of its own layers and of the head.
+The closed form is used to search a million configurations. Plans that are shown are simulated instead (`simulated`),
+with the schedule's own order of actions, and each stage's F, I and W of its layers and of the head.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 SPLITS = np.array([schedule.traits.splits_backward for schedule in SCHEDULES])
 MOST_ACTIONS = 40_000
-"""Pipelines of more actions keep the closed form: each is one step of a loop."""
+"""Maximum number of actions to simulate, each one step of a loop; larger pipelines use the closed form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Seconds of one micro-batch, by action; each entry is that of a layer, of the head, or 0."""
+    """Seconds of one micro-batch by action; each entry is for a layer, the head, or 0."""
 
     layer: Mapping[Kind, Column]
     head: Mapping[Kind, Column]
@@ -59,15 +59,15 @@ def closed(c: Cases, work: Work, most: Column, whole: Column) -> Column:
 
 
 def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column:
-    """Return the same by simulation for schedules that split backward, and `closed_form` for all others.
+    """Return the simulated filling for schedules that split backward, and `closed_form` for all others.
 
-    Messages between stages are no part of it. Cases with the same pipeline are simulated together, as columns.
+    Messages between stages are excluded. Cases with the same pipeline are simulated together, as columns.
     """
     idle = np.array(np.broadcast_to(closed_form, c.dp.shape), float)
     rows = np.flatnonzero(SPLITS[c.schedule] & (c.pp > 1))
     if not rows.size:
         return idle
-    # Further micro-batches cost what the busiest rank takes for them.
+    # Each further micro-batch adds the busiest rank's time for it.
     number = np.minimum(c.micro_batches, ENOUGH * c.pp)
     keys = (c.schedule, c.pp, c.stages_of_rank, number, c.shape.layers, c.profile.uneven, head_cost(c.shape))
     table = np.stack([np.broadcast_to(np.asarray(key, float), c.dp.shape)[rows] for key in keys])
@@ -88,7 +88,7 @@ def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column
 def _durations(
     work: Work, held: tuple[int, ...], size: tuple[int, ...], rows: NDArray[np.int64]
 ) -> dict[tuple[int, Kind], Seconds]:
-    """Return the seconds of each stage's actions, one entry a row; B is I and W together."""
+    """Return the seconds of each stage's actions, one entry per row; B is I and W together."""
     of_layer, of_head = (
         {kind: np.broadcast_to(np.asarray(value, float), size)[rows] for kind, value in by_kind.items()}
         for by_kind in (work.layer, work.head)
@@ -105,20 +105,20 @@ def _durations(
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A schedule's actions in an order in which each stands after all that it waits for."""
+    """Actions of a schedule in topological order: each one follows all that it waits for."""
 
     actions: tuple[tuple[int, Kind], ...]
-    """Stage and kind."""
+    """Stage and kind of each action."""
     waits_for: tuple[tuple[int, ...], ...]
-    """Places of the actions that have to end before: the one before on its rank, and what it needs."""
+    """Indexes of the actions that must end first: the previous one on its rank, and its inputs."""
 
 
 @lru_cache(maxsize=64)
 def graph_of(schedule: Schedule, shape: Shape) -> Graph:
-    """Lay out a schedule; whatever its actions take, the same ones wait for each other."""
+    """Return the dependency graph of a schedule, which does not depend on durations."""
     actions = simulate(order(schedule, shape), lambda _: 1).actions
     home, stages = stage_ranks(schedule, shape), shape.ranks * shape.chunks
-    # Places in the order: of each action that has ended, and of the last one of each rank (-1: none yet).
+    # Indexes in the order: of each finished action, and of the last one on each rank (-1: none yet).
     ended: dict[Action, int] = {}
     last_of_rank = [-1] * shape.ranks
     waits_for = []
@@ -131,7 +131,7 @@ def graph_of(schedule: Schedule, shape: Shape) -> Graph:
 
 
 def _window(graph: Graph, seconds: Mapping[tuple[int, Kind], Seconds]) -> Seconds:
-    """Return first start to last end: every action begins when the last that it waits for has ended."""
+    """Return the time from first start to last end if every action starts when the last one it waits for has ended."""
     ends: list[Seconds] = []
     nothing = np.zeros_like(next(iter(seconds.values())))
     for action, before in zip(graph.actions, graph.waits_for, strict=True):

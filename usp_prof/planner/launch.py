@@ -1,7 +1,7 @@
-"""Launch: the command that starts a planned configuration with a trainer, or the reason why the trainer cannot run it.
+"""Launch commands: how to start a planned configuration with a trainer, or why the trainer cannot run it.
 
 Each trainer has the words of its command, and the rules that its own checks enforce. A plan that a trainer cannot
-express is refused for it, never rounded to a similar one.
+express is refused, never rounded to a similar one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from usp_prof.model.configuration import Configuration
 
 Rules = Iterator[tuple[bool, str]]
-"""For each rule whether the configuration breaks it, and the sentence that says so."""
+"""For each rule, whether the configuration breaks it, and the message."""
 NODE = 8
 
 
 class Trainer(NamedTuple):
-    """How a trainer is started, and what it refuses."""
+    """Command of a trainer, and its rules."""
 
     words: Callable[[ModelEntry, Configuration], list[str]]
     rules: Callable[[ModelEntry, Configuration], Rules]
 
 
 def torchrun(c: Configuration) -> str:
-    """Return the words that start one process a device."""
+    """Return the torchrun words that start one process per device."""
     return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
 
 
-# Our own trainer: the words of `trainer/run.py`, and what it cannot run.
+# Our own trainer: the words of `trainer/run.py`, and the configurations it cannot run.
 
 PRESETS = {
     "tiny": (64, 4, 4, 128, 256), "small": (256, 8, 4, 768, 1024), "100m": (768, 12, 12, 2048, 16384),
@@ -47,7 +47,7 @@ OWN_DTYPES = ("fp32", "bf16", "fp8")
 
 
 def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Return the command, option by option."""
+    """Return the words of the command."""
     words = [
         f"{torchrun(c) if c.devices > NODE else f'torchrun --nproc-per-node {c.devices}'} trainer/run.py --profile",
         f"--model {preset(model)} --layers {model.layers} --sequence {model.sequence}",
@@ -73,13 +73,13 @@ def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
 
 
 def preset(model: ModelEntry) -> str:
-    """Find the preset of a model's sizes, whatever its layers; empty when there is none."""
+    """Return the preset with a model's sizes, ignoring the number of layers; empty if there is none."""
     sizes = (model.hidden, model.heads, model.kv_heads, model.expert_ffn_hidden or model.ffn_hidden, model.vocab)
     return next((name for name, known in PRESETS.items() if known == sizes), "")
 
 
 def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the reasons why the trainer cannot run a configuration."""
+    """Yield the rules of the trainer."""
     yield not preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
@@ -91,7 +91,7 @@ def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.stages > model.layers, f"each of its {c.stages} stages needs one of the {model.layers} layers"
 
 
-# torchtitan 0.3: its options (config/configs.py and manager.py), and what it cannot run.
+# torchtitan 0.3: its options (config/configs.py and manager.py), and the configurations it cannot run.
 
 TORCHTITAN_CONFIGS = {
     "Llama-3-8B": ("llama3", "llama3_8b", Recompute.SELECTIVE),
@@ -102,7 +102,7 @@ TORCHTITAN_CONFIGS = {
 
 
 def _torchtitan_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Return the command, option by option."""
+    """Return the words of the command."""
     module, config, _ = TORCHTITAN_CONFIGS[model.name]
     replicate = c.dp if c.zero == 0 else c.replicas
     # With a pipeline it cuts its local batch into micro-batches; without one it accumulates up to the global batch.
@@ -131,14 +131,14 @@ def _torchtitan_pipeline(model: ModelEntry, c: Configuration) -> list[str]:
         f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
     ]
     if schedule.traits.is_looped:
-        # It counts embedding and head as a layer each.
+        # torchtitan counts embedding and head as one layer each.
         layers = -(-(model.layers + ENDS) // c.stages)
         words.append(f"--parallelism.pipeline_parallel_layers_per_stage {layers}")
     return words
 
 
 def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the reasons why the trainer cannot run a configuration."""
+    """Yield the rules of the trainer."""
     yield (
         model.name not in TORCHTITAN_CONFIGS,
         f"it has no configuration of the model (it has {', '.join(TORCHTITAN_CONFIGS)})",
@@ -159,7 +159,7 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
 
 
-# Megatron-LM (core 0.16): its options, and what its own checks refuse.
+# Megatron-LM (core 0.16): its options, and the configurations its own checks reject.
 
 MEGATRON_FSDP = "--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy"
 MEGATRON_FSDP_NEEDS = "--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor"
@@ -178,15 +178,15 @@ MEGATRON_PRECISION = {
     "fp32": "",
 }  # fmt: skip
 MEGATRON_TRIAL = "--mock-data --tokenizer-type NullTokenizer --train-iters 20 --lr 1e-4"
-"""Twenty steps of synthetic data: enough to test a plan."""
+"""Options for twenty steps on synthetic data, enough to test a plan."""
 MEGATRON_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 PLAIN_FORMS = ("full", "dense", "mixture")
-"""Forms of a layer's blocks that its options describe."""
+"""Forms of layer blocks that Megatron's options can describe."""
 
 
 def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Return the command, option by option."""
-    # Its own checks: one connection for overlap with tp or cp, more of them for its FSDP.
+    """Return the words of the command."""
+    # Required by its own checks: one connection for overlap with tp or cp, several for its FSDP.
     words = [
         f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
         *_megatron_model(model),
@@ -197,7 +197,7 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
         words.append("--sequence-parallel")
     words.append(MEGATRON_SHARDING[c.zero])
     if c.offload is Offload.OPTIMIZER:
-        # It asks for the distributed optimizer, which shards nothing with one rank of dp.
+        # Megatron requires the distributed optimizer, which shards nothing with one rank of dp.
         words += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
     if c.chunks > 1:
         words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
@@ -216,7 +216,7 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
 
 
 def _megatron_recomputation(c: Configuration) -> str:
-    """Return the recomputation: `block` counts layers of a stage, `uniform` those that share an input."""
+    """Return the recomputation options: `block` counts layers per stage, `uniform` those that share an input."""
     if c.recompute is Recompute.NONE:
         return ""
     granularity = f"--recompute-granularity {c.recompute}"
@@ -227,12 +227,12 @@ def _megatron_recomputation(c: Configuration) -> str:
 
 
 def _megatron_tp_of_experts(c: Configuration) -> int:
-    """Divide experts by tp where ep fits into dp x cp; else their ranks are taken out of tp."""
+    """Return the tp of experts: tp if ep fits into dp x cp, else reduced because ep uses ranks of tp."""
     return c.etp or (c.tp if c.dp * c.cp % c.ep == 0 else 1)
 
 
 def _megatron_model(model: ModelEntry) -> list[str]:
-    """Describe the model, which Megatron takes from its options."""
+    """Return the options for the model, which Megatron cannot read from elsewhere."""
     words = [
         f"--num-layers {model.layers} --hidden-size {model.hidden} --num-attention-heads {model.heads}",
         f"--kv-channels {model.head_dim or model.hidden // model.heads} --seq-length {model.sequence}",
@@ -262,7 +262,7 @@ def _megatron_experts(model: ModelEntry) -> list[str]:
 
 
 def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the reasons why the trainer cannot run a configuration."""
+    """Yield the rules of the trainer."""
     blocks = [block for kind in model.layer_kinds for block in kind.blocks]
     is_plain = len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
     yield not is_plain, "layers that differ, or are not plain attention, need a script of their own"
@@ -285,11 +285,11 @@ TRAINERS = {
     "torchtitan": Trainer(_torchtitan_words, _torchtitan_rules),
     "megatron": Trainer(_megatron_words, _megatron_rules),
 }
-"""The trainers that a plan can be written for."""
+"""Trainers for which a plan can be written."""
 
 
 def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return why one of the `TRAINERS` cannot run a configuration; empty where it can."""
+    """Return why one of the `TRAINERS` cannot run a configuration, or an empty string."""
     if trainer not in TRAINERS:
         raise unknown_name("trainer", trainer, TRAINERS)
     rules = TRAINERS[trainer].rules(model, configuration)
@@ -297,14 +297,14 @@ def refusal(trainer: str, model: ModelEntry, configuration: Configuration) -> st
 
 
 def command(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return the command that starts a configuration in one of the `TRAINERS`; raises with why there is none."""
+    """Return the command that starts a configuration in one of the `TRAINERS`; raise if there is none."""
     if reason := refusal(trainer, model, configuration):
         raise UsageError(f"{trainer} cannot run {configuration}: {reason}", hint="choose another plan or trainer")
     return " ".join(TRAINERS[trainer].words(model, configuration))
 
 
 def command_or_reason(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
-    """Return the command, or a comment that says why there is none."""
+    """Return the command, or a comment with the reason why there is none."""
     try:
         return command(trainer, model, configuration)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Memory: the footprint of the ranks that decide, of many configurations at once, and how likely they fit."""
+"""Memory: footprint of the fullest ranks, for many configurations at once, and the probability that they fit."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from usp_prof.planner.profiles import Profile
 
 LEAST_PROBABILITY, SAFE_PROBABILITY = 0.5, 0.9
-"""A configuration fits from the first on; between the two it is tight."""
+"""Minimum probabilities for a configuration to fit, and to fit safely; between the two it is tight."""
 NO_STAGE = 4
-"""Beyond all stages of ZeRO: never sharded."""
+"""Value above all ZeRO stages, for tensors that are never sharded."""
 
 
 def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
@@ -42,9 +42,9 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
 
 
 def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
-    """Return the memory of a trainer beyond the formulas; `product_bytes` per value in the type of products."""
+    """Return a trainer's memory habits beyond the formulas; `product_bytes` are per value in the type of products."""
     keeps_gradients = (c.micro_batches > 1) & (messages.sums_a_step(p, c) == 1)
-    # What a backward has gathered, PyTorch's pipelines keep for the next forward.
+    # PyTorch's pipelines keep weights gathered in backward for the next forward.
     keeps_weights = np.logical_and(p.is_fsdp2, c.pp > 1)
     return Habits(
         p.activation_scale,
@@ -85,18 +85,18 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
 
 
 def total(parts: Parts) -> NDArray[np.float64]:
-    """Add up the parts."""
+    """Return the sum of the parts."""
     return np.sum(list(parts.values()), axis=0)  # type: ignore[no-any-return]
 
 
 def fullest(of_ranks: tuple[Parts, ...]) -> Parts:
-    """Return the parts of the rank that needs most, case by case."""
+    """Return the parts of the rank with the highest need, case by case."""
     worst = np.stack([total(rank_parts) for rank_parts in of_ranks]).argmax(axis=0)
     return {part: np.choose(worst, [rank_parts[part] for rank_parts in of_ranks]) for part in of_ranks[0]}
 
 
 def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:
-    """Count the weights that a rank updates, on the rank that has most."""
+    """Return the number of weights updated by the rank with the most of them."""
     counts = []
     for row in range(len(WHERE)):
         held = Stage(stages.layers[row], stages.embedding[row], stages.head[row], 1.0)
@@ -109,12 +109,12 @@ def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:
 def host_bytes(c: Cases, stages: Stages) -> Column:
     """Return the host memory of an offloaded optimizer per device; 0 without offloading.
 
-    Master, two moments and the place where the gradient lands, in float32, and the weight before it goes back.
+    It has the float32 master weight, two moments and the received gradient, and the weight before it is copied back.
     """
     return np.where(c.offload, weights_to_update(c, stages) * (MASTER_AND_MOMENTS + 4 + c.width), 0.0)
 
 
 def fit_probability(peak: NDArray[np.float64], room: Column, spread: Column) -> NDArray[np.float64]:
-    """Return how likely a predicted peak stays below the room: logistic, 80% of the peaks within `spread`."""
-    # A logistic distribution holds 80% within 2.197 scales on either side.
+    """Return the probability that a predicted peak is below the room: logistic, 80% of peaks within `spread`."""
+    # A logistic distribution has 80% within 2.197 scales on either side.
     return np.asarray(1 / (1 + (peak / room) ** (2.197 / np.asarray(spread))))

@@ -45,33 +45,33 @@ class Times:
     """Number of each message per step; one entry per case."""
 
     forward_gathers: Column
-    """Of a layer's weights, before its forward; under ZeRO-1 and in buckets, after the optimizer."""
+    """Gathers of a layer's weights before its forward; under ZeRO-1 and in buckets, after the optimizer."""
     backward_gathers: Column
     end_gathers: Column
-    """Of the weights of embedding and head."""
+    """Gathers of the weights of embedding and head."""
     sums: Column
-    """Of gradients, a layer's and the ends' alike."""
+    """Reductions of gradients, of layers and ends alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of a pipeline rank before data-parallel sharding: those of its layers, and of the ends it has."""
+    """Weights of a pipeline rank before data-parallel sharding: those of its layers, and of its ends."""
 
     shared: Column
-    """Of all its layers, that every token meets."""
+    """Weights of all its layers that every token uses."""
     routed: Column
-    """Of its experts."""
+    """Weights of its experts."""
     ends: Column
 
 
 def times_a_step(c: Cases) -> Times:
-    """Count the messages of each kind in a step."""
+    """Return the number of messages of each kind per step."""
     p = c.profile
     micro_batches = np.asarray(c.micro_batches, float)
     is_fsdp2 = np.asarray(p.is_fsdp2) > 0
     in_pipeline = is_fsdp2 & (c.pp > 1)
     every = np.where(in_pipeline, 1.0, micro_batches)
-    # Of ZeRO-3 in PyTorch's pipelines: what a backward has gathered, the next forward finds.
+    # ZeRO-3 in PyTorch's pipelines: the next forward reuses the weights gathered in backward.
     forward = np.where(c.zero == 3, every, np.where((c.zero == 2) & is_fsdp2, every, 1.0))
     backward = np.where(c.zero == 3, micro_batches, 0.0)
     ends = np.where(is_fsdp2 & (c.zero >= 2), every, 1.0)
@@ -87,24 +87,24 @@ def times_a_step(c: Cases) -> Times:
 
 
 def sums_a_step(p: Profile, c: Columns) -> Column:
-    """Count how often a step sums gradients; where once, those of all micro-batches add up whole until then."""
+    """Return the number of gradient reductions per step; if one, micro-batches are added up unreduced."""
     in_pipeline = np.logical_and(p.is_fsdp2, c.pp > 1)
     sums_each = (c.zero >= 2) & np.logical_not(p.sums_once) & np.logical_not(in_pipeline)
     return np.where(sums_each, c.micro_batches, 1.0)
 
 
 def goes_by_layer(c: Cases) -> NDArray[np.bool_]:
-    """Mark the cases whose weights and gradients travel layer by layer, not in buckets."""
+    """Mark the cases in which weights and gradients are sent layer by layer, not in buckets."""
     return np.asarray((c.zero == 3) | ((c.zero == 2) & (np.asarray(c.profile.layer_by_layer) > 0)))
 
 
 def of_layer(c: Cases) -> tuple[Column, Column]:
-    """Count the weights of a layer on a rank: those that all tokens meet, and its experts'."""
+    """Return the number of a layer's weights on a rank: those that all tokens use, and its experts'."""
     return c.shape.shared_parameters / c.tp, c.shape.routed_parameters / c.ep / c.expert_tp
 
 
 def of_rank(c: Cases, layers: Column, embedding: Column, head: Column) -> Weights:
-    """Count the weights of a rank with so many layers, and with these ends."""
+    """Return the weights of a rank with this number of layers, and with these ends."""
     shared, routed = of_layer(c)
     matrices, _ = parameters(c.shape, c, Stage(0.0, embedding, head, 1.0))
     norm = np.where(head, c.shape.hidden, 0.0)
@@ -112,7 +112,7 @@ def of_rank(c: Cases, layers: Column, embedding: Column, head: Column) -> Weight
 
 
 def of_fullest(c: Cases, stages: Stages) -> Weights:
-    """Count the weights of that rank of the pipeline which has most of them."""
+    """Return the weights of the pipeline rank with the most of them."""
     rows = [of_rank(c, *row) for row in zip(stages.layers, stages.embedding, stages.head, strict=True)]
     columns = {name: np.stack([_wide(c, getattr(row, name)) for row in rows]) for name in Weights.__slots__}
     fullest = np.sum(list(columns.values()), axis=0).argmax(axis=0)
@@ -120,20 +120,20 @@ def of_fullest(c: Cases, stages: Stages) -> Weights:
 
 
 def gathered_bytes(c: Cases, weights: Weights) -> Column:
-    """Return the bytes of all weights that a rank's shards are gathered into in a step."""
+    """Return the bytes of all weights gathered per step from a rank's shards."""
     often = times_a_step(c)
     of_layers = (weights.shared + weights.routed) * (often.forward_gathers + often.backward_gathers)
     return np.asarray((of_layers + weights.ends * often.end_gathers) * c.width)
 
 
 def summed_bytes(c: Cases, weights: Weights) -> Column:
-    """Return the bytes of all gradients that a rank sums over the others in a step."""
+    """Return the bytes of all gradients that a rank reduces per step with the others."""
     everything = weights.shared + weights.routed + weights.ends
     return np.asarray(everything * times_a_step(c).sums * gradient_width(c))
 
 
 def gradient_width(c: Cases) -> Column:
-    """Return the bytes of a gradient on its way: those of a weight at least."""
+    """Return the bytes of a gradient in messages: at least those of a weight."""
     return np.asarray(np.maximum(c.profile.sent_gradient_bytes, c.width))
 
 

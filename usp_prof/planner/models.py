@@ -1,4 +1,4 @@
-"""Models by name: the published shapes of those that people plan for, and any other from a file."""
+"""Models by name: published shapes of common models; other models are read from a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEQUENCES = {
     "Llama-2": 4096, "Llama-3": 8192, "Llama-4": 8192, "GPT-3": 2048, "Nemotron": 4096, "Mixtral": 8192, "Grok": 8192,
     "Qwen": 4096, "GPT-OSS": 4096, "DeepSeek": 4096, "Kimi": 4096,
 }  # fmt: skip
-"""Tokens per sequence in pretraining, by the start of a known model's name; for questions that name none."""
+"""Tokens per sequence in pretraining, by the prefix of a known model's name; used if the question names none."""
 
 
 def model_named(name: str, sequence: int = 0) -> ModelEntry:
@@ -42,9 +42,9 @@ def usual_sequence(model: ModelEntry) -> int:
 
 
 def planned_model(name: str, sequence: int, recorded: ModelEntry | None, hint: str) -> ModelEntry:
-    """Return the model that is planned for: the one that was named, else that of the recorded run.
+    """Return the model to plan for: the named one, else that of the recorded run.
 
-    `hint` says how to give the sequence length that a description lacks.
+    `hint` says how to supply the sequence length if the description lacks it.
     """
     model = model_named(name, sequence) if name else recorded
     assert model is not None  # noqa: S101 - one of the two was given
@@ -65,7 +65,7 @@ def _whole(model: ModelEntry, path: Path) -> ModelEntry:
 
 
 def not_modelled(model: ModelEntry) -> tuple[str, ...]:
-    """Return what a plan leaves out of a model, or simplifies."""
+    """Return the parts of a model that a plan omits or simplifies."""
     notes = list(model.notes)
     some_mixed = 0 < model.moe_layers < model.layers
     if len(set(model.layer_order)) > 1 or (some_mixed and not model.layer_order):
@@ -81,7 +81,7 @@ def not_modelled(model: ModelEntry) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def known() -> tuple[str, ...]:
-    """Name the models that need no file."""
+    """Return the names of the models that need no file."""
     return tuple(json.loads(FILE.read_text()))
 
 
@@ -91,6 +91,6 @@ def _by_letters() -> dict[str, str]:
 
 
 def _letters(name: str) -> str:
-    """Reduce a name to what distinguishes models: Llama 3.1 has the shapes of Llama 3, a remark in brackets none."""
+    """Reduce a name to what distinguishes shapes: Llama 3.1 becomes Llama 3; remarks in brackets are dropped."""
     letters = "".join(c for c in name.lower().split("(")[0] if c.isalnum())
     return letters.replace("llama31", "llama3").replace("meta", "")

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Prediction:
     """Predicted step and memory of a configuration. The parts are those of the busiest rank and add up to the step.
 
-    `bubble_ns` is all of its waiting in the pipeline, for messages too; `exposed_ns` is by axis; `fixed_ns` is what a
-    step takes whatever its size. Between the `low` and the `high` figures lie 80% of the runs that were measured.
+    `bubble_ns` is its total wait in the pipeline, including messages; `exposed_ns` is by axis; `fixed_ns` does not
+    depend on the size. The interval from `low` to `high` contains 80% of measured runs.
     """
 
     configuration: Configuration
@@ -52,15 +52,15 @@ class Prediction:
     memory_high_bytes: float
     fit_probability: float
     stall_fraction: float = 0.0
-    """Chance that such a run stalls on its pipeline's sends; 0 outside the measured sweep."""
+    """Probability that such a run stalls on its pipeline's sends; 0 outside the measured sweep."""
     stall_ns: float = 0.0
-    """Time that a stall adds; included in `step_ns` if the chance is above one half."""
+    """Time added by a stall; included in `step_ns` if the probability is above one half."""
     host_bytes: float = 0.0
     """Host memory of an offloaded optimizer, per device."""
 
     @property
     def fits(self) -> bool:
-        """Whether the configuration more likely fits the device's memory than not."""
+        """Whether the configuration fits the device's memory with a probability of at least one half."""
         return self.fit_probability >= memory.LEAST_PROBABILITY
 
     @property
@@ -70,12 +70,12 @@ class Prediction:
 
     @property
     def expected_step_ns(self) -> float:
-        """The step of the speed to be expected, of runs that stall and of those that do not; plans are ranked by it."""
+        """Step at the expected speed over runs with and without a stall; plans are ranked by it."""
         return float(stalls.expected(self.step_ns, self.stall_ns, self.stall_fraction))
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of the step in which the busiest rank waits for the pipeline."""
+        """Share of the step in which the busiest rank waits for the pipeline."""
         return self.bubble_ns / self.step_ns
 
 
@@ -87,7 +87,7 @@ def predict(
     *,
     profile: Profile = DEFAULT_PROFILE,
 ) -> Prediction:
-    """Predict one configuration that breaks no rule."""
+    """Predict one legal configuration."""
     return predict_all(model, [configuration], cluster, convention, profile=profile)[0]
 
 
@@ -105,7 +105,7 @@ def predict_all(
 
 
 def time_spread_of(c: Cases) -> Column:
-    """Return the logarithm of the factor around the step that holds 80% of runs: independent parts add as squares."""
+    """Return the log of the factor around the step that contains 80% of runs; independent parts add as squares."""
     p = c.profile
     outside = np.logical_and(np.asarray(p.stall) > 0, np.logical_not(stalls.was_measured(c)))
     mixture = np.where(np.asarray(c.shape.mixed) > 0, p.mixture_spread, 0.0)

@@ -1,8 +1,8 @@
 """Profiles: memory and messages of each trainer, and the constants fitted to its measured runs.
 
-`benchmarks/planner_fit.py` fits the constants again from tables of measured runs; `benchmarks/planner.py` judges them
-on rows that they were not fitted to. Shares of what a machine offers are at most 1. `*_exposed` and `*_scale` may be
-more if more is exposed, or moved, than the formula counts.
+`benchmarks/planner_fit.py` fits the constants again from tables of measured runs; `benchmarks/planner.py` evaluates
+them on rows that were not used in the fit. Shares of the machine's rates are at most 1. `*_exposed` and `*_scale` may
+be larger if more is exposed, or moved, than the formula counts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class Profile:
     casts_stored_inputs: Column = 0
     """1: backward keeps inputs of 8-bit products in 8 bits (Transformer Engine); 0: in 16 bits (torchao)."""
     inner_bytes: Column = 8.0
-    """Stored bytes per value inside of a gated feed-forward block: both halves, the activation and the product; 6
-    where the activation and the product are one kernel (Megatron's `bias_swiglu_fusion`)."""
+    """Stored bytes per value inside a gated feed-forward block: both halves, the activation and the product.
+
+    It is 6 if the activation and the product are one kernel (Megatron's `bias_swiglu_fusion`).
+    """
     is_selective_by_op: Column = 0
     """1: selective recomputation keeps attention's result and every second product (torchtitan's policy `op`)."""
     logit_bytes: Column = 10.0
@@ -43,7 +45,7 @@ class Profile:
     """Allocated bytes that no other part counts."""
     buffer_fraction: Column = 0.0
     uneven: Column = 0
-    """1: layers are dealt to stages by cost, the head's included (nanotron); 0: as evenly as they go."""
+    """1: layers are assigned to stages by cost, including the head's (nanotron); 0: as evenly as possible."""
     gemm_share: Column = 1.0
     """Share of the measured efficiency of single matrix products that training reaches."""
     core_share: Column = 1.0

@@ -1,7 +1,7 @@
-"""Search: every legal configuration of a model on so many devices, predicted at once and ranked by speed.
+"""Search: every legal configuration of a model on a number of devices, predicted together and ranked by speed.
 
 Configurations are columns from the start (`usp_prof.model.configuration.Columns`): a million of them are checked,
-measured against memory and timed in a few array operations. Only those that are shown become records.
+compared with the memory and timed in a few array operations. Only those shown become records.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from usp_prof.planner.cluster import Cluster
 
 EQUAL = 1.005
-"""Steps whose ratio is smaller count as equally long."""
+"""Steps with a smaller ratio count as equal."""
 SHOWN = 1000
 """Number of fastest plans that become records, in addition to the fastest per set of degrees and the Pareto front."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be planned: `batch` counts sequences of a step over all devices; `pinned` knobs are held fast."""
+    """Planning question: `batch` counts sequences per step over all devices; `pinned` knobs are fixed."""
 
     model: ModelEntry
     cluster: Cluster
@@ -62,7 +62,7 @@ class Question:
     profile: Profile = DEFAULT_PROFILE
     pinned: Mapping[str, Any] = field(default_factory=dict)
     trainer: str = ""
-    """Only what this trainer can run is searched, where it can run anything; empty: all that is legal."""
+    """Restricts the search to what this trainer can run, if it can run anything; empty: all legal configurations."""
 
 
 def question_of(
@@ -75,10 +75,10 @@ def question_of(
     dtype: str,
     profile: Profile,
 ) -> Question:
-    """Ask for a model's plans; what is empty or 0 is as in the recorded run.
+    """Build a question about a model's plans; empty or 0 values are taken from the recorded run.
 
-    Without a recorded run, or on another device than the recorded one, whose measured habits do not hold there, the
-    `profile` is taken.
+    Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
+    used.
     """
     if learnt is None:
         dtype = dtype or "bf16"
@@ -91,7 +91,7 @@ def question_of(
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What was found: the plans that fit, fastest first; how many were tried and fit; the leanest if none fits."""
+    """Search result: plans that fit, fastest first; numbers tried and fitting; the lowest need if none fits."""
 
     question: Question
     best: tuple[Prediction, ...]
@@ -101,7 +101,7 @@ class Plans:
     barred: tuple[Barred, ...] = ()
     """Values of knobs with which nothing fits."""
     refused: tuple[Refused, ...] = ()
-    """Of those tried, what the question's trainer cannot run, by reason."""
+    """Configurations that the question's trainer cannot run, by reason."""
 
     def pareto(self) -> tuple[Prediction, ...]:
         """Return the plans that no other beats in both speed and memory, fastest first."""
@@ -113,9 +113,9 @@ class Plans:
 
 
 def search(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
-    """Try every legal configuration; `progress` hears how many of those that fit have been predicted.
+    """Evaluate every legal configuration; `progress` gets the number of fitting ones predicted, and in total.
 
-    The optimizer is offloaded if that is pinned, or if nothing fits otherwise.
+    The optimizer is offloaded if that is pinned, or if nothing fits without it.
     """
     columns = legal(question)
     tried = len(columns.dp)
@@ -161,9 +161,9 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
 
 
 def search_both(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
-    """Search all legal configurations, and also those that the question's trainer can run.
+    """Search all legal configurations, and separately those that the question's trainer can run.
 
-    The fastest of all may leave little among them that the trainer can run, and not the fastest of it.
+    The fastest of all may include few that the trainer can run, and not the fastest of these.
     """
     everything = search(replace(question, trainer=""), progress)
     if not question.trainer:
@@ -187,16 +187,16 @@ def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_],
 
 
 def _with_offload(question: Question, tried: int, leanest: float, progress: Callable[[int, int], None] | None) -> Plans:
-    """Search once more with the optimizer in host memory, as nothing fits without; what fits says so."""
+    """Repeat the search with the optimizer in host memory, because nothing fits without; results are marked as such."""
     offloaded = search(replace(question, pinned={**question.pinned, "offload": Offload.OPTIMIZER}), progress)
     barrier = (Barred("offload", Offload.NONE, tried, leanest),) if offloaded.best else ()
     return replace(offloaded, question=question, tried=tried + offloaded.tried, barred=(*barrier, *offloaded.barred))
 
 
 def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark what recomputes although the same configuration fits with less of it: it is never faster.
+    """Mark rows that recompute although the same configuration fits with less recomputation, which is never slower.
 
-    Rows that differ only in recomputation are adjacent, the least of it first (see `legal`).
+    Rows that differ only in recomputation are adjacent, with the least first (see `legal`).
     """
     alike = np.ones(len(fits), bool)
     alike[0] = False
@@ -213,9 +213,9 @@ def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bo
 def _shown(
     seconds: NDArray[np.float64], need: NDArray[np.float64], c: Columns, chosen: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Pick the fastest, the fastest of each set of degrees, and the Pareto front of speed and memory."""
+    """Select the fastest plans, the fastest of each set of degrees, and the Pareto front of speed and memory."""
     order = np.lexsort((need, seconds))
-    # In that order: the least memory of all faster plans. What needs less is on the front.
+    # In order of speed: the lowest memory of all faster plans. A plan that needs less is on the front.
     least_before = np.concatenate([[np.inf], np.minimum.accumulate(need[order])[:-1]])
     front = order[need[order] < least_before]
     degrees = np.stack([np.asarray(getattr(c, name))[chosen][order] for name in ("dp", "tp", "cp", "pp", "ep", "zero")])
@@ -224,14 +224,14 @@ def _shown(
 
 
 def _rank(plan: Prediction) -> tuple[int, int, int, float, str]:
-    """Order by the speed to be expected; within half a percent, the simpler one, then the one with less memory."""
+    """Return the sort key: expected speed; within half a percent the simpler plan, then the one with less memory."""
     c = plan.configuration
     axes = sum(degree > 1 for degree in c.degrees().values())
     return round(log(plan.expected_step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)
 
 
 def configurations(question: Question) -> list[Configuration]:
-    """List the legal configurations, each once."""
+    """Return the legal configurations, each once."""
     columns = legal(question)
     return [_configuration(columns, row, question.dtype) for row in range(len(columns.dp))]
 
@@ -266,4 +266,4 @@ def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Predict
 
 
 GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")
-"""What a grid may have on its sides."""
+"""Possible axes of a grid."""

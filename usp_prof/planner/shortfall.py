@@ -1,6 +1,7 @@
-"""Shortfall: what would make a question fit whose every configuration needs more memory than there is.
+"""Shortfall: changes that make a question fit if every configuration needs more memory than available.
 
-One fixed setting is released at a time, and then the number of devices: the first change that fits is the smallest.
+One fixed setting is released at a time, and then the number of devices is increased. The first change that fits is the
+smallest.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ TIMES = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What is missing, and the changes that would fit, each alone."""
+    """Missing memory, and the changes that would each be sufficient."""
 
     missing_bytes: float
     changes: tuple[str, ...]
-    """Options of the command line, such as `--recompute full`."""
+    """Command-line options, such as `--recompute full`."""
     devices: int
-    """The fewest devices tried that would do; 0: none did."""
+    """Smallest number of devices tried that is sufficient; 0 if none is."""
 
     def sentence(self) -> str:
-        """Return the changes as half a sentence, empty if there are none."""
+        """Return the changes as a clause, empty if there are none."""
         words = [f"{change} would fit" for change in self.changes]
         words += [f"{self.devices} devices would do"] if self.devices else []
         return "; ".join(words)
@@ -72,7 +73,7 @@ def _devices_that_fit(question: Question) -> int:
 
 
 def _value_that_fits(question: Question, name: str) -> str:
-    """Return the value of a released setting with which most memory is used that still fits; empty: none."""
+    """Return the value of a released setting with the highest memory use that still fits, or an empty string."""
     columns, fits = _fitting(question)
     if not fits.any():
         return ""

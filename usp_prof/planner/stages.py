@@ -1,8 +1,8 @@
-"""Stages: how many layers each pipeline rank holds, and how many micro-batches it keeps at once.
+"""Stages: number of layers on each pipeline rank, and of micro-batches it keeps at the same time.
 
-Three ranks decide about time and memory: the first (it keeps most micro-batches, and the embedding), the last (the
-head, the logits; the first has them where stages run down the ranks and up again) and the first of those between with
-the most layers.
+Three ranks determine time and memory: the first (it keeps the most micro-batches, and the embedding), the last (the
+head and the logits; in V-shaped schedules these are on the first rank), and the first rank between them with the most
+layers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from usp_prof.planner.cases import Cases
 
 ENOUGH = 3
-"""So many times the depth in micro-batches tell how many are kept; further ones change nothing."""
+"""Micro-batches, as a multiple of the depth, after which the number kept no longer changes."""
 WHERE = ("first", "middle", "last")
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Arrays of three rows (first, middle, last rank) and one column a case."""
+    """Arrays of three rows (first, middle, last rank) and one column per case."""
 
     layers: NDArray[np.float64]
     kept: NDArray[np.float64]
@@ -41,13 +41,13 @@ class Stages:
 
 
 def stages_of(c: Cases) -> Stages:
-    """Lay out the layers of every case."""
+    """Return the layers of every case's stages."""
     s = c.shape
     head_layers = head_cost(s)
     keys = (s.layers, c.pp, c.chunks, c.schedule, c.micro_batches, c.profile.uneven, head_layers)
     columns = np.broadcast_arrays(*(np.asarray(key, float) for key in keys))
     table = np.stack([np.ravel(column) for column in columns])
-    # Further micro-batches change nothing but for GPipe, which keeps all: so few different pipelines are left.
+    # More micro-batches only matter for GPipe, which keeps all, so only a few different pipelines remain.
     keeps_all = table[3] == SCHEDULES.index(Schedule.GPIPE)
     table[4] = np.where(keeps_all, table[4], np.minimum(table[4], ENOUGH * table[1]))
     different, place = np.unique(table, axis=1, return_inverse=True)
@@ -64,7 +64,7 @@ def stages_of(c: Cases) -> Stages:
 
 
 def head_cost(s: Model) -> Column:
-    """Return the head's weights over those that a token meets in a layer: what dealing layers out by cost goes by."""
+    """Return the ratio of the head's weights to those a token uses per layer, for splits by cost."""
     inner = s.dense_width + s.mixed * s.experts_per_token * s.expert_width
     layer = s.attention_in + s.attention_out + s.matrices * s.hidden * inner
     return np.asarray(s.vocabulary * s.hidden / layer)
@@ -88,7 +88,7 @@ def _laid(
 def ranks_of(
     layers: int, ranks: int, chunks: int, schedule: int, micro_batches: int, *, uneven: bool, head: float
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return for each pipeline rank its layers, and the micro-batches that it keeps; `head` in layers' cost."""
+    """Return the layers of each pipeline rank, and the micro-batches that it keeps; `head` is in layers' cost."""
     kind = SCHEDULES[schedule]
     if kind.traits.is_v_shaped and ranks > 1:
         chunks = 2
@@ -103,12 +103,12 @@ def ranks_of(
 
 
 def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float) -> tuple[int, ...]:
-    """Deal layers out to stages, by cost or as evenly as they go."""
+    """Split layers over stages, by cost or as evenly as possible."""
     return by_cost(layers, stages, head) if uneven else layers_of_stages(layers, stages)
 
 
 def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
-    """Return the micro-batches that each rank keeps, in whole ranks' worth of activations."""
+    """Return the micro-batches that each rank keeps, in units of a whole rank's activations."""
     p, m, v = shape.ranks, shape.micro_batches, shape.chunks
     if kind is Schedule.ONE_F_ONE_B:
         return tuple(float(min(m, p - rank)) for rank in range(p))
@@ -120,7 +120,7 @@ def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
 
 
 def by_cost(layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Deal layers out until a stage's share of the whole cost is passed, as nanotron does; `head` in layers' cost."""
+    """Split layers so that each stage reaches its share of the cost, like nanotron; `head` is in layers' cost."""
     whole = layers + head
     layers_of_stage, stage = [0] * stages, 0
     for done in range(1, layers + 1):

@@ -1,26 +1,26 @@
-"""Pipeline stalls: time of sends between nodes beyond their bytes, and the chance that a run stalls on them.
+"""Pipeline stalls: time of sends between nodes beyond their bytes, and the probability that a run stalls on them.
 
-Measured in one sweep: the Ultra-Scale Playbook's, nanotron on 8 to 128 H100 with EFA. Its 710 pipelines over several
-nodes show two effects, whose cause is not documented. Profiles of other trainers have neither.
+Both are measured in one sweep: the Ultra-Scale Playbook's, with nanotron on 8 to 128 H100 with EFA. Its 710 pipelines
+over several nodes show two effects without a documented cause. Profiles of other trainers have neither.
 
-1. Slow launches (`held_up`). A layer takes at least as long as its launches. In a pipeline between nodes they take,
-   forward and backward together, whatever the model, the micro-batch and the depth:
+1. Slow launches (`held_up`). A layer takes at least as long as its launches. In a pipeline between nodes they take this
+   time, forward and backward together, independent of the model, the micro-batch and the depth:
 
        ranks of tp        1   4   8   16   32
-       ms of a layer      9  15  24   52  140      (5 ms without a pipeline, or inside one node)
+       ms per layer       9  15  24   52  140      (5 ms without a pipeline, or inside one node)
 
-2. Stalls (`seconds`, `chance`). Some runs lose 1.3 s x (p-1)/p more for each micro-batch. Likely are
-       many links      one that stalls is enough, so that the chance grows with their number
+2. Stalls (`seconds`, `chance`). Some runs lose 1.3 s x (p-1)/p more for each micro-batch. Stalls are likely with
+       many links      one stalled link is enough, so the probability grows with their number
        ZeRO-0          most runs that reduce whole gradients, after 16 micro-batches or more
        full memory     most runs whose memory is full
 
-Both apply only to what the sweep ran on (`was_measured`): H100, up to 512 devices in nodes of 8. Elsewhere nothing
-stalls, and the interval is wider.
+Both apply only to the sweep's hardware (`was_measured`): H100, up to 512 devices in nodes of 8. Elsewhere stalls are
+not predicted, and the interval is wider.
 
-A chance is not a prediction: below one half the step is that of a run that does not stall. The choice between
-configurations weighs the chance instead (`expected`).
+A probability is not a prediction: below one half, the predicted step is that of a run without a stall. The choice
+between configurations uses the probability (`expected`).
 
-    step 10 s, a stall costs 5 s, chance 0.2:   predicted 10 s,  expected 1 / (0.8/10 + 0.2/15) = 10.7 s
+    step 10 s, a stall costs 5 s, probability 0.2:   predicted 10 s,  expected 1 / (0.8/10 + 0.2/15) = 10.7 s
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from usp_prof.planner.stages import Stages
 
 TENSOR_POWER = 1.5
-"""Launches grow with this power of tp: 4, 8, 16 and 32 ranks were measured to add 6, 15, 42 and 125 ms per layer."""
+"""Power of tp with which launches grow: 4, 8, 16 and 32 ranks add 6, 15, 42 and 125 ms per layer (measured)."""
 MANY_MICRO_BATCHES = 16
-"""With so many micro-batches or more, 61 of 74 ZeRO-0 runs stalled; with fewer 2 of 18."""
+"""Micro-batches from which stalls are likely: 61 of 74 such ZeRO-0 runs stalled; with fewer, 2 of 18."""
 SWEEP_PEAK, SWEEP_MEMORY_RATE, SWEEP_NODE, SWEEP_DEVICES = 989e12, 3.35e12, 8, 512
 """The sweep's devices: H100 by their bf16 peak and memory rate, in nodes of 8."""
 LIKELY = 0.5
-"""Above this chance the predicted step holds the stall."""
+"""Probability above which the predicted step includes the stall."""
 
 
 def crosses_nodes(c: Cases) -> Column:
@@ -62,10 +62,10 @@ def was_measured(c: Cases) -> NDArray[np.bool_]:
 
 
 def held_up(c: Cases, layer: Column) -> Column:
-    """Return the seconds that a layer of `layer` seconds is held up by its launches, forward and backward together."""
+    """Return the seconds by which launches delay a layer of `layer` seconds, forward and backward together."""
     p = c.profile
     launches = p.host_pipeline + p.host_pipeline_tensor * c.tp**TENSOR_POWER
-    # Full recomputation launches forward, a third of all, once more.
+    # Full recomputation repeats the launches of forward, a third of all.
     launches = launches * (1 + c.recomputed_share / 3)
     launches = np.where(np.logical_and(crosses_nodes(c), was_measured(c)), launches, 0.0)
     # A smooth maximum of the two: 10 ms of compute and 5 of launches take 10.2 ms, 10 and 10 take 11.9.
@@ -78,7 +78,7 @@ def seconds(c: Cases) -> Column:
 
 
 def chance(c: Cases, stages: Stages) -> Column:
-    """Return how likely a step stalls, by its links or its full memory; 0 where no stall was measured."""
+    """Return the probability that a step stalls, by its links or full memory; 0 if no stall was measured."""
     p = c.profile
     if not np.any(was_measured(c)):
         return np.zeros(np.shape(c.pp))
@@ -88,7 +88,7 @@ def chance(c: Cases, stages: Stages) -> Column:
 
 
 def chance_of_full_memory(c: Cases, stages: Stages) -> Column:
-    """Return how likely a pipeline's memory is full, by the planner's own prediction and its spread."""
+    """Return the probability that a pipeline's memory is full, by the planner's own prediction and its spread."""
     peak = memory.total(memory.fullest(memory.of_stages(c, stages)))
     fits = memory.fit_probability(peak, c.machine.room_bytes, c.profile.memory_spread)
     return np.where(c.pp > 1, 1 - fits, 0.0)
@@ -100,12 +100,12 @@ def reduces_whole_gradients(c: Cases) -> Column:
 
 
 def links(c: Cases) -> Column:
-    """Count the pairs of adjacent ranks in all pipelines."""
+    """Return the number of pairs of adjacent ranks in all pipelines."""
     return np.asarray(c.dp * c.cp * c.tp * (c.pp - 1))
 
 
 def running(step: Column, stall: Column, chance: Column) -> Column:
-    """Return the step without a stall; `step` includes the stall if its chance is above `LIKELY`."""
+    """Return the step without a stall; `step` includes the stall if its probability is above `LIKELY`."""
     return step - np.where(np.asarray(chance) > LIKELY, stall, 0.0)
 
 

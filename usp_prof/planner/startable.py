@@ -1,4 +1,4 @@
-"""Startable configurations: which of a search's rows a trainer can run, and why it cannot run the others."""
+"""Startable configurations: rows of a search that a trainer can run, and why it cannot run the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def startable(
 ) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
     """Mark the rows that a trainer can run, and count the reasons for the others, the most frequent first.
 
-    `configuration` gives a row's record. Rows that differ only in what no rule reads are asked about once.
+    `configuration` returns the record of a row. Rows that differ only in knobs that no rule reads are checked once.
     """
     rows = len(columns.dp)
     knobs = [

@@ -1,8 +1,8 @@
-"""Step: the seconds of a training step, part by part, of many configurations at once.
+"""Step: seconds of a training step, part by part, for many configurations at once.
 
-1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head
-2. the pipeline: bottleneck rank times micro-batches, what filling and draining adds, and stalled sends (stalls.py)
-3. data parallelism's messages that nothing hides (data_parallel.py), the optimizer, a fixed rest
+1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head 2. the pipeline: bottleneck rank
+times micro-batches, filling and draining, and stalled sends (stalls.py) 3. data parallelism's exposed messages
+(data_parallel.py), the optimizer, a fixed rest
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from usp_prof.planner.stages import Stages
 
 GRADIENT_DOWN, HOST_BYTES = 4.0, 28.0
-"""Bytes of a weight where the host holds the optimizer: its gradient on the way down; what AdamW reads (gradient,
-master, two moments) and writes (master, two moments) there."""
+"""Bytes per weight with the optimizer on the host: the gradient's copy to the host, and AdamW's memory traffic.
+
+AdamW reads the gradient, the master weight and two moments, and writes the master weight and two moments.
+"""
 IS_GPIPE = np.array([schedule is Schedule.GPIPE for schedule in SCHEDULES])
 
 
@@ -45,16 +47,16 @@ class Step:
     fixed: NDArray[np.float64]
     stall_chance: NDArray[np.float64]
     stall: NDArray[np.float64]
-    """Time that a stall adds; included in `seconds` if its chance is above `stalls.LIKELY`."""
+    """Time added by a stall; included in `seconds` if its probability is above `stalls.LIKELY`."""
 
     @property
     def running(self) -> NDArray[np.float64]:
-        """The step without a stall."""
+        """Step without a stall."""
         return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """The step at the mean speed of runs with and without a stall."""
+        """Step at the mean speed of runs with and without a stall."""
         return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
 
 
@@ -63,7 +65,7 @@ def step(
 ) -> Step:
     """Predict the step of each case; `stages` and `stall_chance` may be passed in, such as during a fit.
 
-    `simulates` runs schedules that split backward, for which `filling.py` has no exact form.
+    `simulates` simulates schedules that split backward, for which `filling.py` has no exact form.
     """
     stages = stages or stages_of(c)
     stall_chance = stalls.chance(c, stages) if stall_chance is None else stall_chance
@@ -89,7 +91,7 @@ def step(
     window = most * c.micro_batches + _waiting(c, filled)
     window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
     exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
-    # A layer that waits for its launches hides messages, too.
+    # A layer that waits for its launches also hides messages.
     longer = layer / (layer - held_up)
     gradients = data_parallel.in_a_step(c, stages, held * times.forward * longer, held * times.backward * longer)
     compute_time = busy - sum(exposed.values())
@@ -112,7 +114,7 @@ def step(
 
 
 def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: Column) -> filling.Work:
-    """Distinguish forward, input gradient and weight gradient; messages (in `layer`) go with the first two."""
+    """Split work into forward, input gradient and weight gradient; messages (in `layer`) count for the first two."""
     longer = layer / (times.forward + times.backward)
     forward = times.forward * longer
     return filling.Work(
@@ -124,12 +126,11 @@ def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: C
 
 
 def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[str, Column]:
-    """Return the exposed part of a layer's messages, forward and backward of one micro-batch together."""
+    """Return the exposed part of a layer's messages by axis, forward and backward of one micro-batch together."""
     s, p = c.shape, c.profile
     passes = 2.0 + c.recomputed_share
     size = c.tokens * s.hidden * c.width
-    # With sequence parallelism two gathers and two scatters each way, without it two all-reduces: the same bytes.
-    # Transformer Engine gathers inputs of 8-bit products after casting them; scatters keep 16 bits.
+    # Each direction has two gathers and two scatters with sequence parallelism, two all-reduces without: equal bytes.
     gathered = size * np.where(c.machine.is_narrow, 0.5, 1.0)
     parallel = 2 * cluster.all_gather(c, "tp", gathered) + 2 * cluster.all_gather(c, "tp", size)
     plain = 2 * cluster.all_reduce(c, "tp", size)
@@ -141,7 +142,7 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
 
 
 def _ring(c: Cases) -> Column:
-    """Keys and values go round beside attention's core; backward, with their gradients, twice as much."""
+    """Return the exposed time of the ring of keys and values during attention's core; backward sends twice as much."""
     values = c.tokens * c.shape.key_value / c.tp * c.width
     one = cluster.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
@@ -155,16 +156,16 @@ def _waiting(c: Cases, filled: Column) -> Column:
     size = c.tokens * c.shape.hidden * c.width / c.spread
     hop = cluster.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
     travel = 2 * (c.pp - 1) * hop
-    # In 1F1B's steady state a round trip of p stages carries p micro-batches: each waits for two hops (p-1)/p.
+    # In 1F1B's steady state a round trip of p stages has p micro-batches: each waits for two hops (p-1)/p.
     steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
     return np.where(c.pp > 1, filled + travel + steady, 0.0)
 
 
 def _optimizer(c: Cases, stages: Stages) -> Column:
-    """Return the optimizer's bytes, read and written once, over the memory's rate: the device's, or its host's.
+    """Return the time to read and write the optimizer's bytes once, in the device's memory or its host's.
 
-    Offloaded, gradients in float32 go down while the host updates what has arrived and weights come back: three stages
-    that run side by side over slices, so that the slowest decides.
+    With offloading, gradients in float32 go down while the host updates earlier ones and weights come back. These three
+    stages overlap over slices, so the slowest one decides.
     """
     s = c.shape
     held = stages.layers.max(axis=0)

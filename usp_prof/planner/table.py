@@ -1,7 +1,7 @@
 """Tables of configurations: one prediction per row of a CSV file, with the reason for a refusal in `error`.
 
-A row says the model, the cluster and the configuration by column; `COLUMNS` documents them, and `ALIASES` are other
-usual names. What a row leaves out takes its default; impossible rows are refused in their `error`.
+Columns of a row set the model, the cluster and the configuration. `COLUMNS` documents them, and `ALIASES` are other
+common names. Missing values have defaults; impossible rows are refused in their `error`.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ ALIASES = {
 KNOWN = {*COLUMNS, *ALIASES}
 _HINT = "correct the row; docs/reference/planner.md lists the columns"
 MAX_WHOLE = 1 << 31
-"""Of one whole number in a table: sequences, degrees and sizes of a model, whose products are counted in 64 bits."""
+"""Maximum of an integer in a table (sequences, degrees, model sizes), so that products fit 64 bits."""
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 Word = TypeVar("Word", Recompute, Offload)
 
 
 def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV file: its columns and its rows."""
+    """Read a CSV file; return its columns and its rows."""
     columns, rows = csv_rows(file, "table")
     if not KNOWN & set(columns):
         raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...", hint=_HINT)
@@ -86,7 +86,7 @@ def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row, understood."""
+    """One parsed row."""
 
     model: ModelEntry
     cluster: Cluster
@@ -97,7 +97,7 @@ class Case:
 def predict_table(
     rows: Sequence[Mapping[str, str]], convention: str = "palm", defaults: Mapping[str, str] = MappingProxyType({})
 ) -> list[Prediction | str]:
-    """Predict every row; a refused row gives the reason. `defaults` fill cells that a row leaves empty."""
+    """Predict every row; a refused row has the reason. `defaults` fill empty cells."""
     cases_or_reasons = [
         _case_or_reason({**defaults, **{name: text for name, text in row.items() if text}}) for row in rows
     ]
@@ -119,8 +119,8 @@ def _case_or_reason(row: Mapping[str, str]) -> Case | str:
 
 
 def stacked_cases(cases: Sequence[Case], profile: Profile | None = None) -> Cases:
-    """Put rows into columns; `profile` in place of each row's own."""
-    # One record for each model, machine and trainer that occurs, so that stacking is cheap.
+    """Combine rows into columns; `profile` replaces each row's own."""
+    # One record per distinct model, machine and trainer, so that stacking is cheap.
     shapes = {id(case.model): shape_of(case.model) for case in cases}
     return cases_of(
         stacked([shapes[id(case.model)] for case in cases]),
@@ -131,7 +131,7 @@ def stacked_cases(cases: Sequence[Case], profile: Profile | None = None) -> Case
 
 
 Cells = dict[str, str]
-"""The cells of a row that are filled, by the names of `COLUMNS`."""
+"""Non-empty cells of a row, by the names in `COLUMNS`."""
 OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
 SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
 OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
@@ -139,7 +139,7 @@ DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
 
 
 def understood(row: Mapping[str, str]) -> Case:
-    """Read one row; raises with what is missing or impossible."""
+    """Parse one row; raise for missing or impossible values."""
     cells = _cells(row)
     dtype = _precision(cells.get("dtype", "bf16").lower())
     model = _model(_key(cells, OF_MODEL))
@@ -172,7 +172,7 @@ def understood(row: Mapping[str, str]) -> Case:
 
 
 def _cells(row: Mapping[str, str]) -> Cells:
-    """Name the cells that are filled by their columns; two columns of the same meaning have to agree."""
+    """Return the non-empty cells by column; two columns with the same meaning must agree."""
     cells: Cells = {}
     for name, value in row.items():
         column, text = ALIASES.get(name, name), (value or "").strip()
@@ -187,7 +187,7 @@ def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1024)
 def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
-    """Read the model: by its shape if that is given, otherwise by name or file. Equal models are one object."""
+    """Return the model, by its shape if given, otherwise by name or file. Equal models are one object."""
     cells = dict(key)
     sequence = _whole(cells, "sequence")
     if {"layers", "hidden", "heads"} <= cells.keys() and cells.keys() & {"ffn_hidden", "expert_ffn_hidden"}:
@@ -222,7 +222,7 @@ def _shaped(cells: Cells, sequence: int) -> ModelEntry:
 
 @lru_cache(maxsize=1024)
 def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
-    """Read the cluster. Equal clusters are one object."""
+    """Return the cluster. Equal clusters are one object."""
     cells = dict(key)
     if "device" not in cells:
         raise UsageError("the row names no device", hint=_HINT)
@@ -239,7 +239,7 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
 
 
 def _data_ranks(cells: Cells, ranks: int) -> int:
-    """Read dp, or work it out from the devices; `ranks` is what the other axes take."""
+    """Return dp, or derive it from the devices; `ranks` is the number of ranks used by the other axes."""
     devices = _whole(cells, "devices")
     if "dp" not in cells and devices % ranks:
         raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices", hint=_HINT)
@@ -254,7 +254,7 @@ def _data_ranks(cells: Cells, ranks: int) -> int:
 
 
 def _micro_batches(cells: Cells, together: int) -> int:
-    """Read how many micro-batches a rank has in a step, or work it out; all ranks of dp have `together` at a time."""
+    """Return the micro-batches per rank and step, or derive them; all ranks of dp process `together` at a time."""
     number, batch = _whole(cells, "micro_batches"), _whole(cells, "batch")
     if number and batch and number * together != batch:
         raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}", hint=_HINT)
@@ -264,7 +264,7 @@ def _micro_batches(cells: Cells, together: int) -> int:
 
 
 def _partly_recomputed(cells: Cells) -> dict[str, int]:
-    """Read which layers are recomputed, in our words or in Megatron's."""
+    """Return the recomputed layers, from our options or Megatron's."""
     layers, group = _whole(cells, "recompute_layers"), _whole(cells, "recompute_group", 1)
     method, number = cells.get("recompute_method", ""), _whole(cells, "recompute_num_layers")
     if method not in ("", "block", "uniform") or (number and not method):
@@ -276,7 +276,7 @@ def _partly_recomputed(cells: Cells) -> dict[str, int]:
 
 
 def _precision(dtype: str) -> str:
-    """Reduce a trainer's word for its precision to ours."""
+    """Convert a trainer's name of its precision to ours."""
     if "fp4" in dtype:
         return "fp4"
     if "fp8" in dtype or "float8" in dtype:
@@ -285,7 +285,7 @@ def _precision(dtype: str) -> str:
 
 
 def _word(cells: Cells, name: str, kind: type[Word]) -> Word:
-    """Read one of several words; sources write more behind it, such as `selective core_attn`."""
+    """Return one of several words; sources may add text after it, such as `selective core_attn`."""
     words = [str(word) for word in kind]
     first = cells.get(name, "none").lower().split()[0]
     if first not in words:
@@ -306,7 +306,7 @@ def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.CO
         value = float(text or default)
     except ValueError:
         raise UsageError(f"{name} is a number, not {text[:24]!r}", hint=_HINT) from None
-    if not 0 <= value <= most:  # nor is it NaN
+    if not 0 <= value <= most:  # also excludes NaN
         raise UsageError(f"{name} is a finite number from 0 to {most}, not {text[:24]!r}", hint=_HINT)
     return value
 

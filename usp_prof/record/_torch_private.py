@@ -1,7 +1,7 @@
-"""Private parts of torch that the recorder uses (2.11 to 2.13), each with what is done without it.
+"""Private parts of torch that the recorder uses (2.11 to 2.13), each with a fallback.
 
-Everything that torch may change without notice stands here. Nothing here raises because a name is gone: the caller
-gets `None` or an empty answer, and the manifest says what is missing.
+All private names that torch may change without notice are used here. A missing name never raises: the caller gets
+`None` or an empty result, and the manifest says what is missing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def _always() -> bool:
 
 
 profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", _always)
-"""Whether anything records on this thread; without it every mark is made, which costs microseconds but is right."""
+"""Whether anything records on this thread. Without it every mark is made, which costs microseconds but is correct."""
 
 
 _PROFILE_KEY = "ProfilerStep"
-"""Under this name every `torch.profiler.profile` counts its steps, from its making to the end of its `with` block."""
+"""Key under which `torch.profiler.profile` counts its steps, from its creation to the end of its `with` block."""
 
 
 def profiler_enabled_elsewhere() -> bool:
@@ -35,35 +35,35 @@ def profiler_enabled_elsewhere() -> bool:
 
 
 _OURS: Any = object()
-"""Stands for `True` in torch's flag while our profiler records. A profiler that starts later writes `True` over it."""
+"""Replaces `True` in torch's flag while our profiler records; a profiler started later overwrites it with `True`."""
 
 
 def claim_profiler() -> None:
-    """Leave our sign on the profiler that was just started."""
+    """Set our marker on the profiler that was just started."""
     setter = getattr(torch.autograd.profiler, "_set_is_profiler_enabled", None)
     if setter is not None:
         setter(_OURS)
 
 
 def release_profiler() -> None:
-    """Take our sign off a profiler whose thread is over."""
+    """Remove our marker from a profiler whose thread has ended."""
     setter = getattr(torch.autograd.profiler, "_set_is_profiler_enabled", None)
     if setter is not None and profiler_is_claimed():
         setter(False)  # noqa: FBT003 - torch's own signature
 
 
 def profiler_is_claimed() -> bool:
-    """Return whether the claimed profiler still exists on any thread, not ended or replaced by another."""
+    """Return whether the claimed profiler still exists on any thread, neither ended nor replaced by another."""
     return getattr(torch.autograd.profiler, "_is_profiler_enabled", _OURS) is _OURS
 
 
 def profiler_is_ours() -> bool:
-    """Return whether the profiler that was claimed is still the one that records on this thread."""
+    """Return whether the claimed profiler still records on this thread."""
     return profiler_enabled() and profiler_is_claimed()
 
 
 def profile_waits() -> bool:
-    """Return whether a `torch.profiler.profile` of the user's is open, be it idle, warming up or recording."""
+    """Return whether the user has an open `torch.profiler.profile`: idle, warming up or recording."""
     if not forget_profile():
         return False
     torch.autograd.profiler.KinetoStepTracker.init_step_count(_PROFILE_KEY)
@@ -71,18 +71,18 @@ def profile_waits() -> bool:
 
 
 def forget_profile() -> bool:
-    """Take an open profile off torch's list; says whether one was there."""
+    """Remove an open profile from torch's list, and return whether there was one."""
     tracker = getattr(torch.autograd.profiler, "KinetoStepTracker", None)
     return bool(tracker.erase_step_count(_PROFILE_KEY)) if tracker is not None else False
 
 
 def collection_stopped() -> bool:
-    """Return whether the device's activity was cut short because its buffers were full."""
+    """Return whether recording of device activity stopped early because its buffers were full."""
     return bool(getattr(torch.autograd, "_is_kineto_stopped", bool)())
 
 
 def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs miss half of its methods
-    """Return the key-value store of the default process group, which every rank reaches without a collective."""
+    """Return the key-value store of the default process group, which every rank can access without a collective."""
     getter = getattr(c10d, "_get_default_store", None)
     if getter is None or not dist.is_initialized():
         return None
@@ -90,7 +90,7 @@ def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs mis
 
 
 def local_groups() -> list[dist.ProcessGroup]:
-    """List the process groups that this process takes part in, in order of their making."""
+    """Return the process groups that this process belongs to, in order of creation."""
     world = getattr(c10d, "_world", None)
     known = getattr(world, "pg_map", {}) if world is not None else {}
     if known:
@@ -99,7 +99,7 @@ def local_groups() -> list[dist.ProcessGroup]:
 
 
 def flight_entries() -> list[Mapping[str, Any]] | None:
-    """Return the collectives that the flight recorder holds; `None` where this torch has no flight recorder."""
+    """Return the flight recorder's collectives, or `None` if this version of torch has no flight recorder."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)  # noqa: SLF001
     if dump is None:
         return None

@@ -1,8 +1,8 @@
-"""Export: one rank's trace on the disk, as Kineto wrote it and with what tells of its groups, compressed, whole.
+"""Export: write one rank's trace to disk as Kineto wrote it, with group data added, compressed and atomically.
 
-A gloo trace is enriched until it tells of its collectives what an NCCL trace tells. The arguments are those of NCCL's
-kernels, by the same names, so whatever reads the one reads the other. No event is added, removed or moved, and no
-argument that was there changes.
+A gloo trace gets the same data on its collectives as an NCCL trace. The arguments have the same names as those of
+NCCL's kernels, so readers need no special case. No event is added, removed or moved, and existing arguments do not
+change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the join: the share of gloo collectives that were given their group, and what is wrong."""
+    """Result of the join: share of gloo collectives whose group was restored, and problems found."""
 
     join_rate: float
     note: str = ""
@@ -66,10 +66,10 @@ def export(
     cut_steps: Iterable[int] = (),
     notes: Notes | None = None,
 ) -> Outcome:
-    """Write the recorded window to `path`; either the whole trace stands there afterwards or nothing.
+    """Write the recorded window to `path`: either the whole trace or, on an error, nothing.
 
-    A step that an error cut short keeps its events but not its name, for it is no step: ``train::cut step=N``.
-    `notes` are the steps and marks of light mode, which the profiler has not.
+    A step interrupted by an error keeps its events, but its mark is renamed to ``train::cut step=N``, because it is not
+    a complete step. `notes` are the steps and marks of light mode, which the profiler does not record.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=path.parent) as folder:
@@ -122,7 +122,7 @@ _UNEVEN = "[]"
 
 @dataclass(frozen=True, slots=True)
 class Enriched:
-    """The text with what was added, in pieces, and how many of its collectives were recognised."""
+    """Trace text with added arguments, in pieces, and the number of recognized collectives."""
 
     pieces: Iterator[str]
     collectives: int
@@ -130,7 +130,7 @@ class Enriched:
 
     @property
     def rate(self) -> float:
-        """Share of the collectives whose group was restored; 1 where there was nothing to restore."""
+        """Share of the collectives whose group was restored; 1 if there are none to restore."""
         return self.recognised / self.collectives if self.collectives else 1.0
 
 
@@ -158,7 +158,7 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
 
 
 def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, Any]:
-    """Return a collective as NCCL's kernels carry it."""
+    """Return the arguments of a collective, as on NCCL's kernels."""
     entry, operator = joined.entry, joined.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")
     inside, outside = entry.in_elements, entry.out_elements
@@ -183,7 +183,7 @@ def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, 
 
 
 def _elements(operator: TextEvent, place: int) -> int:
-    """Count the elements of an operator's argument, a tensor or a list of tensors."""
+    """Return the number of elements of an operator's argument, a tensor or a list of tensors."""
     dims = operator.args.get("Input Dims", ())
     if place >= len(dims) or not dims[place]:
         return 0
@@ -191,8 +191,8 @@ def _elements(operator: TextEvent, place: int) -> int:
     return elements(one if isinstance(one[0], list) else [one])
 
 
-# Peers of gloo's sends and receives. The operator says the rank within a group; the mark around it says which axis, and
-# so which group.
+# Peers of gloo's sends and receives. The operator has the peer's rank within a group. The mark around it identifies the
+# axis, and so the group.
 
 _SENDS, _RECEIVES = "c10d::send", "c10d::recv_"
 _DTYPES = {
@@ -205,9 +205,9 @@ _DTYPES = {
     "unsigned char": "Byte",
     "bool": "Bool",
 }
-"""How the profiler and NCCL's arguments call the same dtypes."""
+"""Names of dtypes in the profiler, and in NCCL's arguments."""
 _PEER_ARGUMENT = 2
-"""Place of the peer among the operator's arguments: tensors, group, peer, tag."""
+"""Index of the peer among the operator's arguments: tensors, group, peer, tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def peers(
     groups: Sequence[GroupEntry],
     rank: int,
 ) -> dict[int, dict[str, Any]]:
-    """Return , by place in `transfers`, what can be told of each: global peer, and the group where only one fits."""
+    """Return the peer arguments by index in `transfers`: the global peer, and the group if only one fits."""
     callers = _callers(operators)
     arguments: dict[int, dict[str, Any]] = {}
     for place, transfer in enumerate(transfers):
@@ -232,7 +232,7 @@ def peers(
         if caller is None:
             continue
         fitting = [one for one in _candidates(caller.operator, marks, groups) if caller.peer_in_group < len(one.ranks)]
-        # Several groups may fit, as long as they agree on who the peer is.
+        # If several groups fit, the peer is known only if they agree on it.
         global_peers = {one.ranks[caller.peer_in_group] for one in fitting} - {rank}
         if len(global_peers) != 1:
             continue
@@ -245,7 +245,7 @@ def peers(
 
 
 def size_arguments(transfer: TextEvent) -> dict[str, Any]:
-    """Return a transfer's name, size and dtype as NCCL's kernels carry them."""
+    """Return a transfer's name, size and dtype, as on NCCL's kernels."""
     arguments: dict[str, Any] = {"Collective name": "send" if transfer.name == GLOO_SEND else "recv"}
     count = elements(transfer.args.get("Input Dims", ()))
     if count:
@@ -255,7 +255,7 @@ def size_arguments(transfer: TextEvent) -> dict[str, Any]:
 
 
 def group_arguments(group: GroupEntry) -> dict[str, Any]:
-    """Return a group as NCCL's kernels carry it."""
+    """Return the arguments of a group, as on NCCL's kernels."""
     return {
         "Group size": len(group.ranks),
         "Process Group Name": group.name,
@@ -274,7 +274,7 @@ def _callers(operators: Sequence[TextEvent]) -> dict[int, list[_Caller]]:
 
 
 def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller | None:
-    """Return the operator within which a transfer began, on the same thread (gloo posts where it is called)."""
+    """Return the operator within which a transfer started, on the same thread (gloo posts from the caller's thread)."""
     of_thread = callers.get(transfer.thread, [])
     last = bisect_right([one.operator.start_ns for one in of_thread], transfer.start_ns)
     if last and transfer.start_ns <= of_thread[last - 1].operator.end_ns:
@@ -283,7 +283,7 @@ def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller |
 
 
 def _candidates(operator: TextEvent, marks: Sequence[TextEvent], groups: Sequence[GroupEntry]) -> Sequence[GroupEntry]:
-    """Return the groups of the axis of the innermost mark around the operator; all groups where no mark says."""
+    """Return the groups on the axis of the innermost mark around the operator; all groups if there is no such mark."""
     around = [
         mark
         for mark in marks

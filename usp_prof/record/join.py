@@ -1,16 +1,17 @@
-"""Join: gloo's events matched to the flight recorder's entries, which know group, sequence number, sizes and dtype.
+"""Join: match gloo's events with the flight recorder's entries, which have group, sequence number, sizes and dtype.
 
-On gloo a trace shows that *some* group ran an all-reduce on a worker thread; the flight recorder knows the group, the
-sequence number and the moment of each call, but not when it ran. What ties them:
+On gloo a trace shows that *some* group ran an all-reduce on a worker thread. The flight recorder has the group,
+sequence number and time of each call, but not when it ran. They are matched by three facts:
 
-1. An entry was made inside the `c10d::` operator that called it. Entries outside of all recorded ones lie outside of
-   the window. The operator also tells a reduce-scatter from an all-reduce, which gloo runs alike.
-2. A worker thread serves one group for life, and a group's workers take its collectives first in, first out. So the
-   events of a group's threads, put together, are the group's entries, kind by kind (name and size) and in order.
-3. Workers are started with their group: thread numbers rise in the order in which groups were made. This decides
-   where two groups run the same kinds of collectives.
+1. An entry is created inside the `c10d::` operator that called it. Entries outside of all recorded operators are
+outside
+   of the window. The operator also distinguishes a reduce-scatter from an all-reduce, which gloo runs identically.
+2. A worker thread serves a single group, and a group's workers take its collectives first in, first out. So the events
+   on a group's threads, merged, are the group's entries in order, for each kind (name and size).
+3. Workers are started with their group, so thread numbers increase in the order in which groups were created. This
+   decides if two groups run the same kinds of collectives.
 
-The number of collectives is small beside that of events, so these are plain loops.
+There are few collectives compared with events, so these are plain loops.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlightEntry:
-    """One collective as it was called on this rank."""
+    """One collective as called on this rank."""
 
     group: str
     description: str
@@ -44,19 +45,19 @@ class FlightEntry:
 
 
 def recorded_entries() -> list[FlightEntry] | None:
-    """Read what the flight recorder holds now, in order of calls; `None` where this torch has none."""
+    """Return the flight recorder's current entries in order of calls, or `None` if torch has no flight recorder."""
     entries = _torch_private.flight_entries()
     return None if entries is None else read_entries(entries)
 
 
 def read_entries(entries: Iterable[Mapping[str, Any]]) -> list[FlightEntry]:
-    """Turn the recorder's entries into ours; point-to-point ones are left out, their sequence is another."""
+    """Parse the flight recorder's entries; point-to-point entries, which have a separate sequence, are omitted."""
     collectives = [_entry(entry) for entry in entries if not entry.get("is_p2p")]
     return sorted(collectives, key=lambda entry: entry.created_ns)
 
 
 def elements(shapes: Sequence[Sequence[int]]) -> int:
-    """Count the elements of several tensors."""
+    """Return the total number of elements of several tensors."""
     return sum(prod(shape) for shape in shapes)
 
 
@@ -78,15 +79,15 @@ def _entry(entry: Mapping[str, Any]) -> FlightEntry:
 Kind = tuple[str, int]
 
 _SLACK_NS = 50_000
-"""Kineto and the flight recorder read different clocks of one machine; they agree to a few microseconds."""
+"""Kineto and the flight recorder use different clocks of the same machine, which agree to a few microseconds."""
 _MOST_WORKERS = 8
 _FAMILIES = {"allreduce": {"allreduce", "reducescatter"}}
-"""Which operators may stand behind a gloo event; gloo has no reduce-scatter of its own."""
+"""Operators that can appear as a gloo event of another name; gloo has no native reduce-scatter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What one gloo event turned out to be: the entry, and the operator that called it."""
+    """Match of one gloo event: the entry, and the operator that called it."""
 
     entry: FlightEntry
     operator: TextEvent
@@ -102,12 +103,12 @@ class _Call:
 def join(
     events: Sequence[TextEvent], operators: Sequence[TextEvent], entries: Sequence[FlightEntry], groups: Sequence[str]
 ) -> dict[int, Joined]:
-    """Return , by place in `events`, the collective that each event ran; `groups` are in the order of their making."""
+    """Return the collective that each event ran, by index in `events`; `groups` are in order of creation."""
     sized = any("Input Dims" in event.args for event in events)
     calls: dict[str, list[_Call]] = defaultdict(list)
     for entry, operator in calls_within(entries, operators):
         calls[entry.group].append(_Call(entry, operator, _kind(entry.name, entry.in_elements if sized else 0)))
-    threads: dict[int, list[int]] = defaultdict(list)  # places of each worker thread's events, by start
+    threads: dict[int, list[int]] = defaultdict(list)  # indexes of each worker thread's events, by start
     kinds = [_kind(event.name, _event_elements(event) if sized else 0) for event in events]
     for place in sorted(range(len(events)), key=lambda place: events[place].start_ns):
         threads[events[place].thread].append(place)
@@ -122,7 +123,7 @@ def join(
 
 
 def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent]) -> list[tuple[FlightEntry, TextEvent]]:
-    """Pair each entry with the innermost recorded operator that called it; entries of other times are left out."""
+    """Pair each entry with the innermost recorded operator that called it; entries without one are omitted."""
     ordered = sorted(operators, key=lambda operator: operator.start_ns)
     starts = [operator.start_ns for operator in ordered]
     pairs = []
@@ -168,10 +169,10 @@ def _owners(
     events: Sequence[TextEvent],
     order: Sequence[str],
 ) -> dict[int, str]:
-    """Assign each worker thread its group: blocks of adjacent threads with the least total misfit."""
+    """Assign each worker thread its group: blocks of adjacent threads with the lowest total misfit."""
     numbers = sorted(threads)
     nobody: tuple[str, ...] = ()
-    # best[n]: the least misfit of giving the first n threads to the groups so far, and who owns each of them.
+    # best[n]: lowest misfit of assigning the first n threads to the groups so far, and the owner of each thread.
     best = [(0, nobody)] + [(1 << 60, nobody)] * len(numbers)
     for group in order:
         following = []
@@ -190,7 +191,7 @@ def _owners(
 
 
 def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]) -> int:
-    """Count the events and calls that stay alone; a call may outlive the window, so it weighs nothing at the end."""
+    """Count unpaired events and calls, and events before their call; calls after the last event do not count."""
     kinds_of_events, kinds_of_calls = Counter(kinds[place] for place in places), Counter(call.kind for call in calls)
     if not kinds_of_events:
         return sum(kinds_of_calls.values())
@@ -199,7 +200,7 @@ def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], ev
     alone = sum((kinds_of_events - kinds_of_calls).values()) + sum(
         (kinds_of_calls - kinds_of_events - open_calls).values()
     )
-    # Events that begin before the call that they would be paired with.
+    # Events that start before the call with which they would be paired.
     early = sum(
         events[place].start_ns + _SLACK_NS < call.entry.created_ns
         for place, call in _pairs(places, calls, kinds, events)
@@ -210,7 +211,7 @@ def _misfit(places: list[int], calls: Sequence[_Call], kinds: Sequence[Kind], ev
 def _likeliest(
     places: Sequence[int], calls: Mapping[str, list[_Call]], kinds: Sequence[Kind], events: Sequence[TextEvent]
 ) -> str:
-    """Return the group whose calls of the same kinds came shortest before the thread's events."""
+    """Return the group whose calls of the same kinds were made most shortly before the thread's events."""
 
     def delay(group: str) -> float:
         moments: dict[Kind, list[int]] = defaultdict(list)
@@ -229,7 +230,7 @@ def _likeliest(
 def _pairs(
     places: Iterable[int], calls: Iterable[_Call], kinds: Sequence[Kind], events: Sequence[TextEvent]
 ) -> list[tuple[int, _Call]]:
-    """Pair a group's events with its calls, kind by kind: in order, or to the nearest call before where some lack."""
+    """Pair a group's events with its calls by kind: in order, or with the nearest earlier call if some are missing."""
     waiting: dict[Kind, list[_Call]] = defaultdict(list)  # in the order of their sequence numbers
     for call in sorted(calls, key=lambda call: call.entry.sequence):
         waiting[call.kind].append(call)
@@ -242,7 +243,7 @@ def _pairs(
         if len(places_of_kind) == len(waiting_calls):
             pairs += zip(places_of_kind, waiting_calls, strict=True)
             continue
-        # Some lack: from the last event back, each takes the latest call that was made before it began.
+        # If some are missing: from the last event backward, each takes the latest call made before the event started.
         left = list(waiting_calls)
         for place in reversed(places_of_kind):
             while left and left[-1].entry.created_ns > events[place].start_ns + _SLACK_NS:

@@ -1,12 +1,11 @@
-"""Marks: a training loop says in the trace what it is doing, by ranges whose names carry the data.
+"""Marks: ranges in the trace that describe the training loop's work, with data in their names.
 
-Kineto drops the arguments of annotations, so a mark's *name* is its data (the grammar is in `usp_prof.contract`).
-Every helper is a context manager and a decorator alike, and costs about a microsecond while nothing is recorded.
+Kineto drops the arguments of annotations, so a mark's *name* is its data (the grammar is in `usp_prof.contract`). Every
+helper is both a context manager and a decorator, and costs about a microsecond while nothing is recorded.
 
-In light mode, with CPU activity off, the profiler takes no time from the host for each op, but it drops annotations
-too. The recorder then notes steps and marks itself: name, thread, begin and end, on the clock that a trace counts by
-(nanoseconds since 1970). At export they become events as Kineto writes annotations, and whatever reads the trace finds
-steps and marks as ever.
+Light mode turns CPU activity off. The profiler then takes no host time per op, but it also drops annotations. The
+recorder therefore notes steps and marks: name, thread, start and end, on the trace's clock (nanoseconds since 1970).
+Export writes them as events in Kineto's form of annotations, so readers find steps and marks as usual.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 
 
 class Mark(ContextDecorator):
-    """A named stretch of work; enters the trace only while a window is being recorded."""
+    """Named range of work; it is added to the trace only while a window is recorded."""
 
     __slots__ = ("_area", "_open", "_values", "_what")
 
@@ -48,7 +47,7 @@ class Mark(ContextDecorator):
         return Mark(self._area, self._what, self._values)
 
     def __enter__(self) -> Self:
-        if not torch.compiler.is_compiling() and profiler_enabled():  # a compiled region stays one graph
+        if not torch.compiler.is_compiling() and profiler_enabled():  # keeps a compiled region in one graph
             self._open = annotation(format_mark(self._area, self._what, **self._values))
             self._open.__enter__()
         return self
@@ -62,81 +61,81 @@ class Mark(ContextDecorator):
 
 
 def mark(area: str, what: str, **values: int | str) -> Mark:
-    """Name a stretch of work, ``area::what key=value``; the areas are those of `usp_prof.contract.AREAS`."""
+    """Return a mark ``area::what key=value``; areas are listed in `usp_prof.contract.AREAS`."""
     if area not in AREAS:
         raise ValueError(f"{area!r} is not an area of a mark; there are {', '.join(AREAS)}")
-    for value in values.values():  # a loop: a comprehension would cost as much as the rest of the mark
+    for value in values.values():  # a loop: a comprehension would double the cost of a mark
         if isinstance(value, str) and value.split() != [value]:
             raise ValueError(f"a mark's values are integers or words without blanks, {value!r} is neither")
     return Mark(area, what, values)
 
 
 def pipeline_action(kind: str, *, stage: int, micro_batch: int) -> Mark:
-    """Name a pipeline action: F forward, B full backward, I input gradient, W weight gradient."""
+    """Return a mark for a pipeline action: F forward, B full backward, I input gradient, W weight gradient."""
     if kind not in PIPELINE_KINDS:
         raise ValueError(f"{kind!r} is not a pipeline action; there are {', '.join(PIPELINE_KINDS)}")
     return Mark("pp", kind, {"stage": stage, "mb": micro_batch})
 
 
 def pipeline_transfer(what: str, *, stage: int, micro_batch: int, peer: int) -> Mark:
-    """Name a transfer between stages (`TRANSFERS`) with the global rank of the peer; NCCL says nothing about these."""
+    """Return a mark for a transfer between stages (`TRANSFERS`) with the peer's global rank, unknown to NCCL."""
     if what not in TRANSFERS:
         raise ValueError(f"{what!r} is not a pipeline transfer; there are {', '.join(TRANSFERS)}")
     return Mark("pp", what, {"stage": stage, "mb": micro_batch, "peer": peer})
 
 
 def phase(name: str) -> Mark:
-    """Name a phase of the step: forward, backward, fwd_bwd, optimizer, grad_norm, log, input, checkpoint."""
+    """Return a mark for a phase: forward, backward, fwd_bwd, optimizer, grad_norm, log, input, checkpoint."""
     return Mark("train", name, {})
 
 
 def ring_step(step: int) -> Mark:
-    """Name one exchange of keys and values with the neighbours in a context-parallel ring."""
+    """Return a mark for one exchange of keys and values with the neighbors in a context-parallel ring."""
     return Mark("cp", "ring_send_recv", {"step": step})
 
 
 def ring_wait(step: int | None = None) -> Mark:
-    """Name the wait for a ring exchange that was posted before, with the number of its ring step."""
+    """Return a mark for the wait on a ring exchange posted before, with its ring step if given."""
     return Mark("cp", "ring_wait", {} if step is None else {"step": step})
 
 
 def expert_dispatch() -> Mark:
-    """Name the exchange that brings tokens to their experts."""
+    """Return a mark for the exchange that sends tokens to their experts."""
     return Mark("ep", "dispatch", {})
 
 
 def expert_combine() -> Mark:
-    """Name the exchange that brings tokens back from their experts."""
+    """Return a mark for the exchange that returns tokens from their experts."""
     return Mark("ep", "combine", {})
 
 
 def expert_load(tokens: int, experts: Sequence[int] = ()) -> Mark:
-    """Name the experts' computation with the number of tokens that arrived here (a number known on the host).
+    """Return a mark for the experts' computation, with the number of tokens received on this rank.
 
-    `experts` says how many each of this rank's experts got, in order, where the host knows.
+    The number must be known on the host. `experts` lists the tokens of each of this rank's experts, if known.
     """
     counts = {"experts": ",".join(map(str, experts))} if experts else {}
     return Mark("ep", "load", {"tokens": tokens, **counts})
 
 
 def sharding(what: str) -> Mark:
-    """Name a phase of sharded data parallelism written by hand: zero1_reduce_scatter, zero1_all_gather, ..."""
+    """Return a mark for a phase of manual sharded data parallelism: zero1_reduce_scatter, zero1_all_gather, ..."""
     return Mark("dp", what, {})
 
 
-# Light mode: what the recorder notes by itself.
+# Light mode: steps and marks noted by the recorder.
 
 
 class Notes:
-    """The steps and marks of one window."""
+    """Steps and marks of one window."""
 
     __slots__ = ("_noted",)
 
     def __init__(self) -> None:
-        self._noted: list[tuple[str, int, int, int]] = []  # name, thread, begin and end in ns; in order of their ends
+        self._noted: list[tuple[str, int, int, int]] = []  # name, thread, start and end in ns; in order of their ends
 
     def add(self, name: str, thread: int, begin_ns: int, end_ns: int) -> None:
-        """Note a stretch that is over."""
+        """Add a range that has ended."""
         self._noted.append((name, thread, begin_ns, end_ns))
 
     def events(self, base_ns: int) -> Iterator[str]:
@@ -148,7 +147,7 @@ class Notes:
 
 
 class Annotation:
-    """A named stretch, noted when it ends; stands in for `record_function`."""
+    """Named range, noted when it ends; replaces `record_function` in light mode."""
 
     __slots__ = ("_began_ns", "_name", "_notes")
 
@@ -165,22 +164,22 @@ class Annotation:
 
 
 _open: Notes | None = None
-"""The notes of the window that is recorded in light mode; None: the profiler takes the marks."""
+"""Notes of the window recorded in light mode; None if the profiler records the marks."""
 
 
 def begin_notes() -> Notes:
-    """Let steps and marks be noted from now on; there is one window at a time, as there is one profiler."""
+    """Start noting steps and marks, and return the notes; there is one window at a time, like the profiler."""
     global _open  # noqa: PLW0603 - marks are made anywhere in the program
     _open = Notes()
     return _open
 
 
 def end_notes() -> None:
-    """Leave steps and marks to the profiler again."""
+    """Stop noting; steps and marks go to the profiler again."""
     global _open  # noqa: PLW0603
     _open = None
 
 
 def annotation(name: str) -> Annotation | record_function:
-    """Name a stretch of the program: in our own notes in light mode, else to the profiler."""
+    """Return a named range: noted by the recorder in light mode, else recorded by the profiler."""
     return record_function(name) if _open is None else Annotation(name, _open)

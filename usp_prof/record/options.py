@@ -1,4 +1,4 @@
-"""Options of a recording, each with its meaning; what is not given is found out or left out."""
+"""Options of a recording with their meanings; missing values are detected or omitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """What a step is to the recording: outside of every window, preparing the profiler, or recorded."""
+    """State of a step in the recording: outside of every window, warming up the profiler, or recorded."""
 
     IDLE = "idle"
     WARMUP = "warmup"
@@ -20,7 +20,7 @@ class Phase(StrEnum):
 
 
 class Options(TypedDict, total=False):
-    """Everything that `usp_prof.record.session` takes besides the folder, the mesh, the model and the groups."""
+    """Options of `usp_prof.record.session`, in addition to the folder, mesh, model and groups."""
 
     skip: int
     wait: int
@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which steps are recorded: after `skip`, `repeat` times `wait` idle, `warmup` thrown away, `active` recorded."""
+    """Recorded steps: after `skip`, `repeat` times `wait` idle, `warmup` discarded and `active` recorded steps."""
 
     skip: int = 0
     wait: int = 1
@@ -63,7 +63,7 @@ class Window:
     repeat: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a window that records nothing."""
+        """Raise if the window records nothing."""
         for field in fields(self):
             if getattr(self, field.name) < 0:
                 raise ValueError(f"{field.name} counts steps and cannot be {getattr(self, field.name)}")
@@ -72,11 +72,11 @@ class Window:
 
     @property
     def last_step(self) -> int:
-        """The number of steps after which all windows are written; 0 when they repeat for ever."""
+        """Number of steps after which all windows are written; 0 if they repeat forever."""
         return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
     def place(self, step: int) -> tuple[Phase, int]:
-        """Return the phase that a step lies in, and the first step of the next phase (-1: none follows)."""
+        """Return the phase of a step, and the first step of the next phase (-1 if there is none)."""
         cycle = self.wait + self.warmup + self.active
         turn, place = divmod(step - self.skip, cycle)
         if step < self.skip:
@@ -92,7 +92,7 @@ class Window:
 
 
 class Level(StrEnum):
-    """How much is recorded: host and device, or device activity alone with the recorder's own steps and marks."""
+    """Scope of the recording: host and device, or device activity only with the recorder's own steps and marks."""
 
     FULL = "full"
     LIGHT = "light"
@@ -100,7 +100,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How much is recorded, and what each event carries: operand shapes, allocations, Python stacks (heavy)."""
+    """Content of the recording: its level, operand shapes, allocations and (expensive) Python stacks."""
 
     level: str = Level.FULL
     shapes: bool = True
@@ -108,14 +108,14 @@ class Content:
     stack: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a level that there is not."""
+        """Raise for an unknown level."""
         if self.level not in set(Level):
             raise ValueError(f"level is {' or '.join(Level)}, not {self.level!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the training loop says about itself; the manifest's fields, and this rank's place in the mesh."""
+    """Values declared by the training loop: manifest fields, and this rank's position in the mesh."""
 
     coordinates: Mapping[str, int] | None = None
     stages: Sequence[int] = ()
@@ -138,7 +138,7 @@ class Declared:
     gather_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse counts, sizes and times below zero."""
+        """Raise for negative counts, sizes or times."""
         for field in fields(self):
             value, least = getattr(self, field.name), -1 if field.name == "zero_stage" else 0
             if isinstance(value, (int, float)) and value < least:
@@ -147,7 +147,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All options, sorted by what they are about."""
+    """All options, grouped by topic."""
 
     window: Window
     content: Content
@@ -155,7 +155,7 @@ class Settings:
 
 
 def resolve(given: Mapping[str, Any]) -> Settings:
-    """Sort options by what they are about; an unknown one is refused with the nearest known names."""
+    """Group options by topic; raise for an unknown one, with the nearest known names."""
     kinds: tuple[Any, ...] = (Window, Content, Declared)
     known = {field.name for kind in kinds for field in fields(kind)}
     for name in given:

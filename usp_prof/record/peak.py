@@ -1,8 +1,9 @@
-"""Peak of this machine in FLOP per second: measured once per machine, for machines that no table knows.
+"""Peak of this machine in FLOP per second, measured once per machine if the hardware table does not have it.
 
 The peak is the fastest of a few square matrix products in the training dtype, on all cores that the process may use.
-Ranks that share a machine measure one after another, so the first measures undisturbed and the others read its figure.
-A figure measured while other programs took the cores is too low: the next run measures again and keeps the higher one.
+Ranks on the same machine measure one after another, so the first measures without interference and the others reuse its
+result. A result measured while other programs used the cores is too low: the next run measures again and keeps the
+higher one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 _SIZES = (256, 512, 1024, 2048)
 _SECONDS_PER_SIZE = 0.2
 _UNDISTURBED_SHARE = 0.9
-"""Share of the cores' time; the products get 0.99 of 2 idle cores, and 0.43 beside two busy processes."""
+"""Minimum share of the cores' time; products get 0.99 on 2 idle cores, and 0.43 next to two busy processes."""
 _FOLDER_VARIABLE = "USP_PROF_CACHE"
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """FLOP per second of a whole device and where the figure comes from; 0 where it is not known here."""
+    """FLOP per second of a whole device and the source of the value; 0 if unknown."""
 
     flops: float = 0.0
     source: str = ""
@@ -58,9 +59,9 @@ def cpu_peak(dtype: torch.dtype = torch.float32, *, folder: Path | None = None) 
 
 
 def measure(dtype: torch.dtype, threads: int) -> tuple[float, bool]:
-    """Multiply square matrices of a few sizes on `threads` threads.
+    """Measure square matrix products of a few sizes on `threads` threads.
 
-    Returns the best FLOP per second, and whether the threads had their cores to themselves while they multiplied.
+    Return the best FLOP per second, and whether the threads had their cores to themselves.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -89,7 +90,7 @@ def _rate(size: int, dtype: torch.dtype) -> float:
 
 
 def _read(place: Path) -> tuple[float, bool]:
-    """Return the stored FLOP per second (0: nothing usable is stored) and whether they were measured undisturbed."""
+    """Return the stored FLOP per second (0 if none are usable) and whether they were measured without interference."""
     try:
         stored = json.loads(place.read_text())
         flops, is_final = float(stored["flops"]), stored["undisturbed"] is True

@@ -1,4 +1,4 @@
-"""Rank record: what a rank leaves of a recording. Its traces, its word to rank 0, and on rank 0 the manifest."""
+"""Rank record: files and messages that a rank produces: its traces, its part for rank 0, and the manifest on rank 0."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class RecordingWarning(UserWarning):
-    """Something of a recording is missing or failed; the training goes on."""
+    """Warning that part of a recording is missing or failed; training continues."""
 
 
 class RankRecord:
-    """What this rank knows and has recorded. A failure becomes a note, which is also a `RecordingWarning`."""
+    """State and recordings of this rank. Failures become notes, each also raised as a `RecordingWarning`."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class RankRecord:
         self._exchange = Exchange(1, 0, None)
 
     def begin(self, index: int, mesh: MeshLike, model: object, groups: GroupsLike | None) -> None:
-        """Determine what this rank is part of, and tell rank 0; `index` counts the sessions, alike on all ranks."""
+        """Determine this rank's place in the job, and send it to rank 0; all ranks count sessions (`index`) alike."""
         settings, place = self._settings, find_place()
         self._place, self._part = place, Part(place.rank)
         self._exchange = Exchange(place.world, index, _torch_private.default_store())
@@ -62,20 +62,20 @@ class RankRecord:
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the run so far, in this rank's view."""
+        """Current state of the run's manifest, as known to this rank."""
         return statement.complete(self._manifest, {self._part.rank: self._part}, self._place.world)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither a window nor a note of why there is none."""
+        """Whether there is neither a window nor a note that explains its absence."""
         return not self._windows and not self._part.notes
 
     def time_unrecorded(self, step_ns: float) -> None:
-        """Keep the mean time of the steps before the recording, where it is known."""
+        """Store the mean time of the steps before the recording, if known."""
         self._part.unrecorded_step_ns = step_ns
 
     def save(self, profile: torch.profiler.profile, cut_steps: AbstractSet[int], notes: Notes | None = None) -> None:
-        """Write the trace of a window; `cut_steps` are those that an error ended, `notes` those of light mode."""
+        """Write the trace of a window; `cut_steps` were ended by an error, `notes` are those of light mode."""
         with self.surviving("writing the trace"):
             path = self._window_folder() / export.trace_name(self._place.rank)
             outcome = export.export(
@@ -103,21 +103,21 @@ class RankRecord:
         self._part.notes.append(sentence)
 
     def note(self, sentence: str) -> None:
-        """Add a sentence to the notes and warn with it."""
+        """Add a sentence to the manifest's notes, and issue it as a warning."""
         self.add(sentence)
         self.warn(sentence)
 
     def warn(self, sentence: str) -> None:
-        """Warn, once for each sentence and place."""
+        """Issue a warning, once per sentence and place."""
         warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=4)
 
     @contextmanager
     def surviving(self, what: str) -> Iterator[None]:
-        """Turn a failure of the recording into a note and a warning: a training must not die of being watched.
+        """Convert a failure of the recording to a note and a warning, so that training continues.
 
-        Every kind of error is caught. The block may call the profiler, a device's library, a disk, a key-value store
-        or attributes of the user's model, and no list of what they raise is whole. None is silent: the note with the
-        error's type and message goes into `run.json`. Ctrl-C and `SystemExit` are no `Exception` and pass.
+        Every `Exception` is caught. The block may call the profiler, a device library, a disk, a key-value store or
+        attributes of the user's model, whose exceptions cannot be listed completely. None is silent: the error's type
+        and message are noted in `run.json`. Ctrl-C and `SystemExit` are not `Exception`s and pass through.
         """
         try:
             yield
@@ -138,7 +138,7 @@ class RankRecord:
         return self.folder if self._settings.window.repeat == 1 else self.folder / f"window-{self._windows}"
 
     def _write_manifest(self, final_wait_seconds: float | None) -> None:
-        """Write what rank 0 has heard; at the end (not `None`) wait for the others and name those that are silent."""
+        """Write the manifest; at the end (a wait is given) wait for the other ranks and note missing ones."""
         if self._place.rank != 0:
             return
         with self.surviving("writing the manifest"):

@@ -1,4 +1,4 @@
-"""Session: the recording of a run. One session around the loop, a step around each step."""
+"""Session: recording of a run, with one session around the loop and one step around each training step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _sessions = count()
 _open_sessions: list[Session] = []
-"""The session that is open in this process, if one is: two cannot record at once."""
+"""Open session of this process, if any; two cannot record at the same time."""
 
 
 class _State(Enum):
@@ -46,10 +46,10 @@ class _State(Enum):
 
 
 class Session:
-    """A recording; `session` makes one. Use it as a context manager, with `step` around each step of the loop.
+    """Recording made by `session`. Use it as a context manager, with `step` around each step of the loop.
 
-    Wrong options raise when the session is made. Nothing raises later: a failure becomes a `RecordingWarning` and a
-    note, and the loop goes on unrecorded.
+    Invalid options raise on creation. Nothing raises later: a failure becomes a `RecordingWarning` and a note, and the
+    loop continues without recording.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Session:
         self._depth = 0
         self._process = 0
         self._step = 0
-        self._next_turn = -1  # the step at which a phase of the window begins or ends; -1: none is left
+        self._next_turn = -1  # the step at which a phase of the window starts or ends; -1 if none is left
         self._whole_steps = 0
         self._cut_steps: set[int] = set()
         self._failure: BaseException | None = None
@@ -81,7 +81,7 @@ class Session:
                 "a session records once, and this one was entered before: make another, with another folder"
             )
             return self
-        index = next(_sessions)  # also of a session that stands back: the ranks count their sessions alike
+        index = next(_sessions)  # also for a session that does not record: ranks count their sessions equally
         self._state = _State.OPEN
         self._process = os.getpid()
         with self._record.surviving("beginning the recording"):
@@ -122,7 +122,7 @@ class Session:
         if error is not None:
             self._cut(error)
         if self._profiler is not None and self._phase is Phase.RECORD and self._whole_steps:
-            self._cut_steps.add(self._step)  # it began when the one before it ended, and never did end
+            self._cut_steps.add(self._step)  # it started when the previous one ended, and never ended
             self._finish_window()
         elif self._profiler is not None:
             self._profiler.drop()
@@ -133,27 +133,27 @@ class Session:
         self._record.end(0.0 if error is not None else self._settings.declared.gather_timeout)
 
     def _end_with_the_process(self) -> None:
-        """Save the whole steps of a loop that never left its session: a callback hears nothing of an error."""
+        """Save complete steps of a loop that never left its session; callbacks are not notified of errors."""
         self.abandon("the process ended")
 
     def _end_on_termination(self) -> None:
         self.abandon("the process received SIGTERM")
 
     def abandon(self, reason: str) -> None:
-        """End the recording of a loop that stopped within a step; its whole steps are saved."""
+        """End the recording of a loop that stopped within a step, and save its complete steps."""
         self._depth = 1
         self.__exit__(SystemExit, SystemExit(reason), None)
 
     def close(self) -> None:
-        """End the recording without an error; for loops that cannot nest, and notebooks."""
+        """End the recording without an error; for loops that cannot use `with`, and notebooks."""
         self._depth = 1
         self.__exit__(None, None, None)
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Surround one optimizer step; what the loop does between two steps (input) belongs to the later one.
+        """Surround one optimizer step; work between two steps (input) belongs to the later one.
 
-        A step that raises counts as none. Where the loop goes on after it, the next step is another.
+        A step that raises does not count. If the loop continues after it, the next step is a new one.
         """
         if self._failure is not None:
             self._cut(self._failure)
@@ -167,7 +167,7 @@ class Session:
         self.advance()
 
     def advance(self) -> None:
-        """End the step that runs and begin the next; for loops that call back instead of nesting."""
+        """End the current step and start the next; for loops with callbacks instead of `with`."""
         self._step += 1
         if self._step in (self._unrecorded.first, self._unrecorded.last):
             self._time_unrecorded()
@@ -180,7 +180,7 @@ class Session:
             )
 
     def _time_unrecorded(self) -> None:
-        """Begin or end the time of the steps before the first window."""
+        """Start or stop the timing of the steps before the first window."""
         if self._state is not _State.OPEN or self._process != os.getpid():
             return
         with self._record.surviving("timing the steps before the recording"):
@@ -190,7 +190,7 @@ class Session:
                 self._record.time_unrecorded(self._unrecorded.end())
 
     def _advance_window(self) -> None:
-        """Let the profiler of the window take the step; an open window ends where anything fails."""
+        """Advance the window's profiler to the step; an open window ends on any failure."""
         if self._process != os.getpid():
             return
         end_left_behind()
@@ -205,7 +205,7 @@ class Session:
                 self._profiler.next_step(self._step)
 
     def _turn(self) -> None:
-        """End the phase that is over and begin the next one."""
+        """End the current phase and start the next one."""
         if self._phase is Phase.RECORD and self._profiler is not None:
             self._finish_window()
         previous, (self._phase, self._next_turn) = self._phase, self._settings.window.place(self._step)
@@ -231,7 +231,7 @@ class Session:
         self._cut_steps.clear()
 
     def _cut(self, error: BaseException) -> None:
-        """Report that the step that runs did not end well, if it is being recorded."""
+        """Report that the current step failed, if it is being recorded."""
         if self._phase is Phase.RECORD and self._profiler is not None and self._step not in self._cut_steps:
             self._cut_steps.add(self._step)
             reason = f"{type(error).__name__}: {error}"
@@ -240,7 +240,7 @@ class Session:
 
     @contextmanager
     def _standing_back(self) -> Iterator[None]:
-        """Yield a window up where another profiler is there, or where anything else fails."""
+        """Abandon the window if another profiler is active, or on any other failure."""
         try:
             yield
         except NoDeviceError as error:
@@ -253,8 +253,8 @@ class Session:
             hint = f"; {HOW_TO_HAVE_BOTH}" if isinstance(reason, OtherProfilerError) else ""
             self._record.note(f"a window is not recorded, since {reason}{hint}")
         except Exception:
-            # Of any kind, since it comes out of PyTorch's profiler or a device's library. The window is given up, so
-            # that no profiler goes on unread; `surviving`, which surrounds every call of this, says what went wrong.
+            # Any kind of error can come from PyTorch's profiler or a device library. The window is abandoned, so that
+            # no profiler keeps running unread. `surviving`, which surrounds every call of this, reports the error.
             profiler, self._profiler = self._profiler, None
             if profiler is not None:
                 with self._record.surviving("ending the window that failed"):
@@ -263,7 +263,7 @@ class Session:
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the run so far, in this rank's view."""
+        """Current state of the run's manifest, as known to this rank."""
         return self._record.manifest
 
 
@@ -288,5 +288,5 @@ def session(
 
 
 def prepare(entries: int = 20_000) -> None:
-    """Let PyTorch's flight recorder keep what the recorder joins on gloo; call it before `init_process_group`."""
+    """Enable the flight recorder, whose entries the recorder joins on gloo; call before `init_process_group`."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(entries))

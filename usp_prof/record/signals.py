@@ -1,9 +1,9 @@
 """SIGTERM and Ctrl-C while steps are recorded: the trace is written before the process ends.
 
-Schedulers and torchrun end a job with SIGTERM, often while another rank has just died and this one writes its trace.
-A trace that is being written is therefore finished first, and the signal is delivered afterwards (`held_back`).
-A process without a handler for SIGTERM would die at once. While a session is open it writes the trace, and then ends
-by the same signal (`Termination`). A handler of the program itself stays in charge.
+Schedulers and torchrun end a job with SIGTERM, often when another rank has just died and this one is writing its trace.
+The writing is finished first, and the signal is delivered afterwards (`held_back`). Without a SIGTERM handler, the
+process would die immediately. While a session is open, `Termination` writes the trace and then ends the process with
+the same signal. A handler of the program itself keeps priority.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _writers = 0
 
 
 def is_writing() -> bool:
-    """Return whether a session of this process is writing a trace now."""
+    """Return whether a session of this process is currently writing a trace."""
     return _writers > 0
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Deliver SIGTERM and Ctrl-C after the block, so that neither interrupts the writing of a trace."""
+    """Delay SIGTERM and Ctrl-C until after the block, so that they do not interrupt the writing of a trace."""
     global _writers  # noqa: PLW0603 - read by watchdogs on other threads
     received: list[int] = []
 
@@ -36,10 +36,10 @@ def held_back() -> Iterator[None]:
         received.append(number)
 
     handlers: dict[int, Callable[[int, FrameType | None], object] | int] = {}
-    if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
+    if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in _ENDING:
             handler = signal.getsignal(number)
-            if handler is not None and handler is not signal.SIG_IGN:  # None: it was not set from Python
+            if handler is not None and handler is not signal.SIG_IGN:  # None: not set from Python
                 handlers[number] = handler
                 signal.signal(number, remember)
     _writers += 1
@@ -54,21 +54,21 @@ def held_back() -> Iterator[None]:
 
 
 class Termination:
-    """A handler for SIGTERM that ends the recording first; installed only where the program has none."""
+    """SIGTERM handler that ends the recording first; installed only if the program has no handler."""
 
     def __init__(self, end_recording: Callable[[], None]) -> None:
         self._end_recording = end_recording
         self._is_installed = False
 
     def install(self) -> None:
-        """Take over SIGTERM if it would end the process at once."""
+        """Install the handler if SIGTERM would otherwise end the process immediately."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._end)
             self._is_installed = True
 
     def remove(self) -> None:
-        """Restore the default, unless the program has set a handler meanwhile."""
+        """Restore the default, unless the program has set another handler meanwhile."""
         is_main = threading.current_thread() is threading.main_thread()
         if self._is_installed and is_main and signal.getsignal(signal.SIGTERM) == self._end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -77,4 +77,4 @@ class Termination:
     def _end(self, number: int, _frame: FrameType | None) -> None:
         self._end_recording()
         signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)  # the exit status tells the scheduler the truth
+        signal.raise_signal(number)  # so that the scheduler gets the correct exit status

@@ -1,9 +1,9 @@
-"""Statement: what the manifest says. One rank's own view, the job's once rank 0 has heard of the others, and the model.
+"""Manifest content: this rank's own part, the job's manifest on rank 0, and the model.
 
-Rank 0 learns what the others know without a collective, which could hang or disturb a step. Each rank leaves its part
-in the key-value store that every process group already has. Rank 0 reads what is there; at the end it waits for the
-rest, never longer than a time limit, so a rank that died costs its part and nothing else.
-The model is described as far as counting its work needs it: from a dataclass, a dict or a Hugging Face configuration.
+Rank 0 collects the other ranks' parts without a collective, which could hang or disturb a step. Each rank stores its
+part in the key-value store that every process group has. Rank 0 reads the available parts; at the end it waits for the
+rest, up to a time limit, so a dead rank costs only its own part. The model is described as far as needed to count its
+work, from a dataclass, a dict or a Hugging Face configuration.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _KEY = "usp_prof/record"
 _SHORTEST_WAIT_S = 0.01
-"""A store takes a time limit of less than a millisecond for none, and would wait for ever."""
+"""Minimum wait; a store treats a time limit below a millisecond as none, and would wait forever."""
 
 
 @dataclass(slots=True)
 class Part:
-    """What one rank alone knows."""
+    """Facts that only one rank knows."""
 
     rank: int
     host: str = ""
@@ -49,7 +49,7 @@ class Part:
 
 
 class Exchange:
-    """The parts of all ranks of one session."""
+    """Exchange of all ranks' parts in one session."""
 
     def __init__(self, world: int, session: int, store: Any | None) -> None:  # noqa: ANN401 - a torch Store, untyped
         self._world = world
@@ -58,13 +58,13 @@ class Exchange:
         self._own: Part | None = None
 
     def leave(self, part: Part) -> None:
-        """Leave this rank's part for rank 0; a later one replaces it."""
+        """Store this rank's part for rank 0; a later part replaces it."""
         self._own = part
         if self._store is not None and part.rank != 0:
             self._store.set(self._key(part.rank, final=part.final), json.dumps(asdict(part)))
 
     def collect(self, *, wait_seconds: float) -> dict[int, Part]:
-        """Return the parts by rank: final ones as far as they arrive in time, else the latest that is there."""
+        """Return the parts by rank: final ones that arrive in time, else the latest available."""
         parts = {self._own.rank: self._own} if self._own is not None else {}
         deadline = time.monotonic() + wait_seconds
         for rank in range(self._world):
@@ -86,18 +86,18 @@ class Exchange:
                     return None
                 store.wait([key], timedelta(seconds=wait_seconds))
             return Part(**json.loads(store.get(key)))
-        except RuntimeError:  # the store's time limit, or its host is gone
+        except RuntimeError:  # the store's time limit has passed, or its host is gone
             return None
 
     def _key(self, rank: int, *, final: bool) -> str:
         return f"{_KEY}/{self._session}/{rank}/{'final' if final else 'start'}"
 
 
-# What the manifest says of the parts.
+# Manifest entries from the parts.
 
 
 def own_part(place: Place, topology: Topology, settings: Settings) -> Part:
-    """Return this rank's manifest at the start of the session."""
+    """Return this rank's part at the start of the session."""
     return Part(
         rank=place.rank,
         host=place.host,
@@ -110,7 +110,7 @@ def own_part(place: Place, topology: Topology, settings: Settings) -> Part:
 
 
 def begin(place: Place, topology: Topology, model: object, settings: Settings, peak: Peak) -> Manifest:
-    """Write down what every rank would say alike."""
+    """Build the manifest entries that are equal on all ranks."""
     declared, window = settings.declared, settings.window
     return Manifest(
         name=declared.name,
@@ -143,7 +143,7 @@ def begin(place: Place, topology: Topology, model: object, settings: Settings, p
 
 
 def complete(base: Manifest, parts: Mapping[int, Part], world: int) -> Manifest:
-    """Add to the common part what the ranks in `parts` said of themselves."""
+    """Combine the common entries with what the ranks in `parts` reported."""
     manifest = Manifest.from_dict(base.to_dict())
     groups: dict[tuple[str, tuple[int, ...]], GroupEntry] = {}
     for rank, part in sorted(parts.items()):
@@ -169,14 +169,14 @@ def complete(base: Manifest, parts: Mapping[int, Part], world: int) -> Manifest:
 
 
 def silent(parts: Mapping[int, Part], world: int) -> list[str]:
-    """Name the ranks that did not report the end of their recording: they died, or were killed, or hang."""
+    """Return notes on ranks that did not report the end of their recording: they died, were killed, or hang."""
     return [
         f"rank {rank}: did not end its recording" for rank in range(world) if rank not in parts or not parts[rank].final
     ]
 
 
 def dtype_name(dtype: object) -> str:
-    """Name a dtype as people do: bf16, fp16, fp32, fp64; anything else as it calls itself."""
+    """Return the short name of a dtype: bf16, fp16, fp32, fp64; others are formatted as they are."""
     name = str(dtype).removeprefix("torch.")
     return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}.get(name, name)
 
@@ -221,20 +221,20 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "embedding_parameters": ("embedding_parameters",),
     "flop_per_token": ("flop_per_token",),
 }
-"""Our field, and what it is called in configurations: ours, Hugging Face's, torchtitan's, nanoGPT's, Megatron's."""
+"""Names of each field in configurations: ours, Hugging Face's, torchtitan's, nanoGPT's, Megatron's."""
 
 _NOT_PLAIN = (
     "sliding_window", "window_size", "layer_types", "kv_lora_rank", "multi_latent_attention", "mtp_num_layers",
     "first_k_dense_replace", "moe_layer_freq", "n_dense_layers", "linear_num_value_heads", "attention_chunk_size",
 )  # fmt: skip
-"""Fields of other libraries' configurations whose models are not counted as a plain decoder."""
+"""Fields of other libraries' configurations whose models cannot be counted as a plain decoder."""
 
 
 def describe_model(model: object, sequence: int = 0) -> ModelEntry | None:
-    """Read a model's description; `None` when there is none. A run's `sequence` is not the model's maximum: say it.
+    """Read a model's description, or return `None`; `sequence` is the run's length, not the model's maximum.
 
-    A Hugging Face configuration is read layer by layer. Where that cannot be done, the entry's notes say why, and it
-    has no FLOP. Multi-token-prediction layers are not counted: Hugging Face's classes build none.
+    A Hugging Face configuration is read layer by layer. If that fails, the entry's notes give the reason, and it has no
+    FLOP. Multi-token-prediction layers are not counted, because Hugging Face's classes do not build them.
     """
     if model is None:
         return None
@@ -266,7 +266,7 @@ def _read_layers(values: Mapping[str, Any], sequence: int) -> ModelEntry:
 
 
 def _uncounted(values: Mapping[str, Any], sequence: int, reason: str) -> ModelEntry:
-    """Keep the name and the reason alone: sizes would be counted as a plain model's."""
+    """Return an entry with only the name and the reason; sizes would be counted as a plain model's."""
     name = str(_first(values, _ALIASES["name"]) or "")
     return ModelEntry(name=name, sequence=sequence, notes=[f"the model's FLOP cannot be counted: {reason}"])
 
@@ -288,7 +288,7 @@ def _values(model: object) -> Mapping[str, Any]:
     to_dict = getattr(model, "to_dict", None)
     if callable(
         to_dict
-    ):  # before dataclasses: Hugging Face's are such, and keep the model's type outside of the fields
+    ):  # before dataclasses: Hugging Face's are dataclasses too, and store the model's type outside of the fields
         return dict(to_dict())
     if is_dataclass(model) and not isinstance(model, type):
         return asdict(model)

@@ -1,7 +1,7 @@
 """Surroundings of this process: rank, host, device and software, its place in the mesh, the axes of its groups.
 
-Axes come from the actual group objects: a mesh dimension that spans the whole world *is* the default group, and two
-groups may hold the same ranks for different axes, so neither descriptions nor rank lists can tell.
+Axes come from the actual group objects. A mesh dimension that spans the whole world *is* the default group, and two
+groups may have the same ranks for different axes. So neither descriptions nor rank lists determine the axis.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ CPU = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which process this is: its rank among `world`, its host, and the device that it computes on."""
+    """Identity of this process: its rank among `world`, its host, and its device."""
 
     rank: int
     world: int
     host: str
     device: str
     device_key: str
-    """Tells the devices of one host apart, so that processes that share one can be counted."""
+    """Identifies the device on its host, so that processes that share a device can be counted."""
     devices_per_node: int
     processes_here: int
-    """Processes of this job on this host, as far as torchrun says so."""
+    """Number of this job's processes on this host, according to torchrun."""
 
 
 def find_place() -> Place:
@@ -55,12 +55,12 @@ def find_place() -> Place:
 
 
 def uses_cuda() -> bool:
-    """Whether this process computes on a GPU: one is there and has been taken up."""
+    """Return whether this process computes on a GPU: one exists and is initialized."""
     return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def software() -> dict[str, str]:
-    """Return the versions that decide what a trace looks like."""
+    """Return the versions of software that affects the trace."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
@@ -72,7 +72,7 @@ def software() -> dict[str, str]:
     return versions
 
 
-# The place of this rank in the mesh, and the axes that each process group serves.
+# Place of this rank in the mesh, and the axes that each process group serves.
 
 
 MeshLike = DeviceMesh | Mapping[str, int] | Sequence[DeviceMesh] | None
@@ -83,7 +83,7 @@ _DESCRIPTION_PREFIX = "mesh_"
 
 @dataclass(slots=True)
 class Topology:
-    """The mesh, the coordinates that this rank knows of, and the groups that it belongs to."""
+    """The mesh, the coordinates known to this rank, and the groups that it belongs to."""
 
     mesh: dict[str, int] = field(default_factory=dict)
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Topology:
 def survey(
     mesh: MeshLike, groups: GroupsLike | None, coordinates: Mapping[str, int] | None, rank: int, world: int
 ) -> Topology:
-    """Determine what this rank can know of the job's shape."""
+    """Determine what this rank can know about the job's mesh and groups."""
     topology = Topology()
     served: dict[str, list[str]] = {}
     if isinstance(mesh, Mapping):
@@ -122,7 +122,7 @@ def check_mesh(mesh: object) -> None:
 def misfit(mesh: Mapping[str, int], world: int) -> str:
     """Return why the job cannot have a mesh of these sizes, or an empty string.
 
-    A mesh may cover some axes only, so its size has to divide the world. Experts borrow the ranks of other axes.
+    A mesh may cover some axes only, so its size must divide the world size. Experts use the ranks of other axes.
     """
     size = prod(size for axis, size in mesh.items() if axis != "ep")
     if size > 0 and world % size == 0:

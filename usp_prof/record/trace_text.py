@@ -1,7 +1,7 @@
-"""Trace text: read a few events of a big trace and add to them, without touching any other byte of the file.
+"""Trace text: read a few events of a large trace and add to them, without changing any other byte of the file.
 
-The text is decoded as latin-1, one character a byte, so positions are bytes and writing back is exact whatever is in
-the names. Only the events looked for are parsed; what is added goes in front of an event's arguments, as JSON.
+The text is decoded as latin-1, one character per byte, so positions are bytes and rewriting is exact for any names.
+Only the requested events are parsed; additions are inserted before an event's arguments, as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class TextEvent:
-    """An event, and where in the text it stands."""
+    """Event and its position in the text."""
 
     start: int
     end: int
@@ -37,12 +37,12 @@ class TextEvent:
 
     @property
     def end_ns(self) -> int:
-        """The moment it ended."""
+        """End time in ns."""
         return self.start_ns + self.duration_ns
 
 
 def find_events(text: str, name_prefixes: Iterable[str]) -> list[TextEvent]:
-    """Parse the complete events whose names begin with one of the prefixes, in order of the file; times since epoch."""
+    """Parse the complete events with one of the name prefixes, in file order; times are since the epoch."""
     base = base_ns(text)
     pattern = re.compile(r'"name"\s*:\s*"(?:' + "|".join(map(re.escape, name_prefixes)) + ")")
     events = (_event(text, match.start(), base) for match in pattern.finditer(text))
@@ -50,13 +50,13 @@ def find_events(text: str, name_prefixes: Iterable[str]) -> list[TextEvent]:
 
 
 def base_ns(text: str) -> int:
-    """Return the moment that the trace's times count from; 0 where it does not say."""
+    """Return the time from which the trace counts its times; 0 if missing."""
     base = _BASE.search(text)
     return int(base[1]) if base else 0
 
 
 def edited(text: str, additions: Mapping[int, Mapping[str, Any]], events: Iterable[TextEvent]) -> Iterator[str]:
-    """Yield the text in pieces, with `additions` (by place in `events`) in front of the arguments of those events."""
+    """Yield the text in pieces, with `additions` (by index in `events`) inserted before their arguments."""
     places = sorted((event.start, event.end, index) for index, event in enumerate(events) if index in additions)
     done = 0
     for start, end, index in places:
@@ -73,7 +73,7 @@ def edited(text: str, additions: Mapping[int, Mapping[str, Any]], events: Iterab
 
 
 def with_metadata(text: str, key: str, value: str) -> str:
-    """Replace the value of a top-level key that stands in front of the events; without such a key nothing changes."""
+    """Replace the value of a top-level key before the events; without such a key nothing changes."""
     place = re.search(rf'"{re.escape(key)}"\s*:\s*', text[: _events_place(text)])
     if place is None:
         return text
@@ -82,7 +82,7 @@ def with_metadata(text: str, key: str, value: str) -> str:
 
 
 def with_events(text: str, events: Iterable[str]) -> str:
-    """Put events, each as JSON, in front of those that the trace has; without a list of events nothing changes."""
+    """Insert events, each as JSON, before those of the trace; without a list of events nothing changes."""
     place = _EVENTS.search(text)
     added = ",\n".join(events)
     if place is None or not added:
@@ -101,7 +101,7 @@ def _event(text: str, name_place: int, base: int) -> TextEvent | None:
     try:
         event, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError:
-        return None  # a name inside of something else; not an event
+        return None  # a name nested in another value; not an event
     if not isinstance(event, dict) or event.get("ph") != "X" or "ts" not in event:
         return None
     args = event.get("args")

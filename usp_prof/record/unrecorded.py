@@ -1,7 +1,7 @@
-"""Unrecorded steps: how long a step takes before the recording begins, since recording slows the host.
+"""Unrecorded steps: step time before the recording starts, because recording slows the host.
 
-The last steps before the first window are timed from the begin of the first to the end of the last, on the device
-where there is one. A single time between two steps would say nothing there: the host runs ahead.
+The last steps before the first window are timed from the start of the first to the end of the last, on the device if
+there is one. Individual host times would be meaningless there, because the host runs ahead.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from usp_prof.record.options import Window
 
 UNSETTLED = 2
-"""The first steps of a loop allocate and compile."""
+"""Number of first steps to skip; they allocate memory and compile."""
 LEAST, MOST = 3, 32
-"""Fewer steps say little, and those long before the window are less alike."""
+"""Minimum and maximum number of timed steps: fewer are unreliable, and much earlier ones are less comparable."""
 
 
 class UnrecordedSteps:
-    """Times the steps `first` to `last`, before the window; a step that raised spoils the time."""
+    """Timer of steps `first` to `last`, before the window; a step that raises invalidates it."""
 
     def __init__(self, window: Window) -> None:
         self.last = window.skip + window.wait
@@ -32,15 +32,15 @@ class UnrecordedSteps:
         self._begin: torch.cuda.Event | int | None = None
 
     def begin(self) -> None:
-        """Begin with the step that begins now."""
+        """Start timing with the current step."""
         self._begin = _moment()
 
     def spoil(self) -> None:
-        """Forget what was timed: a step did not end well."""
+        """Discard the timing: a step failed."""
         self._begin = None
 
     def end(self) -> float:
-        """Return the mean step in ns; 0 where it is not known. Waits for the device, as the profiler's start does."""
+        """Return the mean step in ns, or 0 if unknown. Waits for the device, like the start of the profiler."""
         begin, self._begin = self._begin, None
         if begin is None:
             return 0.0
@@ -50,11 +50,11 @@ class UnrecordedSteps:
         if isinstance(begin, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
             end.synchronize()
             return float(begin.elapsed_time(end)) * 1e6 / steps
-        return 0.0  # the device was taken up in between
+        return 0.0  # the device was initialized in between
 
 
 def _moment() -> torch.cuda.Event | int:
-    """Mark this moment, on the device where one computes."""
+    """Record the current time, on the device if there is one."""
     if not uses_cuda():
         return time.perf_counter_ns()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,12 +1,11 @@
-"""Windows: which steps are recorded, and the profiler of one window, which never meets another profiler.
+"""Windows: which steps are recorded, and the profiler of one window, kept separate from other profilers.
 
-Kineto serves one profiler at a time. One that is prepared or started while another records cancels that other one;
-whoever then stops the cancelled one crashes the process. So every move here first asks whether another profiler is
-there, and a window that another took over is forgotten without a call.
-A profiler sees the thread that began it, and ends on that thread alone. A window that goes on or ends on another one is
-left behind, and ended when its thread comes by again.
-Outside of a window there is no profiler at all: a step costs a comparison.
-In light mode the profiler records device activity alone, and steps and marks are noted by the recorder (`marks`).
+Kineto serves one profiler at a time. Preparing or starting a second one cancels the first, and stopping the canceled
+one crashes the process. So every operation first checks for other profilers, and a window taken over by another
+profiler is abandoned without a call. A profiler records the thread that started it, and must end on that thread. A
+window that continues or ends on another thread is left behind, and ended when its thread runs again. Outside of windows
+there is no profiler: a step costs one comparison. In light mode the profiler records device activity only, and the
+recorder notes steps and marks (`marks`).
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ NO_DEVICE = (
 
 
 class NoDeviceError(Exception):
-    """There is no device whose activity could be recorded alone."""
+    """Raised if there is no device whose activity could be recorded alone."""
 
 
 class OtherProfilerError(Exception):
-    """Another profiler is running or waiting, or took the window over; the message says which."""
+    """Raised if another profiler is running, waiting, or took over the window; the message says which."""
 
 
 class OtherThreadError(Exception):
-    """The window goes on or ends on another thread than it began on; the message says which."""
+    """Raised if the window continues or ends on another thread than the one it started on; the message names both."""
 
 
 _left_behind: WindowProfiler | None = None
-"""The profiler of a window that was given up on another thread than its own, while it may still record there."""
+"""Profiler of a window abandoned on a thread other than its own, while it may still record there."""
 
 
 class WindowProfiler:
-    """The profiler of one window: prepared while the warm-up steps run, then recording step by step."""
+    """Profiler of one window: prepared during the warm-up steps, then recording step by step."""
 
     __slots__ = ("_is_light", "_profile", "_step", "notes", "thread")
 
@@ -66,7 +65,7 @@ class WindowProfiler:
             raise NoDeviceError(NO_DEVICE)
         refuse_others()
         let_children_end()
-        # Kineto prints `USDT:` lines at its highest level, above errors; with KINETO_LOG_LEVEL=4 it prints both.
+        # Kineto prints `USDT:` lines at its highest level, above errors; KINETO_LOG_LEVEL=4 prints both.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         host, device = [ProfilerActivity.CPU], [ProfilerActivity.CUDA] if uses_cuda() else []
         activities = device if self._is_light else host + device
@@ -74,20 +73,20 @@ class WindowProfiler:
         """Steps and marks of a window in light mode."""
         self._step: marks.Annotation | record_function | None = None
         self.thread: threading.Thread | None = None
-        """Where it records; None before `start`."""
+        """Recording thread; None before `start`."""
         self._profile = torch.profiler.profile(
             activities=activities,
             record_shapes=content.shapes and not self._is_light,
             profile_memory=content.memory and not self._is_light,
             with_stack=content.stack and not self._is_light,
-            acc_events=True,  # costs nothing as long as nobody asks for events, and spares a warning at each repeat
+            acc_events=True,  # free if no events are requested, and avoids a warning at each repeat
         )
-        _torch_private.forget_profile()  # so that a profile that is there is another's
+        _torch_private.forget_profile()  # any profile that exists later was created by other code
         self._profile.preset_metadata_json(*metadata)
         self._profile.prepare_trace()
 
     def start(self, step: int) -> None:
-        """Begin to record, with this step."""
+        """Start recording with this step."""
         refuse_others()
         self._profile.start_trace()
         self.thread = threading.current_thread()
@@ -97,7 +96,7 @@ class WindowProfiler:
         self._open(step)
 
     def next_step(self, step: int) -> None:
-        """End the step that runs and begin the next."""
+        """End the current step and start the next."""
         self._refuse_takeover()
         if _torch_private.profile_waits():
             raise OtherProfilerError("another torch.profiler.profile began during this window")
@@ -105,7 +104,7 @@ class WindowProfiler:
         self._open(step)
 
     def stop(self) -> torch.profiler.profile:
-        """End the last step and the recording; gives the profile, ready to export."""
+        """End the last step and the recording; return the profile, ready to export."""
         self._refuse_takeover()
         self._close()
         marks.end_notes()
@@ -113,14 +112,14 @@ class WindowProfiler:
         return self._profile
 
     def drop(self) -> None:
-        """End the recording if it is still this one's; one that another profiler took over must not be touched."""
-        if not self._is_elsewhere() and _torch_private.profiler_is_ours():  # it is nobody's before `start`
+        """End the recording if this profiler still owns it; one taken over by another profiler must not be touched."""
+        if not self._is_elsewhere() and _torch_private.profiler_is_ours():  # not owned before `start`
             self._close()
             marks.end_notes()
             self._profile.stop_trace()
 
     def _is_elsewhere(self) -> bool:
-        """Whether it records on another thread than this one; it is then left behind."""
+        """Return whether this records on another thread, and leave it behind if so."""
         global _left_behind  # noqa: PLW0603 - there is one window at a time in a process
         if self.thread is None or self.thread is threading.current_thread():
             return False
@@ -151,7 +150,7 @@ class WindowProfiler:
 
 
 def end_left_behind() -> None:
-    """End the profiler of a window that was left behind on this thread, or on one that is over and took it along."""
+    """End the profiler of a window left behind on this thread, or on a thread that has ended."""
     global _left_behind  # noqa: PLW0603
     profiler = _left_behind
     if profiler is None or profiler.thread is None:
@@ -165,7 +164,7 @@ def end_left_behind() -> None:
 
 
 def refuse_others() -> None:
-    """Raise where another profiler records, or waits for its turn."""
+    """Raise if another profiler records or waits."""
     end_left_behind()
     if _left_behind is not None and _left_behind.thread is not None and _torch_private.profiler_is_claimed():
         raise OtherProfilerError(f"the window of an earlier session is still open on thread {_left_behind.thread.name}")
@@ -187,7 +186,7 @@ def let_children_end() -> None:
 
 
 def _leave_early() -> None:
-    """Let the C library call `_exit` with the exit status, before the handlers that were registered until now."""
+    """Make the C library call `_exit` with the exit status, before all handlers registered so far."""
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):  # glibc
         library.on_exit(library._exit, None)  # noqa: SLF001 - the function of C, no private name

@@ -1,8 +1,8 @@
-"""Bounded query: one SELECT in a process of its own, which can be ended at any moment and whose memory is limited.
+"""Bounded query: one SELECT in a separate process with limited time and memory.
 
-DuckDB can be interrupted between chunks of rows only. One call inside a chunk, such as `lpad('x', 2000000000, 'y')`,
-runs for minutes and takes gigabytes. Here it runs in a child process: the question goes in as JSON on standard input,
-the answer comes back on standard output as Arrow's stream format.
+DuckDB can only be interrupted between chunks of rows. One call inside a chunk, such as `lpad('x', 2000000000, 'y')`,
+runs for minutes and uses gigabytes. A child process can be stopped at any time. It reads the query as JSON from
+standard input, and writes the result to standard output in Arrow's stream format.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEMORY_BYTES = 2 << 30
-"""Memory that DuckDB may use for one question; what needs more spills to disk, or is refused."""
+"""Memory that DuckDB may use per query; queries that need more spill to disk, or are rejected."""
 _OVERHEAD_BYTES = 1 << 30
-"""What Python, Arrow and DuckDB allocate beyond the question's own data."""
+"""Memory that Python, Arrow and DuckDB allocate in addition to the query's own data."""
 _REFUSED = 3
-"""Exit code of a question that DuckDB refuses; its reason is on standard error."""
+"""Exit code of a query that DuckDB rejects; the reason is on standard error."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One SELECT, the files of the tables that it names, and how its answer is wanted."""
+    """One SELECT, the files of the tables that it names, and the form of its result."""
 
     sql: str
     settings: dict[str, str]
@@ -45,11 +45,11 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class RefusedError(Exception):
-    """DuckDB refuses the question, for the reason in the message."""
+    """Raised if DuckDB rejects the query; the message has the reason."""
 
 
 def ask(question: Question, tables: Mapping[str, pa.Table], seconds: float) -> pa.Table:
-    """Answer a question in a process of its own; `tables` has those that are in no Parquet file."""
+    """Run a query in a separate process; `tables` has the tables that are not in Parquet files."""
     with TemporaryDirectory(prefix="usp-prof-sql-") as folder:
         files = {name: str(Path(folder, f"{name}.arrow")) for name in tables}
         for name, table in tables.items():
@@ -85,7 +85,7 @@ def ask(question: Question, tables: Mapping[str, pa.Table], seconds: float) -> p
 
 
 def main() -> int:
-    """Answer the question on standard input; the exit code says whether it was refused."""
+    """Run the query on standard input; the exit code shows whether it was rejected."""
     _limit_memory()
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     try:
@@ -112,7 +112,7 @@ def _answered(question: Question) -> pa.Table:
 
 
 def _limit_memory() -> None:
-    """Let the system refuse memory beyond the limit, where it can: one call of DuckDB's may take any amount."""
+    """Limit the process's memory if the system supports it: one DuckDB call may allocate any amount."""
     try:
         import resource  # noqa: PLC0415 - POSIX only
     except ImportError:

@@ -108,5 +108,5 @@ def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 -
         return pa.array(value, pa.string()).dictionary_encode().cast(kind)
     try:
         return pa.array(value, kind)
-    except (OverflowError, pa.ArrowTypeError):  # a damaged number (beyond 64 bits, a boolean) is missing
+    except (OverflowError, pa.ArrowTypeError):  # a damaged number (beyond 64 bits, a boolean) becomes the missing value
         return pa.array([int(item) if -(2**63) <= int(item) < 2**63 else -1 for item in value], kind)

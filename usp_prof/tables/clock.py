@@ -182,9 +182,9 @@ def _split(domain: Ints, own: Flags) -> Ints:
 
 
 def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
-    """Let parts that nothing ties to the first begin with it, where they are farther from it than a trace can be long.
+    """Shift parts that nothing ties to the first part to its start, if they are farther away than a trace can last.
 
-    Times of different parts are not compared, but a replay holds all of them. `first_ns` has the first event of each
+    Times of different parts are not compared, but a replay contains all of them. `first_ns` has the first event of each
     rank on its own clock.
     """
     start_of_part: dict[int, int] = {}

@@ -109,15 +109,15 @@ class _Held:
     def __init__(self, sources: Mapping[int, Source]) -> None:
         self._sources = sources
         self._of_rank: dict[int, dict[object, object]] = {}
-        """By rank what is held of it; the rank that was asked for last comes last."""
+        """Data in memory, by rank; the most recently used rank is last."""
         self._bytes_of_rank: dict[int, int] = {}
-        """By rank how much its tables take, were all their columns read."""
+        """Size of each rank's tables, as if all their columns were read."""
         self._bytes = 0
-        """Of all ranks that are held."""
+        """Total size of all ranks in memory."""
         self.has_many = len(sources) > FEW_RANKS
 
     def once(self, rank: int, key: object, build: Callable[[], T]) -> T:
-        """Build something from one rank's tables, and keep it as long as they are in memory."""
+        """Build a result from one rank's tables once, and keep it while they are in memory."""
         held = self._of_rank.setdefault(rank, {})
         if key not in held:
             held[key] = build()
@@ -178,16 +178,16 @@ class TableSet:
         self._assume(assumptions)
         self.manifest = manifest
         self.kept: Kept | None = None
-        """Where what is made of the tables is kept; only tables as they were read have such a place."""
+        """Storage of derived data, next to the tables in the cache; None for changed tables."""
         self.recorded: TableSet | None = None
-        """The tables of which these are what would have been: what belonged together there does so here."""
+        """Recorded tables from which these were predicted; calls match as they do there. None for recorded tables."""
         self.uneven_steps = ""
-        """Why steps of different ranks do not hold the same work; empty where they do."""
+        """Why steps of different ranks have different work; empty if they do not."""
         self.incomparable = ""
-        """Why ranks cannot be compared: their steps differ, or work is missing; empty where they can."""
+        """Why ranks cannot be compared (different steps or missing work); empty if they can."""
         self.topology = topology or Topology()
         self.workers: Workers | None = None
-        """Who measures what can be measured of each rank apart; only tables as they were read have some."""
+        """Executor of per-rank analyses; None for changed tables."""
         self.health: list[HealthRow] = sorted(health)
 
     @property
@@ -248,7 +248,7 @@ class TableSet:
         return Columns(view)
 
     def memo_of_rank(self, rank: int, key: object, build: Callable[[], T]) -> T:
-        """Build something from one rank's tables, and keep it as long as they are in memory."""
+        """Build a result from one rank's tables once, and keep it while they are in memory."""
         return self._held.once(rank, key, build)
 
     def only(self, ranks: Iterable[int]) -> TableSet:

@@ -1,7 +1,7 @@
-"""Contents of an area of the timeline: the slices on some rows in a range of time, by name and by kind.
+"""Contents of a timeline area: slices on some rows in a range of time, by name and by kind.
 
-A whole run has more slices than can be added up while somebody waits. Each row is therefore cut into blocks of slices,
-and each block's sums are kept beside the slices: an area is its whole blocks, and single slices at its two ends.
+A whole run has too many slices to add up interactively. Each row is therefore divided into blocks of slices, and the
+sums of each block are stored. An area consists of whole blocks, and single slices at its two ends.
 
     row      s0 s1 | s2 .. s4097 | s4098 .. s8193 | s8194 s8195 ...
     area        [---------------------------------------]
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096
-"""Slices of a row whose sums are kept together; those after a row's last whole block are always read one by one."""
+"""Slices per block of sums; slices after a row's last whole block are always read individually."""
 SUMS = np.dtype(
     [("block", "<i4"), ("name", "<i4"), ("category", "u1"), ("calls", "<i4"), ("total", "<i8"), ("longest", "<f4")]
 )
-"""What of one name and category lies in a block: how many slices, their time in ns, the longest. Sorted by block."""
+"""Sums per name and category of a block: number of slices, their time in ns, the longest. Sorted by block."""
 
 
 def block_sums(level: Level) -> NDArray[np.void]:
-    """Add up the ground level's whole blocks; blocks are numbered through the rows, see `_first_blocks`."""
+    """Return the sums of the ground level's whole blocks; blocks are numbered through the rows, see `_first_blocks`."""
     first_block = _first_blocks(level)
-    # The block of each slice, -1: after its row's last whole block.
+    # Block of each slice; -1 after its row's last whole block.
     block = np.full(len(level.start), -1)
     for low, first, after in zip(level.offsets.tolist(), first_block.tolist(), first_block[1:].tolist(), strict=False):
         block[low : low + (after - first) * BLOCK] = np.repeat(np.arange(first, after), BLOCK)
     rest = level.rest[block >= 0]
     block = block[block >= 0]
     key = _keys(rest["name"], rest["category"])
-    # One number for each pair of block and key. A table of all blocks and keys would be nearly empty: a block holds few
-    # of the names, so that only the pairs there are get a sum.
+    # One number per pair of block and key. A table of all blocks and keys would be nearly empty, because a block has
+    # few of the names, so only existing pairs get a sum.
     key_count = int(key.max(initial=0)) + 1
     pairs, pair_of_slice = np.unique(block * key_count + key, return_inverse=True)
     sums = np.zeros(len(pairs), SUMS)
@@ -61,7 +61,7 @@ def block_sums(level: Level) -> NDArray[np.void]:
 
 
 def _first_blocks(level: Level) -> NDArray[np.int64]:
-    """Return the number of each row's first block, and after the last row how many there are."""
+    """Return the number of each row's first block; the last entry is the number of blocks."""
     return np.concatenate([[0], np.cumsum(np.diff(level.offsets) // BLOCK)])
 
 
@@ -71,7 +71,7 @@ def _keys(name: NDArray[np.integer], category: NDArray[np.integer]) -> NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Slices, or sums of them: the key of name and category, how many, their time in the range, the longest."""
+    """Slices, or sums of slices: key of name and category, count, time in the range, the longest."""
 
     key: NDArray[np.int64]
     calls: NDArray[np.int64]
@@ -80,11 +80,11 @@ class _Piece:
 
 
 def _pieces(line: RankTimeline, name_ids: NDArray[np.int64], row: int, start_ns: int, end_ns: int) -> Iterator[_Piece]:
-    """Yield the parts of a row in a range that starts at the line's first slice."""
+    """Yield the pieces of a row in a range, relative to the line's first slice."""
     level = line.levels[0]
     first, last = level.touching(row, start_ns, end_ns)
     low = int(level.offsets[row])
-    # The first and the last slice may reach out of the range: they are read, even where they begin or end a block.
+    # The first and last slice may extend beyond the range, so they are read even at the edge of a block.
     first_whole = -(-(first + 1 - low) // BLOCK)
     after_whole = max((last - 1 - low) // BLOCK, first_whole)
     if len(line.sums) and after_whole > first_whole:
@@ -115,7 +115,7 @@ COLUMNS = (
 
 
 def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], start_ns: int, end_ns: int) -> DataTable:
-    """Sum up what of each name lies in a range of time, on some rows of some ranks; longest first."""
+    """Return the contents of a range of time by name, on some rows of some ranks, longest first."""
     keys = len(store.names) * len(CATEGORIES)
     calls, inside = np.zeros(keys, np.int64), np.zeros(keys)
     ranks, longest = np.zeros(keys, np.int64), np.zeros(keys, np.float32)
@@ -143,12 +143,12 @@ def contents(store: TimelineStore, rows_of_rank: Mapping[int, Sequence[int]], st
 
 
 def _kind(name: str, category: str) -> str:
-    """Keep exposed and contended time of an axis apart from its calls, of which it is a part."""
+    """Return the kind; exposed and contended time of an axis is separate from its calls, which contain it."""
     return name if name in (f"exposed {category}", f"contended {category}") else category
 
 
 def by_kind(found: DataTable) -> DataTable:
-    """Add an area's contents up by kind: compute, copies, and communication by axis."""
+    """Return an area's contents summed by kind: compute, copies, and communication by axis."""
     totals: dict[str, list[int]] = {}
     for row in found.rows:
         total = totals.setdefault(str(row[1]), [0, 0])

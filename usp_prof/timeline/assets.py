@@ -8,7 +8,7 @@ from usp_prof.charts.theme import DARK, LIGHT, ink_on
 from usp_prof.timeline.rows import CATEGORIES, HOST_CATEGORIES
 
 CANVAS = ("timeline", "tiles", "paint", "hand", "bar", "dock", "address")
-"""The client's files without a source of tiles."""
+"""The client's files, without a source of tiles."""
 _HOST = {
     False: {"op": "#A9C6DD", "annotation": "#D3D3D3", "runtime": "#C6B8DE"},
     True: {"op": "#3F5F7D", "annotation": "#55555E", "runtime": "#5B4D75"},

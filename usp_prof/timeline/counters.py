@@ -1,7 +1,7 @@
-"""Counters of a rank over time: memory in use, work launched and unfinished, bus bandwidth of its communication.
+"""Counters of a rank over time: memory in use, unfinished launched work, bus bandwidth of its communication.
 
-A counter is a row of spans; each holds how high the counter stands as a share of the row's top, 1..255, and there is no
-span where it stands at nothing. The top is written beside the row, so that a reader can tell a height's value.
+A counter is a row of spans. Each span has the counter's value as a share of the row's maximum, 1..255; there is no span
+for a value of zero. The maximum is shown next to the row, as the scale.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MOST_SPANS = 131_072
-"""A counter that changes more often is kept as the means of so many equal stretches: 3 MB a row."""
+"""Maximum number of spans; a counter that changes more often is stored as means of equal intervals: 3 MB per row."""
 TOP_SHARE = 0.001
-"""Bandwidth's top is reached for this share of the transfers' time; a call of nanoseconds would flatten all others."""
+"""Share of the transfers' time above the maximum of the bandwidth; otherwise one short call would set the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One row: what it counts, the height that its top stands for, and its spans in common time."""
+    """One row: its name, the value of its maximum height, and its spans in common time."""
 
     track: str
     name: str
-    """What it counts, in words; `track` has room for one or two."""
+    """Name of the counter in words; `track` is limited to one or two."""
     top: str
     start_ns: Ints
     dur_ns: Ints
@@ -49,7 +49,7 @@ class Counter:
 
 
 def counters_of(tables: TableSet, rank: int) -> Iterator[Counter]:
-    """Yield the counters that a rank's trace tells."""
+    """Yield the counters available in a rank's trace."""
     made = (_memory(tables, rank), _queue(tables, rank), _bandwidth(tables, rank))
     yield from (counter for counter in made if counter is not None)
 
@@ -61,15 +61,15 @@ def _memory(tables: TableSet, rank: int) -> Counter | None:
     in_use = line["allocated_bytes"][known].astype(np.float64)
     if not len(time) or not in_use.max():
         return None
-    # The last value holds until an unknown moment: it is not drawn.
+    # The last value holds for an unknown time, so it is not drawn.
     top = float(in_use.max())
     return _counter("memory", "memory in use", quantity(top, Unit.BYTES), time, in_use, top)
 
 
 def _queue(tables: TableSet, rank: int) -> Counter | None:
-    """Count what was launched and has not ended, on all streams together: +1 at the launch, -1 at the end."""
+    """Count launched work that has not ended, over all streams: +1 at the launch, -1 at the end."""
     kernels, launched = tables.columns("kernels", rank), launched_at(tables, rank)
-    queued = launched < kernels["start_ns"]  # of work whose launch is not in the trace nobody knows
+    queued = launched < kernels["start_ns"]  # work without a recorded launch is excluded
     if not queued.any():
         return None
     end = kernels["start_ns"][queued] + kernels["dur_ns"][queued]
@@ -80,7 +80,7 @@ def _queue(tables: TableSet, rank: int) -> Counter | None:
 
 
 def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
-    """Add up the bus bandwidth of the calls that transfer, from the last member's arrival to the end."""
+    """Sum the bus bandwidth of the calls in transfer, from the last member's arrival to the end."""
     matched = calls_of(tables)
     calls = matched.columns()
     rate = bus_bandwidth(calls)
@@ -97,21 +97,21 @@ def _bandwidth(tables: TableSet, rank: int) -> Counter | None:
 
 
 def _running_sum(start: Ints, end: Ints, height: Floats) -> tuple[Ints, Floats]:
-    """Return the moments when a sum over spans changes, and the sum from each on: + at a start, - at an end."""
+    """Return the times when a sum over spans changes, and the sum from each time on: + at a start, - at an end."""
     moment = np.concatenate([start, end])
     change = np.concatenate([height, -height])
     time, place = np.unique(moment, return_inverse=True)
     value = np.cumsum(np.bincount(place, change, len(time)))
-    value[np.abs(value) < 1e-6 * np.abs(height).max(initial=0.0)] = 0.0  # what is left of a sum of floats
+    value[np.abs(value) < 1e-6 * np.abs(height).max(initial=0.0)] = 0.0  # rounding error of a float sum
     return time, np.maximum(value, 0.0)
 
 
 def _counter(track: str, name: str, top: str, time: Ints, value: Floats, highest: float) -> Counter:
-    """Make spans of a value that holds from each moment to the next; `time` is sorted, the last value has no end."""
+    """Build spans of a value that holds from each time to the next; `time` is sorted, the last value has no end."""
     if len(time) > MOST_SPANS:
         time, value = _means(time, value)
     level = np.clip(np.ceil(255 * value[:-1] / highest), 0, 255).astype(np.uint8)
-    changes = np.flatnonzero(np.diff(level, prepend=np.int16(-1)) != 0)  # the first entry always begins a span
+    changes = np.flatnonzero(np.diff(level, prepend=np.int16(-1)) != 0)  # the first entry always starts a span
     start = time[:-1][changes]
     end = np.append(start[1:], time[-1])
     stands = (level[changes] > 0) & (end > start)

@@ -1,4 +1,4 @@
-"""The timeline of a run: prepared once, stored next to the run's tables, opened through memory maps."""
+"""Timeline of a run: prepared once, stored next to the run's tables, opened through memory maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_timeline(tables: TableSet, progress: Callable[[int, int], None] | None = None) -> TimelineStore:
-    """Return the timeline of all ranks, with the rows that are laid over them."""
+    """Open the timeline of all ranks, with overlay rows."""
     slices = _stored(tables, store.FORM, lambda folder: store.prepare(tables, folder, progress))
     over = _stored(tables, overlays.FORM, lambda folder: overlays.prepare(tables, folder, progress))
     return store.load(slices, tables.ranks, over)
@@ -27,7 +27,8 @@ def open_timeline(tables: TableSet, progress: Callable[[int, int], None] | None 
 def _stored(tables: TableSet, form: str, write: Callable[[Path], None]) -> Path:
     if tables.kept is not None:
         return tables.kept.derived(form, write)
-    folder = Path(mkdtemp(prefix="usp-prof-"))  # tables that were not read from files: deleted along with them
+    # Tables that were not read from files have no cache: the folder is deleted together with them.
+    folder = Path(mkdtemp(prefix="usp-prof-"))
     finalize(tables, rmtree, folder, ignore_errors=True)
     write(folder)
     return folder

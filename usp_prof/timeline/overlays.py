@@ -1,6 +1,6 @@
-"""Rows laid over the timeline (exposed communication, actions, critical path, counters), and rows of calls.
+"""Overlay rows (exposed communication, actions, critical path, counters), and rows of calls.
 
-They are rows of their own, in the same levels of detail as the slices, so that they cost no more than any other row.
+They are separate rows with the same levels of detail as the slices, so they cost no more than any other row.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 FORM = "overlays-5"
-"""What is kept, and the version of its form."""
+"""Name and version of the stored format."""
 KINDS = {"exposed": "exposed", "contended": "contended", "actions": "actions", "path": "critical path", "counters": ""}
-"""The kinds of rows, and what they are called beside the timeline; each counter has a name of its own."""
+"""Kinds of rows and their labels on the timeline; each counter has its own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Spans of one kind, in common time; `event` is -1 where a span is of no event."""
+    """Spans of one kind, in common time; `event` is -1 for a span without an event."""
 
     kind: str
     start_ns: NDArray[np.int64]
@@ -60,7 +60,7 @@ class _Spans:
 
 
 def prepare(tables: TableSet, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
-    """Build and write the rows laid over every rank."""
+    """Build and write the overlay rows of every rank."""
     pieces = critical_path_of(tables).pieces
     for done, rank in enumerate(tables.ranks):
         spans = [_path(pieces, rank), _actions(tables, rank), *_communication(tables, rank), *_counters(tables, rank)]
@@ -77,7 +77,7 @@ def _path(pieces: tuple[Piece, ...], rank: int) -> _Spans:
 
 
 def _alike(kind: str, name: str, category: str, start: Ints, dur: Ints) -> _Spans:
-    """Return spans that share their name and colour, and are of no event."""
+    """Return spans with the same name and color, without events."""
     count = len(start)
     return _Spans(kind, start, dur, np.full(count, -1), (name,) * count, (category,) * count)
 
@@ -95,7 +95,7 @@ def _actions(tables: TableSet, rank: int) -> _Spans:
 
 
 def _communication(tables: TableSet, rank: int) -> Iterator[_Spans]:
-    """Yield what no compute hides: exposed per axis, and contended (attributed to an axis that ends later)."""
+    """Yield communication not hidden by compute: exposed per axis, and contended (another axis ends later)."""
     sets = time_sets_of(tables, rank)
     for axis in sets.axes:
         for kind, time in (("exposed", sets.exposed[axis]), ("contended", sets.contended(axis))):
@@ -110,11 +110,11 @@ def _counters(tables: TableSet, rank: int) -> Iterator[_Spans]:
 
 
 def _assemble(rank: int, spans: list[_Spans]) -> Slices:
-    """Sort the spans into rows, one kind after the other."""
+    """Assign the spans to rows, one kind after the other."""
     rows: list[Row] = []
     offsets, order = [0], [np.zeros(0, np.int64)]
     lengths = [len(span.start_ns) for span in spans]
-    # Spans of one track share rows, of which there are as many as overlap; each counter is a track of its own.
+    # Spans of one track share rows, as many as needed for overlaps; each counter is a separate track.
     track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
     tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
     track = np.repeat(np.array([tracks.index(each) for each in track_of_span], np.int64), lengths)
@@ -143,7 +143,7 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
 
 
 def _heights(spans: _Spans) -> NDArray[np.uint8]:
-    """Return how high each span stands in its row, of 255; only a counter's are not as high as the row."""
+    """Return the height of each span in its row, out of 255; only a counter's spans have less than the full height."""
     return np.full(len(spans.start_ns), 255, np.uint8) if spans.level is None else spans.level
 
 
@@ -151,20 +151,20 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate(columns).astype(np.int64) if columns else np.zeros(0, np.int64)
 
 
-# Rows of calls: each group has its own; a call is waiting for the last member, then the transfer.
+# Rows of calls: one per group; a call is the wait for the last member, then the transfer.
 
 
 CALLS_FORM = "calls-6"
-"""What is kept, and the version of its form."""
+"""Name and version of the stored format."""
 MOST_GROUPS = 256
 MOST_LETTERS = 20
-"""More members than these letters hold are cut."""
+"""Maximum number of letters for members; longer lists are cut."""
 WAITING = "annotation"
-"""The category whose quiet colour shows waiting."""
+"""Category whose muted color shows waiting."""
 
 
 def prepare_calls(tables: TableSet, folder: Path) -> None:
-    """Build and write the rows of every group, the longest waiting first; of very many, those with the most calls."""
+    """Build and write the rows of every group, longest wait first; if too many, of those with the most calls."""
     table = calls_of(tables).columns()
     group_code, keys = table.codes("group")
     axis_code, axis_names = table.codes("axis")
@@ -186,7 +186,7 @@ def prepare_calls(tables: TableSet, folder: Path) -> None:
 
 
 def open_calls(folder: Path) -> TimelineStore:
-    """Open prepared rows; a group's number stands where a rank's does."""
+    """Open prepared rows; a group's number takes the place of a rank."""
     labels = json.loads((folder / "run.json").read_text(encoding="utf-8"))["labels"]
     store = load(folder, [int(number) for number in labels])
     store.labels = {int(number): label for number, label in labels.items()}
@@ -194,12 +194,12 @@ def open_calls(folder: Path) -> TimelineStore:
 
 
 def _title_of_group(axis: str, key: str) -> str:
-    """Call a group by its axis and members."""
+    """Return a group's title: its axis and members."""
     members = key.rpartition("@")[2]
     if re.fullmatch(r"\d+(,\d+)*", members):
         ranks = [int(rank) for rank in members.split(",")]
         strides = {after - before for before, after in pairwise(ranks)}
-        # Ranks at one distance are told by the first two and the last: 3, 7, ..., 31.
+        # Equally spaced ranks are shortened to the first two and the last: 3, 7, ..., 31.
         even = len(ranks) > 3 and len(strides) == 1 and strides != {1}
         members = f"{ranks[0]},{ranks[1]}..{ranks[-1]}" if even else spans(ranks).replace(" ", "")
     if len(members) > MOST_LETTERS:
@@ -216,10 +216,10 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Sl
     sizes = zip(op_code[rows].tolist(), table["bytes"][rows].tolist(), strict=True)
     transfers = [
         f"{quantity(size, Unit.BYTES)} {op_names[op]}" if size >= 0 else op_names[op] for op, size in sizes
-    ]  # the op last: labels are cut from the front, and half a size is a wrong one
+    ]  # the op is last: labels are cut from the front, and half a size would be wrong
     late_ranks = table["late_rank"][rows].tolist()
     waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in late_ranks]
-    # Each call is two slices: first all waits, then all transfers.
+    # Each call has two slices: first all waits, then all transfers.
     texts = [*waits, *transfers]
     number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     name = np.array([number_of[text] for text in texts], np.int64)

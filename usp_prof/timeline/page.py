@@ -1,7 +1,7 @@
-"""The timeline inside an HTML report: its client and its data in one fragment that needs no server.
+"""Timeline in an HTML report: its client and its data in one fragment that needs no server.
 
-The data are entries of the levels of detail (see tiles.py). A large run gets a coarser level, so that the file stays
-within a size that a ticket system or a CI artifact accepts. The client builds the coarser levels itself.
+The data are entries of the levels of detail (see tiles.py). A large run uses a coarser level, so that the file fits the
+size limits of ticket systems and CI artifacts. The client builds the coarser levels itself.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from usp_prof.timeline.tiles import Level
 
 DEVICE_ENTRIES = 10_000
-"""Entries per rank on rows of the device and those laid over it.
+"""Maximum entries per rank on device rows and overlays.
 
-An entry takes at most about 8 bytes of the file: with the host rows, 8 ranks take 1 MB and 64 ranks 8 MB.
+An entry takes up to about 8 bytes of the file: with the host rows, 8 ranks take 1 MB and 64 ranks 8 MB.
 """
 HOST_ENTRIES = 6_000
-"""Entries per rank on rows of the host's threads."""
+"""Maximum entries per rank on rows of the host's threads."""
 TICKS_PER_BUCKET = 16
 """Times are rounded to this fraction of a merged level's bucket."""
 
 
 def assets() -> str:
-    """Return style and script of the timelines of a page."""
+    """Return style and script for the timelines of a page."""
     code = script(*CANVAS, "source_file", "page")
     return f"<style>\n{style()}</style>\n<script>\n{code}\n</script>"
 
 
 def embedded(tables: TableSet, selection: Selection, number: int = 0) -> str:
-    """Return the timeline of a run's selected ranks as a fragment of a page, which needs `assets` as well."""
+    """Return the timeline of a run's selected ranks as an HTML fragment, which also needs `assets`."""
     store = open_timeline(tables)
     ranks = [rank for rank in store.ranks if selection.ranks is None or rank in selection.ranks]
     layout = tables.topology
@@ -126,7 +126,7 @@ def _level(line: RankTimeline, bucket_ns: int) -> Level:
 
 
 def _finest(store: TimelineStore, ranks: Sequence[int], *, is_host: bool, most: int) -> int:
-    """Return the smallest bucket with which the rows of the host, or the others, have at most this many entries."""
+    """Return the smallest bucket at which the rows of the host, or the others, have at most `most` entries."""
     lines = [line for rank in ranks for line, _ in _lines(store, rank)]
     buckets = sorted({level.bucket_ns for line in lines for level in line.levels})
 
@@ -144,7 +144,7 @@ def _finest(store: TimelineStore, ranks: Sequence[int], *, is_host: bool, most: 
 def _entries(
     level: Level, row: int, shift_ns: int, name_ids: NDArray[np.int64], tick_ns: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return gap, length, name, category and coverage of a row's entries; times in ticks."""
+    """Return gap, length, name, category and coverage of a row's entries; times are in ticks."""
     span = slice(int(level.offsets[row]), int(level.offsets[row + 1]))
     start, rest = level.start[span] + shift_ns, level.rest[span]
     first = start // tick_ns

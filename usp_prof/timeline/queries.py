@@ -1,4 +1,4 @@
-"""Questions to the timeline: what belongs to a slice, the next slice of a name."""
+"""Queries on the timeline: context of a slice, the next slice with a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a slice lies on the timeline; its time counts from the run's origin."""
+    """Position of a slice on the timeline; its time is relative to the run's origin."""
 
     rank: int
     row: int
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The collective call that a slice is a part of."""
+    """Collective call that contains a slice."""
 
     op: str
     axis: str
@@ -48,7 +48,7 @@ class Call:
 
 
 def place(store: TimelineStore, rank: int, event: int) -> Place | None:
-    """Find an event of a rank on the timeline."""
+    """Return the position of a rank's event on the timeline, or None."""
     if rank not in store.ranks:
         return None
     line = store.ranks[rank]
@@ -62,7 +62,7 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
 
 
 def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
-    """Find the call that an event is a part of."""
+    """Return the call that contains an event, or None."""
     collectives = tables.columns("collectives", rank)
     rows = np.flatnonzero(collectives["event"] == event)
     if not len(rows):
@@ -85,7 +85,7 @@ def call_of(tables: TableSet, rank: int, event: int) -> Call | None:
 
 
 def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
-    """Find the event of the host call that launched a kernel."""
+    """Return the event of the host call that launched a kernel, or None."""
     kernels = tables.columns("kernels", rank)
     rows = np.flatnonzero(kernels["event"] == event)
     launch = int(kernels["launch_event"][rows[0]]) if len(rows) else -1
@@ -93,7 +93,7 @@ def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
 
 
 def launched_by(tables: TableSet, rank: int, event: int) -> list[int]:
-    """Find the events of the device work that a host call launched."""
+    """Return the events of the device work that a host call launched."""
     kernels = tables.columns("kernels", rank)
     return [int(each) for each in kernels["event"][kernels["launch_event"] == event]]
 
@@ -109,11 +109,11 @@ def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
     return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""
 
 
-# Search: every slice of the ranks shown whose name matches, by start.
+# Search: every slice with a matching name on the ranks shown, by start.
 
 
 MOST_PATTERN = 120
-"""Letters of what may be searched for."""
+"""Maximum length of a search pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ class Matches:
 
 
 def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
-    """Return the numbers of the names that match what was typed; None while it is no regular expression.
+    """Return the numbers of the names that match a typed pattern, or None if it is not a valid regular expression.
 
-    RE2 matches in time that grows with the text only: no pattern, however odd, holds the server up.
+    RE2 matches in time linear in the text, so no pattern can block the server.
     """
     try:
         hits = pc.match_substring_regex(pa.array(store.names, pa.string()), pattern, ignore_case=True)
@@ -149,7 +149,7 @@ def matching(store: TimelineStore, pattern: str) -> frozenset[int] | None:
 
 
 def literal(name: str) -> str:
-    """Write the pattern that finds a name and no other; of a very long one it takes the beginning."""
+    """Return the pattern that matches only this name; a very long name is cut to its beginning."""
     pattern = re.sub(r"([][\\.^$*+?(){}|])", r"\\\1", name)
     return f"^{pattern}$" if len(pattern) < MOST_PATTERN - 1 else f"^{pattern[: MOST_PATTERN - 2].rstrip(chr(92))}"
 
@@ -157,7 +157,7 @@ def literal(name: str) -> str:
 def search(
     store: TimelineStore, wanted: Collection[int], ranks: Iterable[int], kinds: Collection[str] = ("device", "host")
 ) -> Matches:
-    """Find every slice of some ranks, on rows of some kinds, that has a wanted name."""
+    """Return every slice with a wanted name on some ranks, on rows of some kinds."""
     columns: list[list[NDArray[np.int64]]] = [[np.zeros(0, np.int64)] for _ in range(5)]
     for rank in ranks:
         line, hits = store.ranks[rank], store.named(rank, set(wanted))

@@ -1,7 +1,7 @@
 """Rows of a rank on the timeline, and the slices on each.
 
-Device lanes come from `activities`; host rows are the ops, annotations and runtime calls of each thread, one row for
-each depth of nesting. Slices of one row never overlap, whatever the trace did.
+Device lanes come from `activities`. Host rows are the ops, annotations and runtime calls of each thread, one row per
+nesting depth. Slices of one row never overlap, even if they do in the trace.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ CATEGORIES = (
     "dp", "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "world", "unknown",
     "F", "B", "I", "W", "path", "counter",
 )  # fmt: skip
-"""What a slice is coloured by: its kind, for communication its parallel axis, in rows laid over what they mark."""
+"""Categories that determine a slice's color: its kind, the parallel axis of communication, or the meaning of an
+overlay."""
 
 ORDER = {
     name: place
     for place, name in enumerate((*CATEGORIES[:1], *CATEGORIES[6:15], "pp send", "pp recv", *CATEGORIES[1:3]))
 }
-"""How the tracks of a rank are sorted: compute, then communication by axis, then copies."""
+"""Order of a rank's tracks: compute, then communication by axis, then copies."""
 HOST_CATEGORIES = {"cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 MAX_DEPTH = 24
-"""Rows of a thread; deeper slices share the last one where they fit, else they are left to the table below."""
+"""Maximum rows per thread; deeper slices share the last one if they fit, else they are only in the table below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its rank, its track as people call it, its depth within, and the stream or thread behind the track.
+    """One row: its rank, track label, depth within the track, and the stream or thread of the track.
 
-    Behind a counter stands the value of its top.
+    For a counter, the last one is the value of its maximum.
     """
 
     rank: int
@@ -51,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The slices of all rows of a rank, sorted by row and start; `offsets[i]:offsets[i + 1]` are those of row i."""
+    """Slices of all rows of a rank, sorted by row and start; `offsets[i]:offsets[i + 1]` are those of row i."""
 
     rows: tuple[Row, ...]
     offsets: NDArray[np.int64]
@@ -62,12 +63,12 @@ class Slices:
     category: NDArray[np.uint8]
     names: tuple[str, ...]
     level: NDArray[np.uint8] | None = None
-    """How high each stands in its row, 255: all of it; None where all do, which is so of all but counters."""
+    """Height of each slice in its row, out of 255; None if all have the full height, as for all rows but counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Slices of one track, before they are put together."""
+    """Slices of one track, before tracks are combined."""
 
     track: str
     kind: str
@@ -77,7 +78,7 @@ class _Part:
 
 
 def rank_slices(tables: TableSet, rank: int) -> Slices:
-    """Collect every slice of a rank."""
+    """Return all slices of a rank."""
     device = _device(tables.columns("activities", rank))
     host = _host(tables.columns("events", rank))
     return _assemble(rank, [device, host])
@@ -170,9 +171,9 @@ def _collides(depth: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[n
 
 
 def _first_free(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place overlapping slices that do not nest (gloo's sends and receives): the first row that is free takes each.
+    """Place overlapping slices that do not nest (gloo's sends and receives), each in the first free row.
 
-    Slices come by start. Row after row is filled with a chain: a slice, then the next that starts when it has ended.
+    Slices are in order of start. Each row is filled with a chain: a slice, then the next one that starts after its end.
     """
     depth = np.empty(len(start), np.int64)
     left, row = np.arange(len(start)), 0
@@ -215,11 +216,11 @@ def _assemble(rank: int, halves: list[_Half]) -> Slices:
 
 
 def category_number(category: str) -> int:
-    """Return a category's number, that of `unknown` for one that is not known."""
+    """Return a category's number, or that of `unknown`."""
     return CATEGORIES.index(category) if category in CATEGORIES else CATEGORIES.index("unknown")
 
 
 def _natural(text: str) -> tuple[object, ...]:
-    """Sort 'stream 7' before 'stream 20'."""
+    """Return a sort key that places 'stream 7' before 'stream 20'."""
     words = text.replace("/", " ").split()
     return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in words)

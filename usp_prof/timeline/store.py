@@ -1,8 +1,8 @@
-"""Prepared timelines: one folder a rank, read through memory maps, asked for what is in view.
+"""Prepared timelines: one folder per rank, read through memory maps, queried for what is in view.
 
-A rank's folder holds all its levels one after the other: starts (which a search reads) apart from the rest; and sums of
-blocks of its slices, where there are many. Beside the ranks lies what is of the whole run. A store is put together of
-the slices themselves and of the rows laid over them.
+A rank's folder has all its levels one after the other, with starts (the only column that a search reads) separate from
+the rest, and sums of blocks of slices if there are many. Data of the whole run is next to the ranks' folders. A store
+combines the slices and the overlay rows.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from usp_prof.timeline.rows import Slices
 
 FORM = "timeline-5"
-"""What is kept, and the version of its form."""
+"""Name and version of the stored format."""
 _RUN = "run.json"
 _SUMS = "sums.npy"
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """The prepared timeline of one rank; its levels count from its own first slice, `shift_ns` after the run's."""
+    """Prepared timeline of one rank; its levels are relative to its own first slice, `shift_ns` after the run's."""
 
     rows: tuple[Row, ...]
     levels: tuple[Level, ...]
     names: tuple[str, ...]
     shift_ns: int = 0
     sums: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SUMS))
-    """Sums of blocks of its slices (see area.py); empty where no row has a whole block."""
+    """Sums of blocks of its slices (see area.py); empty if no row has a whole block."""
 
     def level_for(self, pixel_ns: float) -> Level:
-        """Choose the coarsest level whose buckets are about a pixel wide."""
+        """Return the coarsest level with buckets of about a pixel."""
         fine = [level for level in self.levels if level.bucket_ns <= 1.5 * pixel_ns]
         return fine[-1] if fine else self.levels[0]
 
@@ -61,7 +61,7 @@ class JobStep:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The entries of some rows in a range of time."""
+    """Entries of some rows in a range of time."""
 
     counts: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -71,9 +71,9 @@ class View:
 
 
 class TimelineStore:
-    """The prepared timelines of a run's ranks, ready to be asked for tiles. Times are relative to `origin_ns`.
+    """Prepared timelines of a run's ranks, queried for tiles. Times are relative to `origin_ns`.
 
-    A rank's rows are those of its slices, then those laid over them.
+    A rank's rows are those of its slices, followed by overlays.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TimelineStore:
         return self._name_ids[id(self.ranks[rank])][names]
 
     def named(self, rank: int, wanted: set[int]) -> NDArray[np.int64]:
-        """Find the ground-level entries of a rank whose run-wide name number is wanted."""
+        """Return the ground-level entries of a rank whose run-wide name number is wanted."""
         line = self.ranks[rank]
         ids = self._name_ids[id(line)]
         hit = np.isin(ids, np.fromiter(wanted, np.int64, len(wanted)))
@@ -168,7 +168,7 @@ def job_steps(tables: TableSet) -> list[JobStep]:
 
 
 def load(folder: Path, ranks: Sequence[int], over: Path | None = None) -> TimelineStore:
-    """Open prepared timelines, and the rows laid over them."""
+    """Open prepared timelines, and their overlay rows."""
     lines, bounds = _load(folder, ranks)
     origin = min((start for start, _ in bounds), default=0)
     end = max((end for _, end in bounds), default=1)
@@ -184,7 +184,7 @@ def load(folder: Path, ranks: Sequence[int], over: Path | None = None) -> Timeli
 
 
 def _load(folder: Path, ranks: Sequence[int]) -> tuple[dict[int, RankTimeline], list[tuple[int, int]]]:
-    """Open each rank's folder; `shift_ns` is the rank's own first time as yet."""
+    """Open each rank's folder; `shift_ns` is initially the rank's own first time."""
     lines: dict[int, RankTimeline] = {}
     bounds: list[tuple[int, int]] = []
     for rank in ranks:

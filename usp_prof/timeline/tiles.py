@@ -1,8 +1,8 @@
-"""Levels of detail of a rank's rows, and the tiles that a browser gets of them.
+"""Levels of detail of a rank's rows, and the tiles that a browser receives.
 
-A row of a million slices fits into a thousand pixels: each level is half as fine as the one before. An entry of a level
-stands for the slices that start in one bucket of time: from the first start to the last end, with the longest slice's
-name and category and the share of the entry that is busy. Entries of a row never overlap.
+A row of a million slices is drawn on a thousand pixels, so each level has half the resolution of the one before. An
+entry represents the slices that start in one bucket of time: from the first start to the last end, with the longest
+slice's name and category and the busy share of the entry. Entries of a row never overlap.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 FIRST_BUCKET_NS = 1024
 FACTOR = 2
-"""Buckets are powers of two."""
+"""Ratio of bucket sizes between levels; buckets are powers of two."""
 WORTH = 0.6
-"""A level is kept when it has no more than this share of the entries of the one before."""
+"""Maximum ratio of entries to those of the previous level for a level to be stored."""
 FEW = 64
-"""A level whose rows hold this few entries on average is the last."""
+"""Mean entries per row below which a level is the last."""
 
 REST = np.dtype(
     [("dur", "<f4"), ("event", "<i4"), ("name", "<i4"), ("category", "u1"), ("coverage", "u1"), ("count", "<u2")]
 )
-"""What an entry holds beside its start (kept apart, so that a search reads nothing else).
+"""Columns of an entry besides its start, which is stored separately because a search reads only starts.
 
-Lengths are kept to seven digits (float32): exact up to 16.7 ms, and to a microsecond up to 8 s.
+Lengths have seven digits (float32): exact up to 16.7 ms, and to a microsecond up to 8 s.
 """
 
 
@@ -63,7 +63,7 @@ class Level:
 
 
 def build(slices: Slices, origin_ns: int) -> list[Level]:
-    """Build the levels from the slices themselves (bucket 0) upward; starts are relative to the origin."""
+    """Build the levels upward from the slices (bucket 0); starts are relative to the origin."""
     levels = [_ground(slices, origin_ns)]
     span = int(levels[0].start.max(initial=0)) + 1
     bucket = FIRST_BUCKET_NS
@@ -88,7 +88,7 @@ def _ground(slices: Slices, origin_ns: int) -> Level:
 
 
 def _heads(level: Level, bucket: int) -> NDArray[np.int64]:
-    """Find the first entry of each bucket of each row."""
+    """Return the first entry of each bucket of each row."""
     key = level.start >> (bucket.bit_length() - 1)
     fresh = np.ones(len(key), bool)
     np.not_equal(key[1:], key[:-1], out=fresh[1:])
@@ -111,7 +111,7 @@ def _coarser(level: Level, bucket: int, first: NDArray[np.int64]) -> Level:
 
 
 def longest_of_groups(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find the longest entry of each group; `first` holds where groups begin."""
+    """Return the longest entry of each group; `first` has the first entry of each group."""
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(dur)))
     best = np.maximum.reduceat(dur, first)
     hits = np.flatnonzero(dur == best[group])
@@ -125,18 +125,18 @@ def longest_of_groups(dur: NDArray[np.float64], first: NDArray[np.int64]) -> NDA
 #   head      JSON, padded to 4 bytes; `counts` has the number of slices of each row
 #   columns   one after the other: `start` and `dur` float32 in pixels from the left edge, `event` int32, `name` uint32,
 #             `category` and `coverage` uint8
-# Where there are more slices than anybody can see, the tile is a raster and its head has `rows` in place of `counts`:
-# `category` + 1 and `coverage` uint8 for each row and pixel, 0 where there is nothing.
+# If there are more slices than can be distinguished, the tile is a raster and its head has `rows` instead of `counts`:
+# `category` + 1 and `coverage` as uint8 for each row and pixel, 0 if there is nothing.
 
 
 LARGEST_PX = 1e7
 COUNTER = category_number("counter")
 MOST_SLICES = 30_000
-"""More slices than this are painted here, not in the browser."""
+"""Number of slices above which the server paints the tile instead of the browser."""
 
 
 def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:
-    """Write a view as a tile of this width."""
+    """Encode a view as a tile of this width."""
     scale = width_px / max(end_ns - start_ns, 1)
     left = (view.start - start_ns) * scale
     head: dict[str, object] = {"start_ns": start_ns, "end_ns": end_ns, "width": width_px, "bucket_ns": view.bucket_ns}
@@ -159,7 +159,7 @@ def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tupl
     coverage = np.zeros_like(category)
     shade = np.minimum(view.rest["coverage"] * np.minimum(length, 1.0) + 24, 255).astype(np.uint8)
     value = view.rest["category"] + np.uint8(1)
-    is_counter = view.rest["category"] == COUNTER  # a height, which does not depend on how wide a span is
+    is_counter = view.rest["category"] == COUNTER  # a height, which does not depend on the width of a span
     shade[is_counter] = view.rest["coverage"][is_counter]
     narrow = first == last
     category[row[narrow], first[narrow]] = value[narrow]
@@ -174,7 +174,7 @@ def _raster(view: View, left: NDArray[Any], scale: float, width_px: int) -> tupl
 
 
 def pack(head: dict[str, object], columns: Iterable[NDArray[Any]]) -> bytes:
-    """Put a head and its columns into one block, as laid out above."""
+    """Combine a head and its columns into one block, in the layout above."""
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)
     return b"".join([struct.pack("<I", len(text)), text, *(column.tobytes() for column in columns)])

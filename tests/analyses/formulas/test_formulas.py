@@ -104,7 +104,7 @@ def test_attention_backward_runs_five_products(name: str, dims: list[Any], value
 
 
 def _pairs(rows: int, columns: int, before: int, after: int) -> int:
-    """Count pair by pair what a window leaves; queries stand at the end of the keys."""
+    """Count pair by pair what a window leaves; queries are the last keys."""
     shift = columns - rows
     return sum(
         (before < 0 or key >= query + shift - before) and (after < 0 or key <= query + shift + after)

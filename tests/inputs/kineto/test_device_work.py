@@ -1,4 +1,4 @@
-"""Is what device work says of its launch the same, read with the events or out of the arguments afterwards?"""
+"""Launch data of device work: equal when read with the events or later from the arguments."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What may come out of a damaged trace? Tables, or a `UspProfError`; nothing else, whatever the damage.
+"""Fuzzing of the reader: damaged traces give tables or a `UspProfError`, whatever the damage.
 
-Every mutation goes through the reader and the builders of all tables, and every fourth the whole way, through
-`open_run` to the calls of the run. A few hundred run by default; with `USP_PROF_FUZZ=20000` in the environment all
-do, and `USP_PROF_FUZZ_FROM` begins at another seed.
+Every mutation passes through the reader and the builders of all tables, and every fourth through the whole path, from
+`open_run` to the calls of the run. A few hundred run by default; `USP_PROF_FUZZ=20000` in the environment runs all, and
+`USP_PROF_FUZZ_FROM` starts at another seed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WORDS = (
 
 @cache
 def seeds() -> list[bytes]:
-    """Give the traces to damage: made ones of a GPU and of a CPU rank, and the beginnings of recorded ones."""
+    """Return the traces to damage: synthetic ones of a GPU and a CPU rank, and the beginnings of recorded ones."""
     gpu = tiny.Trace(0, 2).group("1", [0, 1], "mesh_tp").step(3, at=0, dur=10_000)
     gpu.op("aten::mm", at=100, dur=500, dims=[[4, 8], [8, 2]]).kernel("gemm", at=1_000, dur=2_000, launch_at=200)
     gpu.collective("all_reduce", at=3_000, dur=1_000, launch_at=700, group="1", nelems=64)
@@ -62,7 +62,7 @@ def seeds() -> list[bytes]:
 
 
 def _real() -> list[Path]:
-    """In a long run, take also the first trace of each real set that lies beside the project."""
+    """In a long run, also use the first trace of each real set, if the sets are available."""
     if "USP_PROF_FUZZ" not in os.environ:
         return []
     folders = sorted(folder for kind in ("single", "odd", "gloo") for folder in (REAL / kind).glob("*"))

@@ -1,4 +1,4 @@
-"""Do columns that grow piece by piece hold what was put in, across every seam?"""
+"""Growing columns: they return what was added, across every seam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do inputs that are coded piece by piece say of each event what was put in?"""
+"""Inputs coded piece by piece: each event's values are returned unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the reader make of sound and of damaged traces? Known answers, written as JSON by hand."""
+"""Kineto reader on valid and damaged traces, written as JSON by hand with known answers."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_begin_and_end_become_one_event(tmp_path: Path) -> None:
 
 
 class TestDamage:
-    """Everything complete is kept, and what is lost is named."""
+    """Everything complete is kept, and losses are named."""
 
     LISTED = tuple(event(f"op{i}", ts=i, args={"External id": i}) for i in range(100))
 

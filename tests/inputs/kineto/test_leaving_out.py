@@ -1,4 +1,4 @@
-"""Are rows left out and repeats found without holding all arguments, across chunks and batches?"""
+"""Omitted rows and duplicates: found across chunks and batches without loading all arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does long text come back as it was put in, wherever it waited, and does letting go of it cost nothing but time?"""
+"""Long text in memory or mapped files: returned unchanged, and releasing it costs only time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process in which something happens beside a session; the argument names what."""
+"""Process with a disturbance during a session; the argument selects the disturbance."""
 
 import atexit
 import multiprocessing

@@ -1,4 +1,4 @@
-"""FSDP2 on two processes; the mesh is read off the parameters."""
+"""FSDP2 on two processes; the mesh is read from the parameters."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Sweep: configurations run with the trainer one after another, their table, and the planner compared with it."""
+"""Sweep: configurations run with the trainer one after another, their results, and a comparison with the planner."""

@@ -1,9 +1,9 @@
-"""Cells: the configurations of a sweep, from a grid or a list, each as the trainer's options that ask for it.
+"""Cells: the configurations of a sweep, from a grid or a list, each as options of the trainer.
 
     --grid tp=1,2 zero=0,1        four cells: tp1 zero0, tp1 zero1, tp2 zero0, tp2 zero1
-    --list cells.csv              one cell a row; columns are options, an empty field leaves the option out
+    --list cells.csv              one cell per row; columns are options, an empty field omits the option
 
-`processes` is no option of the trainer but how many ranks are started; it may be in a grid or a list as well.
+`processes` is not an option of the trainer but the number of ranks to start; it may also be in a grid or a list.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ MOST_CELLS = 10_000
 MOST_PROCESSES = 1024
 LONGEST_NAME = 80
 FLAGS = {"true": "--", "on": "--", "false": "--no-", "off": "--no-"}
-"""What a value that is a switch becomes: `--prefetch` or `--no-prefetch`."""
+"""Prefix of an option whose value is a switch: `--prefetch` or `--no-prefetch`."""
 TRAINERS_NAMES = {"devices": "processes", "chunks": "stages-per-rank", "replicas": "dp-replicate"}
-"""Columns of `plan --table` that the trainer calls otherwise."""
+"""Columns of `plan --table` with different names in the trainer."""
 OF_THE_LAYOUT = frozenset(
     {
         "dp", "dp-replicate", "tp", "cp", "pp", "ep", "zero", "micro-batch", "micro-batches", "accumulate", "batch",
         "schedule", "stages-per-rank", "recompute", "sequence-parallel", "offload", "processes",
     }
 )  # fmt: skip
-"""Options that a `Configuration` holds: cells that differ in these alone train the same model."""
+"""Options in a `Configuration`; cells that differ only in these train the same model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One configuration: how many processes, and the trainer's options (name without dashes, value), sorted."""
+    """One configuration: number of processes, and the trainer's options (name without dashes, value), sorted."""
 
     processes: int
     options: tuple[tuple[str, str], ...]
 
     @property
     def name(self) -> str:
-        """Name it by its options; what no folder may be called, and what is too long, is told apart by a hash."""
+        """Folder name of the cell, from its options; a hash is added if characters were replaced or cut."""
         words = [f"{self.processes}p", *(f"{option}={value}" for option, value in self.options)]
         plain = re.sub(r"[^A-Za-z0-9._=-]", "_", "-".join(words))[:LONGEST_NAME]
         if plain == "-".join(words):
@@ -56,7 +56,7 @@ class Cell:
 
 
 def typed(options: Iterable[tuple[str, str]]) -> list[str]:
-    """Return options as they are typed."""
+    """Return options as command-line words."""
     words: list[str] = []
     for option, value in options:
         words += [FLAGS[value] + option] if value in FLAGS else [f"--{option}", value]
@@ -64,11 +64,11 @@ def typed(options: Iterable[tuple[str, str]]) -> list[str]:
 
 
 OURS = frozenset({"metrics", "log", "output", "checkpoint", "resume", "profile"})
-"""Options of the trainer that a sweep sets itself, or that several cells cannot share."""
+"""Options of the trainer that a sweep sets itself, or that cells cannot share."""
 
 
 def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Read `name=value` pairs that hold for all cells."""
+    """Parse `name=value` pairs that apply to all cells."""
     settings: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -82,7 +82,7 @@ def of_fixed(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
-    """Cross `name=value,value` axes into cells."""
+    """Return the cells of all combinations of `name=value,value` axes."""
     values: dict[str, list[str]] = {}
     for axis in axes:
         name, _, listed = axis.partition("=")
@@ -101,7 +101,7 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
 
 
 def of_list(file: TextIO, processes: int) -> list[Cell]:
-    """Read one cell a row."""
+    """Read one cell per row."""
     _, rows = csv_rows(file, "list of cells")
     if len(rows) > MOST_CELLS:
         raise UsageError(f"the list has {len(rows)} cells, more than {MOST_CELLS}", hint="split it")
@@ -132,10 +132,10 @@ def _different(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | None:
-    """Return the configuration that the trainer makes of a cell and of what is fixed for all; None where it refuses.
+    """Return the configuration that the trainer derives from a cell and the fixed options, or None if it refuses.
 
-    What is left out is chosen as the trainer's `settle` chooses it: dp takes the ranks that the other axes leave, a
-    pipeline has twice as many micro-batches as ranks, a micro-batch has two sequences.
+    Missing values are set like in the trainer's `settle`: dp uses the ranks left by the other axes, a pipeline has
+    twice as many micro-batches as ranks, a micro-batch has two sequences.
     """
     settings = {**fixed, **dict(cell.options)}
 
@@ -165,5 +165,5 @@ def configuration_of(cell: Cell, fixed: Mapping[str, str]) -> Configuration | No
             offload=Offload(settings.get("offload", "none")),
             sequence_parallel=settings.get("sequence-parallel", "on") not in ("off", "false"),
         )  # fmt: skip
-    except ValueError:  # a value that is no number or no choice: the trainer says so itself
+    except ValueError:  # an invalid number or choice: the trainer reports it
         return None

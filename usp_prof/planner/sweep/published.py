@@ -1,9 +1,8 @@
-"""Published sweeps: a table that the user has becomes the same rows as a sweep that was run here.
+"""Published sweeps: convert a user's copy of a published table to the rows of a sweep.
 
-`playbook` is the Ultra-Scale Playbook's own sweep: nanotron on 8 H100 a node, 256 sequences of 4,096 tokens a step, no
-recomputation, one measurement each. Its MFU counts the input embedding, and that of the small models twice where there
-is a pipeline, so that rows are compared by their tokens per second; its failures are labelled out of memory whatever
-they were.
+`playbook` is the Ultra-Scale Playbook's own sweep: nanotron on 8 H100 per node, 256 sequences of 4,096 tokens per step,
+no recomputation, one measurement each. Its MFU counts the input embedding, and twice for small models with a pipeline,
+so rows are compared by tokens per second. All its failures are labeled out of memory, whatever their cause.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ SHAPES: dict[str, dict[str, object]] = {
 }
 """The playbook's models, all with multi-head attention and a vocabulary of 131,072."""
 SEQUENCES, TOKENS = 256, 4096
-"""Sequences of a step, and tokens of each: what every run of the playbook's sweep has."""
+"""Sequences per step, and tokens per sequence, in every run of the playbook's sweep."""
 _HINT = "give the CSV file of all results that the playbook publishes"
 NEEDED = ("model", "nodes", "n_gpus", "dp", "pp", "tp", "zero", "mbs", "grad_acc", "mfu_pct", "tok_s", "status")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published sweep: its rows, and what a reader has to know of them."""
+    """A published sweep: its rows, and remarks for the reader."""
 
     name: str
     rows: tuple[Row, ...]
@@ -47,7 +46,7 @@ class Published:
 
 
 def table_columns(row: Mapping[str, object]) -> dict[str, object]:
-    """Put a row of the playbook's sweep into the columns of `plan --table`."""
+    """Convert a row of the playbook's sweep to the columns of `plan --table`."""
     return {
         **SHAPES[str(row["model"])],
         "vocab": 131072, "sequence": TOKENS, "device": "H100", "trainer": "nanotron", "dp": row["dp"], "tp": row["tp"],
@@ -56,7 +55,7 @@ def table_columns(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def playbook(path: Path) -> Published:
-    """Read the playbook's table; rows that are none of its sweep are left out, and counted."""
+    """Read the playbook's table; rows that do not belong to its sweep are omitted and counted."""
     records = list(_records(path))
     if not records or not set(NEEDED) <= records[0].keys():
         lacking = ", ".join(sorted(set(NEEDED) - set(records[0] if records else ())))
@@ -137,7 +136,7 @@ READERS: dict[str, Callable[[Path], Published]] = {"playbook": playbook}
 
 
 def read(name: str, path: Path) -> Published:
-    """Read a published sweep by the name of its form."""
+    """Read a published sweep by the name of its format."""
     if name not in READERS:
         raise unknown_name("published sweep", name, READERS)
     return READERS[name](path)

@@ -1,7 +1,7 @@
-"""Rows of a sweep: each configuration that was tried, what it gave or why it failed, and what the planner predicts.
+"""Rows of a sweep: each configuration tried, its result or failure, and the planner's prediction.
 
-A cell that was run here first becomes an `Outcome`: measured from the lines that the trainer prints, or the reason why
-it failed. Outcomes, or a table that somebody published, become `Row`s, and these one CSV table.
+A cell that ran here first becomes an `Outcome`: measurements from the trainer's output, or the reason of its failure.
+Outcomes, or a published table, become `Row`s, and these one CSV table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping  # noqa: TC003 - a field's type, which a file is held against
+from collections.abc import Mapping  # noqa: TC003 - the type of a field, used at runtime to validate a file
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from usp_prof.planner.sweep.runner import Sweep
 
 SETTLING = 2
-"""Steps left out before measuring: the first allocates, connects and compiles."""
+"""Steps omitted before measuring; the first ones allocate, connect and compile."""
 CELL_FILE = "cell.json"
 
 
 class Status(StrEnum):
-    """What became of a cell."""
+    """Final state of a cell."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -44,12 +44,12 @@ class Status(StrEnum):
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
     FAILED = "failed"
-    """A published table does not tell of what."""
+    """Failure of unknown cause, in a published table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One cell that ended; figures are None where it failed. `reason` is what the trainer said."""
+    """One finished cell; figures are None if it failed. `reason` is the trainer's message."""
 
     name: str
     processes: int
@@ -58,7 +58,7 @@ class Outcome:
     reason: str = ""
     wall_seconds: float = 0.0
     step_seconds: float | None = None
-    """The median step after the first `SETTLING`."""
+    """Median step after the first `SETTLING` steps."""
     tokens_per_second: float | None = None
     mfu: float | None = None
     convention: str = ""
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def measured(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of a cell from the trainer's lines (`--metrics json`); empty where it made no step."""
+    """Return the figures of a cell from the trainer's lines (`--metrics json`); empty if it completed no step."""
     steps = [line for line in map(_json, lines) if line.get("seconds")]
     if not steps:
         return {}
@@ -83,7 +83,7 @@ def measured(lines: Sequence[str]) -> dict[str, Any]:
     return {
         "step_seconds": seconds,
         "tokens_per_second": tokens / seconds,
-        # MFU is of one step: the median step's own differs from it as its length does.
+        # MFU is reported per step, so it is scaled to the median step by the ratio of their lengths.
         "mfu": shares * middle["seconds"] / seconds if shares is not None else None,
         "convention": middle.get("mfu_convention", ""),
         "memory_bytes": max((line.get("memory_bytes") or 0 for line in steps), default=0) or None,
@@ -102,7 +102,7 @@ def _json(line: str) -> dict[str, Any]:
 
 
 def failure(status: int, errors: str) -> tuple[Status, str]:
-    """Return from an exit status and the error output why a cell failed."""
+    """Return why a cell failed, from its exit status and error output."""
     if re.search(r"OutOfMemoryError|out of memory|not enough memory|can't allocate memory", errors, re.IGNORECASE):
         line = next(
             (line for line in errors.splitlines() if re.search(r"memory", line, re.IGNORECASE)), "out of memory"
@@ -122,13 +122,13 @@ def failure(status: int, errors: str) -> tuple[Status, str]:
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> None:
-    """Keep an outcome in its cell's folder."""
+    """Write an outcome to its cell's folder."""
     with whole_file(folder / CELL_FILE) as file:
         file.write((json.dumps(asdict(outcome), indent=1, sort_keys=True) + "\n").encode())
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Return a cell's outcome; None where it has not ended."""
+    """Read a cell's outcome, or return None if it has not ended."""
     path = folder / CELL_FILE
     if not path.is_file():
         return None
@@ -154,19 +154,19 @@ COLUMNS = (
     "step_ns", "tokens_per_second", "tokens_per_second_device", "mfu_fraction", "memory_bytes", "predicted_step_ns",
     "predicted_memory_bytes", "cell",
 )  # fmt: skip
-"""Columns of the table, in their order."""
+"""Columns of the table, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One configuration that was tried; figures are NaN where it failed or they are not known."""
+    """One configuration tried; figures are NaN if it failed or they are unknown."""
 
     model: str
     devices: int
     nodes: int
-    """0: the table tells no nodes."""
+    """0 if the table has no nodes."""
     configuration: Configuration | None
-    """None: the trainer refused it before it had one."""
+    """None if the trainer refused before it had a configuration."""
     status: Status
     reason: str = ""
     step_ns: float = NAN
@@ -190,12 +190,12 @@ class Row:
 
     @property
     def size(self) -> int:
-        """Nodes where the table tells them, else devices."""
+        """Nodes if the table has them, else devices."""
         return self.nodes or self.devices
 
 
 def of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
-    """Return the rows of cells that were run here."""
+    """Return the rows of cells that ran here."""
     cells: dict[str, Cell] = {cell.name: cell for cell in sweep.cells}
     fixed = dict(sweep.fixed)
     rows = []
@@ -222,7 +222,7 @@ def of_folder(sweep: Sweep, outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
 
 
 def _model(outcome: Outcome, fixed: Mapping[str, str]) -> str:
-    """Name a cell's model, with what of it differs from cell to cell."""
+    """Return the name of a cell's model, with its options that differ from cell to cell."""
     name = outcome.options.get("model") or fixed.get("model", "tiny")
     own = [
         f"{option}={outcome.options[option]}"

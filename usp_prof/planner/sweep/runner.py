@@ -1,10 +1,10 @@
-"""Runner: starts the trainer for each cell of a sweep, several at a time, and keeps what became of it.
+"""Runner: starts the trainer for each cell of a sweep, several at a time, and stores the outcomes.
 
-    FOLDER/sweep.json             what was asked: the trainer, its fixed options, the cells
-    FOLDER/cells/NAME/cell.json   the outcome of a cell that ended, well or badly; a cell without one is run (again)
-    FOLDER/cells/NAME/output.txt  what the trainer printed, and errors.txt
+    FOLDER/sweep.json             the request: the trainer, its fixed options, the cells
+    FOLDER/cells/NAME/cell.json   outcome of a cell that ended or failed; a cell without one is run (again)
+    FOLDER/cells/NAME/output.txt  the trainer's output, and errors.txt
 
-A sweep that is stopped leaves no outcome of the cells that were running: the same command continues with them.
+A stopped sweep has no outcome of the cells that were running: the same command continues with them.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 FILE = "sweep.json"
 FORMAT, VERSION = "usp-prof-sweep", 1
 GRACE_SECONDS = 20
-"""A trainer that was asked to end has this long before it is killed."""
+"""Time that a trainer has to end on request before it is killed."""
 LOOK_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a folder's sweep is of: the trainer's file, options fixed for all cells, and the cells."""
+    """Content of a folder's sweep: the trainer's file, options fixed for all cells, and the cells."""
 
     trainer: str
     fixed: tuple[tuple[str, str], ...]
     cells: tuple[Cell, ...]
 
     def words(self, cell: Cell) -> list[str]:
-        """Return the command of a cell; what a cell sets comes last, and wins."""
+        """Return the command of a cell; the cell's options are last, so they take precedence."""
         return [*command(self.trainer, cell.processes), *typed(self.fixed), *typed(cell.options)]
 
 
 def trainer_of_clone() -> str:
-    """Return the trainer that lies beside this package; empty where it was installed without one."""
+    """Return the trainer in this repository; empty if the package was installed without one."""
     path = Path(__file__).resolve().parents[3] / "trainer" / "run.py"
     return str(path) if path.exists() else ""
 
 
 def opened(folder: Path, asked: Sweep) -> Sweep:
-    """Join what is asked to what the folder holds, and keep it; other fixed options than before are refused."""
+    """Merge a request into the folder's sweep and store it; raise if its fixed options differ."""
     before = read(folder)
     if before is not None:
         if asked.fixed and asked.fixed != before.fixed:
@@ -86,7 +86,7 @@ def opened(folder: Path, asked: Sweep) -> Sweep:
 
 
 def read(folder: Path) -> Sweep | None:
-    """Return the sweep that a folder holds; None where it holds none."""
+    """Return the sweep stored in a folder, or None."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -110,7 +110,7 @@ def folder_of(folder: Path, cell: Cell) -> Path:
 
 
 def finished(folder: Path, sweep: Sweep) -> list[Outcome]:
-    """Return the outcomes that are there, in the order of the cells."""
+    """Return the outcomes that exist, in the order of the cells."""
     outcomes = (read_outcome(folder_of(folder, cell)) for cell in sweep.cells)
     return [outcome for outcome in outcomes if outcome is not None]
 
@@ -119,9 +119,9 @@ def run(
     folder: Path, sweep: Sweep, *, at_once: int = 1, timeout: float = 600.0, again: bool = False,
     progress: Progress | None = None,
 ) -> list[Outcome]:  # fmt: skip
-    """Run the cells that have not ended, and with `again` those that failed; give all outcomes.
+    """Run the cells that have not ended, and with `again` those that failed; return all outcomes.
 
-    Ctrl-C stops the trainers that run and is handed on.
+    Ctrl-C stops the running trainers and is raised again.
     """
     left = [cell for cell in sweep.cells if _is_due(folder, cell, again=again)]
     done, stop = len(sweep.cells) - len(left), Event()
@@ -149,7 +149,7 @@ def _is_due(folder: Path, cell: Cell, *, again: bool) -> bool:
 
 
 def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Event) -> Outcome | None:
-    """Run one cell; None where the sweep was stopped meanwhile, and nothing is kept of it."""
+    """Run one cell; return None, without storing an outcome, if the sweep was stopped meanwhile."""
     if stop.is_set():
         return None
     place = folder_of(folder, cell)
@@ -159,7 +159,7 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
     output, errors = place / "output.txt", place / "errors.txt"
     words = [*sweep.words(cell), "--metrics", "json"]
     with output.open("wb") as out, errors.open("wb") as err:
-        # A session of its own: Ctrl-C reaches this process alone, which then ends the trainer in order.
+        # In its own session: Ctrl-C reaches only this process, which then ends the trainer in order.
         process = subprocess.Popen(  # noqa: S603 - the trainer
             words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, env=environment()
         )
@@ -173,18 +173,18 @@ def _run_cell(folder: Path, sweep: Sweep, cell: Cell, timeout: float, stop: Even
 
 
 def command(trainer: str, processes: int) -> list[str]:
-    """Return how the trainer is started: by torchrun, on a port of its own, where there are several processes."""
+    """Return the command prefix that starts the trainer: torchrun with its own port if there are several processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return [sys.executable, *(launcher if processes > 1 else []), trainer]
 
 
 def environment() -> dict[str, str]:
-    """Return one thread to each process, as torchrun does, so that one process is measured as several are."""
+    """Return an environment with one thread per process, like torchrun's, also for a single process."""
     return {"OMP_NUM_THREADS": "1", **os.environ}
 
 
 def _waited(process: subprocess.Popen[bytes], timeout: float, stop: Event) -> bool:
-    """Wait for the end; says whether it took too long."""
+    """Wait for the end; return whether it took too long."""
     last = time.monotonic() + timeout
     while process.poll() is None:
         late = time.monotonic() > last
@@ -195,7 +195,7 @@ def _waited(process: subprocess.Popen[bytes], timeout: float, stop: Event) -> bo
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a trainer to end, and kill it where it does not."""
+    """Ask a trainer to end, and kill it if it does not."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_SECONDS)
@@ -222,7 +222,7 @@ FOLDER = "recorded"
 
 
 def recorded(folder: Path, sweep: Sweep, cell: str, timeout: float) -> Path:
-    """Record a cell by name, unless its traces are there; gives their folder."""
+    """Record a cell by name, unless its traces exist; return their folder."""
     chosen = next(candidate for candidate in sweep.cells if candidate.name == cell)
     traces = folder / FOLDER / chosen.name
     if (traces / "run.json").exists():

@@ -1,8 +1,8 @@
-"""Score: the planner compared with a sweep: the error of its steps, the order that it gives, and what its choice costs.
+"""Score: comparison of the planner with a sweep: step errors, ranking, and the cost of the planner's choice.
 
-The planner learns from one cell that is run once more, recorded (`planner/calibration.py`), and predicts the others.
-Not judged are that cell and cells with an axis that it lacks, because messages of that axis were not measured. If the
-error of the recorded step itself is above `DOUBTFUL`, only the order is judged.
+One cell is run again with recording (`planner/calibration.py`), and the planner predicts the others from it. That cell
+is excluded, and so are cells with an axis that it lacks, because messages of that axis were not measured. If the error
+of the recorded step itself is above `DOUBTFUL`, only the ranking is scored.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from usp_prof.planner.sweep.rows import Outcome, Row
 
 DOUBTFUL = 0.2
-"""Error of the recorded step above which predicted lengths mean nothing."""
+"""Error of the recorded step above which predicted lengths are meaningless."""
 FEWEST = 3
-"""Rows of one size that an order can be judged by."""
+"""Minimum number of rows of one size for a ranking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good the planner was. Shares 0..1; NaN where there were too few rows."""
+    """Quality of the planner's predictions. Shares are 0..1; NaN if there were too few rows."""
 
     judged: int
     median_error: float
-    """Of the step's length; NaN where the planner's lengths are doubtful."""
+    """Median error of the step's length; NaN if the planner's lengths are doubtful."""
     rank_correlation: float
-    """Spearman's, mean over groups of one model and size; 1 is the same order."""
+    """Spearman's correlation, mean over groups with one model and size; 1 is the same order."""
     regret: float
-    """Speed lost by running what the planner puts first, against the fastest; mean over the same groups."""
+    """Speed lost by running the planner's first choice instead of the fastest; mean over the same groups."""
     random_regret: float
-    """The same for a configuration that was chosen blindly: the mean over a group."""
+    """The same loss for a random choice: the mean over a group."""
     groups: int
     calibration_error: float = float("nan")
     not_predicted: tuple[tuple[str, int], ...] = ()
@@ -57,7 +57,7 @@ def score(
     without: str = "",
     not_predicted: tuple[tuple[str, int], ...] = (),
 ) -> Score:
-    """Judge the rows that have a prediction; `without` names the cell that the planner learned from."""
+    """Score the rows that have a prediction; `without` names the cell used for calibration."""
     judged = [row for row in rows if row.is_ok and row.predicted_step_ns > 0 and (not without or row.cell != without)]
     key = lambda row: (row.model, row.size)  # noqa: E731 - for sorting and grouping alike
     correlations, regrets, blind = [], [], []
@@ -89,7 +89,7 @@ def score(
 
 
 def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return the correlation of two orders; nothing is tied often enough in measured speeds to matter."""
+    """Return the rank correlation; ties are too rare in measured speeds to matter."""
     ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
     spread = [values - values.mean() for values in ranks]
     return float((spread[0] * spread[1]).sum() / np.sqrt((spread[0] ** 2).sum() * (spread[1] ** 2).sum()))
@@ -118,7 +118,7 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
 def reasons_against(
     rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibration, cell: str
 ) -> tuple[str, ...]:
-    """Return for each row why what was learned from a cell does not predict it; empty if it does."""
+    """Return for each row why the calibration from a cell does not predict it; empty if it does."""
     of_cell = {outcome.name: outcome for outcome in outcomes}
 
     def other_options(name: str) -> tuple[int, tuple[tuple[str, str], ...]]:
@@ -138,7 +138,7 @@ def reasons_against(
 
 
 def to_learn_from(rows: Sequence[Row]) -> Row | None:
-    """Choose the cell to record: its axes cover those of most cells of its model and size; of several, the fastest."""
+    """Return the cell to record: its axes cover those of most cells of its model and size; the fastest of several."""
     ok = [row for row in rows if row.is_ok and row.configuration is not None]
 
     def covered(row: Row) -> int:
@@ -152,5 +152,5 @@ def _axes(row: Row) -> frozenset[str]:
 
 
 def axes_of(configuration: Configuration) -> frozenset[str]:
-    """Name the axes that a configuration has messages on."""
+    """Return the axes on which a configuration sends messages."""
     return frozenset(axis for axis, degree in configuration.degrees().items() if degree > 1)

@@ -1,1 +1,1 @@
-"""Adapters: a ready hook for each training library, one a module, imported only by who uses that library."""
+"""Adapters: ready-made hooks for training libraries, one per module, imported only with their library."""

@@ -1,7 +1,7 @@
 """DeepSpeed: `with deepspeed.session("traces/my-run", engine, sequence=4096) as session:` around the loop.
 
-In the loop `deepspeed.step(session, engine)` stands for `engine.step()`: it marks the optimizer, and ends the recorded
-step where the engine's gradient accumulation ends.
+In the loop, `deepspeed.step(session, engine)` replaces `engine.step()`. It marks the optimizer, and ends the recorded
+step at the end of the engine's gradient accumulation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def session(folder: str | Path, engine: DeepSpeedEngine, **options: Unpack[Options]) -> Session:
-    """Record a loop around an engine; as `usp_prof.record.session`, with all that the engine knows filled in.
+    """Record a loop around an engine, like `usp_prof.record.session`, with values filled in from the engine.
 
-    Give `sequence` (tokens of a sample), and the tokens per step follow from the engine's batch sizes.
+    With `sequence` (tokens per sample), the tokens per step follow from the engine's batch sizes.
     """
     layout = layout_of(engine)
     filled: Options = {"coordinates": layout.coordinates, **declared(engine, options.get("sequence", 0)), **options}
@@ -34,8 +34,9 @@ def session(folder: str | Path, engine: DeepSpeedEngine, **options: Unpack[Optio
 
 
 def step(session: Session, engine: DeepSpeedEngine) -> None:
-    """Let the engine step, and end the recorded step if gradients are accumulated."""
-    is_boundary = engine.is_gradient_accumulation_boundary()  # after its step the engine tells of the next one
+    """Step the engine, and end the recorded step if its gradient accumulation is complete."""
+    # After `engine.step()` the engine reports the next step's state.
+    is_boundary = engine.is_gradient_accumulation_boundary()
     with phase("optimizer"):
         engine.step()
     if is_boundary:
@@ -43,7 +44,7 @@ def step(session: Session, engine: DeepSpeedEngine) -> None:
 
 
 def layout_of(engine: DeepSpeedEngine) -> Layout:
-    """Read the layout off the engine: pipeline stages, replicas, sequence parallelism (Ulysses), tensor parallelism."""
+    """Read the layout from the engine: pipeline stages, replicas, sequence (Ulysses) and tensor parallelism."""
     groups: dict[str | tuple[str, ...], Any] = {}
     sequence_parallel = int(engine.sequence_parallel_size)
     if sequence_parallel > 1:

@@ -1,4 +1,4 @@
-"""PyTorch FSDP2 (`fully_shard`): the mesh is read off the module's parameters.
+"""PyTorch FSDP2 (`fully_shard`): the mesh is read from the module's parameters.
 
 One line: `with fsdp2.session("traces/my-run", model, sequence=4096, micro_batch_tokens=8192) as session:`
 """
@@ -41,12 +41,12 @@ _AXES_OF_DIMENSION: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Mesh dimensions of torchtitan, transformers, accelerate and Lightning; accelerate's `sp` is Ulysses: context."""
 
 _ONE_BATCH = ("tp", "cp", "pp")
-"""Axes whose ranks work on one micro-batch together; those of every other axis each have one of their own."""
+"""Axes whose ranks share one micro-batch; ranks along every other axis have their own."""
 
 
 @dataclass(slots=True)
 class Layout:
-    """The mesh that a module is spread over: sizes, this rank's place, the group of each axis or product of axes."""
+    """Mesh of a module: sizes, this rank's place, and the group of each axis or product of axes."""
 
     mesh: dict[str, int] = field(default_factory=dict)
     coordinates: dict[str, int] = field(default_factory=dict)
@@ -54,13 +54,14 @@ class Layout:
 
 
 def layout_of(module: torch.nn.Module) -> Layout:
-    """Read the layout off the module's distributed parameters; data parallelism over the world where there are none."""
+    """Read the layout from the module's distributed parameters; without any, it is data parallelism over the world."""
     layout = Layout()
     is_fully_sharded = any(isinstance(part, FSDPModule) for part in module.modules())
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
             mesh = parameter.device_mesh
-            # `fully_shard` makes a mesh without names when it is given none; so does tensor parallelism without FSDP2.
+            # Without a mesh argument, `fully_shard` creates one without names; so does tensor parallelism without
+            # FSDP2.
             unnamed = ("dp_shard",) if is_fully_sharded and mesh.ndim == 1 else ()
             add_mesh(layout, mesh, mesh.mesh_dim_names or unnamed)
     if not (layout.mesh or layout.groups or _has_distributed(module.parameters())):
@@ -69,14 +70,14 @@ def layout_of(module: torch.nn.Module) -> Layout:
 
 
 def layout_of_mesh(mesh: DeviceMesh) -> Layout:
-    """Read the layout off a named mesh of the whole job."""
+    """Read the layout from a named mesh of the whole job."""
     layout = Layout()
     add_mesh(layout, mesh, mesh.mesh_dim_names or ())
     return layout
 
 
 def add_mesh(layout: Layout, mesh: DeviceMesh, names: Iterable[str]) -> None:
-    """Add a mesh's dimensions; a flattened one (`dp_shard_cp`) gives its group, but neither of its two sizes."""
+    """Add a mesh's dimensions; a flattened one (`dp_shard_cp`) adds its group, but no sizes."""
     place = mesh.get_coordinate()
     for dimension, name in enumerate(names):
         axes = _AXES_OF_DIMENSION.get(name, (name,))
@@ -95,8 +96,8 @@ def add_world(layout: Layout) -> None:
 
 
 def batches_at_once(mesh: Mapping[str, int], world: int) -> int:
-    """Count the micro-batches that the job computes at once; 0 where the mesh does not make up the world."""
-    # Expert parallelism borrows the ranks of other axes.
+    """Return the number of micro-batches that the job computes concurrently; 0 if the mesh does not cover the world."""
+    # Expert parallelism uses the ranks of other axes.
     sizes = {axis: size for axis, size in mesh.items() if axis != "ep"}
     if prod(sizes.values()) != world:
         return 0
@@ -104,10 +105,10 @@ def batches_at_once(mesh: Mapping[str, int], world: int) -> int:
 
 
 def session(folder: str | Path, module: torch.nn.Module, **options: Unpack[Options]) -> Session:
-    """Record a loop that trains `module`; as `usp_prof.record.session`, the mesh and the groups found by themselves.
+    """Record a loop that trains `module`, like `usp_prof.record.session`, with the mesh and groups detected.
 
-    With `micro_batch_tokens` (of one rank's forward pass, all of the sequence where ranks share it) the tokens per step
-    follow from the mesh and from `gradient_accumulation`.
+    With `micro_batch_tokens` (of one rank's forward pass; the whole sequence if ranks share it) the tokens per step
+    follow from the mesh and `gradient_accumulation`.
     """
     layout = layout_of(module)
     options.setdefault("coordinates", layout.coordinates)
@@ -120,7 +121,7 @@ def session(folder: str | Path, module: torch.nn.Module, **options: Unpack[Optio
 
 
 def model_of(module: torch.nn.Module) -> object:
-    """Return the configuration that a module carries, also inside of a wrapper such as DDP's; `None`: it has none."""
+    """Return the configuration of a module, also inside a wrapper such as DDP's, or `None`."""
     inner = getattr(module, "module", None)
     return getattr(module, "config", None) or getattr(inner, "config", None)
 

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class RecordCallback(Callback):
-    """Records optimizer steps; the mesh is the strategy's or that of sharded parameters, else it is data parallelism.
+    """Callback that records optimizer steps.
 
-    `options` are those of `usp_prof.record.session`. Give `sequence` (tokens per sample) and the manifest holds the
-    tokens per step; `model` is a configuration to count FLOP by, the module's own `config` if it has one.
+    The mesh is that of the strategy or of sharded parameters, else data parallelism. `options` are those of
+    `usp_prof.record.session`. With `sequence` (tokens per sample), the manifest has the tokens per step. `model` is a
+    configuration for FLOP counts; the default is the module's own `config`, if it has one.
     """
 
     def __init__(self, folder: str | Path, *, model: object = None, **options: Unpack[Options]) -> None:
@@ -37,7 +38,7 @@ class RecordCallback(Callback):
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the recording; the strategy has set up its process groups by now."""
+        """Start the recording; the strategy has set up its process groups by now."""
         layout = layout_of(trainer, pl_module)
         options = declared(trainer, self._options)
         options.setdefault("coordinates", layout.coordinates)
@@ -91,7 +92,7 @@ class RecordCallback(Callback):
 
 
 def layout_of(trainer: Trainer, module: LightningModule) -> fsdp2.Layout:
-    """Read the layout off the strategy's mesh (of `ModelParallelStrategy`), else off the module's parameters."""
+    """Read the layout from the strategy's mesh (`ModelParallelStrategy`), else from the module's parameters."""
     mesh = getattr(trainer.strategy, "device_mesh", None)
     return fsdp2.layout_of_mesh(mesh) if isinstance(mesh, DeviceMesh) else fsdp2.layout_of(module)
 
@@ -107,7 +108,7 @@ def declared(trainer: Trainer, given: Options) -> Options:
     }
     tokens = samples_of_batch(trainer) * given.get("sequence", 0)
     if tokens:
-        # Ranks of one tensor-parallel group share their batch: the sampler's replicas are the batches at once.
+        # Ranks of one tensor-parallel group share their batch: the sampler's replicas are the concurrent batches.
         sampler: Mapping[str, int] = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
         options["micro_batch_tokens"] = tokens
         options["tokens_per_step"] = tokens * accumulation * sampler.get("num_replicas", 1)
@@ -115,7 +116,7 @@ def declared(trainer: Trainer, given: Options) -> Options:
 
 
 def samples_of_batch(trainer: Trainer) -> int:
-    """Return the number of samples in one batch of the training loader; 0 where it does not say, or is several."""
+    """Return the samples per batch of the training loader; 0 if unknown, or if there are several loaders."""
     loader = trainer.train_dataloader
     sampler = getattr(loader, "batch_sampler", None)
     return int(getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 0)

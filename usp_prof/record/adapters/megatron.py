@@ -1,6 +1,6 @@
 """Megatron-Core: `with megatron.session("traces/my-run", model=config, sequence=4096) as session:` in `train()`.
 
-End each step with `session.advance()`, where `prof.step()` stands in `megatron/training/training.py`.
+End each step with `session.advance()`, at the place of `prof.step()` in `megatron/training/training.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def session(folder: str | Path, *, model: object = None, **options: Unpack[Options]) -> Session:
-    """Record Megatron's loop; as `usp_prof.record.session`, with all that `parallel_state` knows filled in.
+    """Record Megatron's loop, like `usp_prof.record.session`, with values filled in from `parallel_state`.
 
-    Give `sequence`, and the tokens per step follow from Megatron's own batch sizes.
+    With `sequence`, the tokens per step follow from Megatron's batch sizes.
     """
     layout = layout_now()
     filled: Options = {"coordinates": layout.coordinates, **batch_sizes(options.get("sequence", 0)), **options}
@@ -31,14 +31,14 @@ def session(folder: str | Path, *, model: object = None, **options: Unpack[Optio
 
 
 def layout_now() -> Layout:
-    """Read the layout off `parallel_state`: one group an axis; groups over products of axes are left out."""
+    """Read the layout from `parallel_state`: one group per axis; groups over products of axes are omitted."""
     groups: dict[str | tuple[str, ...], Any] = {
         "pp": parallel_state.get_pipeline_model_parallel_group(),
         "dp": parallel_state.get_data_parallel_group(),
         "cp": parallel_state.get_context_parallel_group(),
         "tp": parallel_state.get_tensor_model_parallel_group(),
     }
-    # Outermost first; expert parallelism borrows the ranks of other axes, so it is no dimension of the mesh.
+    # Outermost first; expert parallelism uses the ranks of other axes, so it is no dimension of the mesh.
     mesh = {str(axis): dist.get_world_size(group) for axis, group in groups.items()}
     coordinates = {str(axis): dist.get_rank(group) for axis, group in groups.items()}
     experts = parallel_state.get_expert_model_parallel_group()
@@ -46,7 +46,7 @@ def layout_now() -> Layout:
         groups["ep"] = experts
         coordinates["ep"] = dist.get_rank(experts)
     if mesh["cp"] == 1:
-        # Gradients are reduced over "data with context", which is another group of the same ranks here.
+        # Gradients are reduced over "data with context", which here is another group of the same ranks.
         groups["dp"] = [groups["dp"], parallel_state.get_data_parallel_group(with_context_parallel=True)]
     return Layout(mesh, coordinates, groups)
 
@@ -55,7 +55,7 @@ def batch_sizes(sequence: int) -> Options:
     """Return micro-batches per step and, with a sequence length, tokens; empty if Megatron has no sizes."""
     try:
         sizes: Options = {"micro_batches": int(num_microbatches_calculator.get_num_microbatches())}
-    except AttributeError:  # its calculator was never made: a loop that uses Megatron-Core alone
+    except AttributeError:  # the calculator does not exist: the loop uses Megatron-Core only
         return {}
     if sequence:
         sizes["micro_batch_tokens"] = int(num_microbatches_calculator.get_micro_batch_size()) * sequence

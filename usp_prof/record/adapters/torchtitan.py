@@ -1,6 +1,6 @@
 """torchtitan (0.3): `torchtitan.attach(trainer, "traces/my-run")` before `trainer.train()`.
 
-The session then stands where torchtitan opens its own profiler. A loop of one's own on torchtitan's parallel dims opens
+The session replaces torchtitan's own profiler. A custom loop on torchtitan's parallel dims uses
 `torchtitan.session(folder, parallel_dims, ...)` instead.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from usp_prof.record.session import Session
 
 _SIZES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""The dims that make up the world, outermost first; expert parallelism borrows the ranks of others."""
+"""Dims that make up the world, outermost first; expert parallelism uses the ranks of others."""
 _AXES_OF_DIM: dict[str, tuple[str, ...]] = {
     **{axis: (axis,) for axis in (*_SIZES, "ep")},
     "dp": ("dp_replicate", "dp_shard"),
@@ -33,11 +33,11 @@ _AXES_OF_DIM: dict[str, tuple[str, ...]] = {
 
 
 class Recorder(Profiler):  # type: ignore[misc, unused-ignore] # of a library that need not be there
-    """torchtitan's profiler with a session in place of its own traces; its memory snapshots stay."""
+    """torchtitan's profiler with a session instead of its own traces; its memory snapshots stay."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Profiler.Config):  # type: ignore[misc, unused-ignore] # as above
-        """As torchtitan's, with the session to run."""
+        """torchtitan's configuration, with the session to run."""
 
         session: Any = None
 
@@ -57,9 +57,9 @@ class Recorder(Profiler):  # type: ignore[misc, unused-ignore] # of a library th
 
 
 def attach(trainer: Trainer, folder: str | Path, *, model: object = None, **options: Unpack[Options]) -> Session:
-    """Let a trainer record its training: mesh, groups, batch sizes and type come from the trainer itself.
+    """Make a trainer record its training: mesh, groups, batch sizes and dtype come from the trainer itself.
 
-    Give a `model` (torchtitan's own configurations are no plain shape), and MFU is known.
+    MFU requires `model`, because torchtitan's own configurations have no plain shape.
     """
     config = trainer.config
     filled: Options = {
@@ -77,7 +77,7 @@ def attach(trainer: Trainer, folder: str | Path, *, model: object = None, **opti
 
 
 def session(folder: str | Path, dims: ParallelDims, *, model: object = None, **options: Unpack[Options]) -> Session:
-    """Record a loop; as `usp_prof.record.session`, with the mesh and the groups of the parallel dims."""
+    """Record a loop, like `usp_prof.record.session`, with the mesh and groups of the parallel dims."""
     mesh = {axis: int(getattr(dims, axis)) for axis in _SIZES}
     return plain_session(folder, mesh=mesh, groups=groups_of(dims), model=model, **options)
 
@@ -86,7 +86,7 @@ def groups_of(dims: ParallelDims) -> dict[str | tuple[str, ...], Any]:
     """Return the group of each used dimension; those for data loading or the loss are recognized by name."""
     groups: dict[str | tuple[str, ...], Any] = {}
     for dim, mesh in dims.get_all_one_dimensional_meshes().items():
-        # FSDP shards over context parallelism too.
+        # FSDP also shards over context parallelism.
         axes = ("dp_shard", "cp")[: 1 + (dims.cp > 1)] if dim == "fsdp" else _AXES_OF_DIM.get(dim)
         if axes is not None:
             groups.setdefault(axes[0] if len(axes) == 1 else axes, []).append(mesh.get_group())

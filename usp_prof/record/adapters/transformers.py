@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class RecordCallback(TrainerCallback):
-    """Records optimizer steps; the mesh, the model and the batch sizes are read off the trainer's own arguments.
+    """Callback that records optimizer steps; mesh, model and batch sizes come from the trainer's arguments.
 
-    `options` are those of `usp_prof.record.session`; give `sequence` (tokens per sample), which no argument tells, and
-    the manifest holds the tokens per step and the cost of one token.
+    `options` are those of `usp_prof.record.session`. With `sequence` (tokens per sample), which no argument has, the
+    manifest has the tokens per step and the cost per token.
     """
 
     def __init__(self, folder: str | Path, **options: Unpack[Options]) -> None:
@@ -43,7 +43,7 @@ class RecordCallback(TrainerCallback):
         *_: object,
         **given: Any,  # noqa: ANN401 - theirs
     ) -> None:
-        """Begin the recording; the process group and the sharded model are there by now."""
+        """Start the recording; the process group and the sharded model exist by now."""
         model: torch.nn.Module = given["model"]
         layout = layout_of(model)
         options = declared(args, batch_split(args, state, model), self._options)
@@ -81,7 +81,7 @@ class RecordCallback(TrainerCallback):
             _recording.remove(self)
 
     def abandon(self) -> None:
-        """End the recording of a training that raised."""
+        """End the recording of a training run that raised."""
         self._turn_to("")
         if self._session is not None:
             self._session.abandon("the training raised")
@@ -94,31 +94,31 @@ class RecordCallback(TrainerCallback):
 
 
 _recording: list[RecordCallback] = []
-"""The callback whose training runs; still here if that training raised, of which no callback is told."""
+"""Callback of the active training run; it remains here if the run raised, because callbacks are not notified."""
 
 
 def _end_failed_training() -> None:
-    """End the recording of a training that raised; its whole steps are saved."""
+    """End the recording of a training run that raised, and save its complete steps."""
     while _recording:
         _recording.pop().abandon()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """How a step's samples are split: per micro-batch, and how many micro-batches the job computes at once."""
+    """How a step's samples are split: per micro-batch, and concurrent micro-batches of the job."""
 
     samples: int
     at_once: int
 
 
 def layout_of(model: torch.nn.Module) -> fsdp2.Layout:
-    """Read the layout off accelerate's mesh of the whole job, else off the model's parameters."""
+    """Read the layout from accelerate's mesh of the whole job, else from the model's parameters."""
     mesh = getattr(AcceleratorState(), "device_mesh", None)
     return fsdp2.layout_of(model) if mesh is None else fsdp2.layout_of_mesh(mesh)
 
 
 def batch_split(args: TrainingArguments, state: TrainerState, model: torch.nn.Module) -> BatchSplit:
-    """Return how a step's samples are split over the ranks; those of one tp, cp, sp or pp group share their batch."""
+    """Return how a step's samples are split over ranks; ranks of one tp, cp, sp or pp group share their batch."""
     parallelism = getattr(AcceleratorState(), "parallelism_config", None)
     pipeline = getattr(getattr(fsdp2.model_of(model), "distributed_config", None), "pp_size", None) or 1
     shared = pipeline * tensor_parallel_size(args, model, parallelism)

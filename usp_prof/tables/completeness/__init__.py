@@ -1,1 +1,1 @@
-"""Completeness checks: what the trace promises but does not hold, with the size of each gap."""
+"""Completeness checks: data that the trace should contain but lacks, with the size of each gap."""

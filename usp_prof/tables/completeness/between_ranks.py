@@ -1,7 +1,7 @@
-"""What the ranks of a run say about each other's gaps: missing calls, missing steps, and traces that are copies.
+"""Cross-rank completeness: missing calls, missing steps, and copied traces, found by comparing ranks.
 
 Members of a group post the same collectives in the same steps, with the same sequence numbers. Only small tables are
-read (`ranks`, `groups`, `steps`), whose rows were counted as each rank was read.
+read (`ranks`, `groups`, `steps`), whose rows were counted when each rank was read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def rows(sources: Mapping[int, Source]) -> list[HealthRow]:
-    """List the rows of health that only a comparison of ranks shows."""
+    """Return the health rows that only a comparison of ranks can show."""
     steps = {rank: _steps(source) for rank, source in sources.items()}
     return [*_copies(sources), *_steps_of_peers(steps), *_calls(sources, steps)]
 
 
 def _copies(sources: Mapping[int, Source]) -> Iterator[HealthRow]:
-    """Name ranks whose events have the same times: one trace was copied under several ranks."""
+    """Yield a health row for ranks whose events have identical times: one trace was copied under several ranks."""
     ranks_of_content: dict[str, list[int]] = {}
     for rank, source in sources.items():
         content = Columns(source.view("ranks"))["content"]
@@ -40,13 +40,13 @@ def _copies(sources: Mapping[int, Source]) -> Iterator[HealthRow]:
 
 
 def _steps(source: Source) -> tuple[str, tuple[int, ...]]:
-    """Return how a rank's steps are known, and their numbers."""
+    """Return the source of a rank's steps, and their numbers."""
     steps = Columns(source.view("steps"))
     return (str(steps["source"][0]) if len(steps) else "", tuple(steps["step"].tolist()))
 
 
 def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterator[HealthRow]:
-    """Name ranks that lack steps which most ranks with marks of the same kind have."""
+    """Yield a health row for ranks that lack steps which most ranks with the same kind of marks have."""
     for source in MARKED:
         numbers_of = {rank: set(numbers) for rank, (kind, numbers) in steps.items() if kind == source}
         ranks_with: dict[int, int] = {}
@@ -64,7 +64,7 @@ def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What one rank says of one group."""
+    """One rank's record of one group."""
 
     rank: int
     steps: tuple[str, tuple[int, ...]]
@@ -75,7 +75,7 @@ class _Member:
 
 
 def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> list[HealthRow]:
-    """Count the collectives that each rank lacks: in gaps of sequence numbers, or where other members have more."""
+    """Return health rows for collectives that a rank lacks: gaps in sequence numbers, or fewer than other members."""
     members: dict[str, list[_Member]] = {}
     for rank, source in sources.items():
         groups = Columns(source.view("groups"))
@@ -86,7 +86,7 @@ def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[i
     gaps: dict[int, list[int]] = {}
     fewer: dict[int, list[int]] = {}
     for of_group in members.values():
-        # Numbers that no member has belong to calls without a kernel of their own, such as coalesced ones.
+        # Numbers that no member has belong to calls without a separate kernel, such as coalesced ones.
         numbered = [member.missing for member in of_group if member.first >= 0]
         unused = min(numbered) if len(numbered) > 1 else 0
         for member in of_group:

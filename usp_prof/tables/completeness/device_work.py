@@ -1,8 +1,8 @@
-"""Device work that a rank's host calls promise: launches without work, work without launches, ops that are missing.
+"""Completeness of device work: launches without work, work without launches, and missing ops.
 
-CUDA and ROCm record device work for every launch and every copy, so a launch without work is lost work. Exceptions:
-memsets (many traces lack them), launches during the capture of a graph, and host functions. Kineto synchronizes the
-device before it stops, so work at the end of the trace is no exception.
+CUDA and ROCm record device work for every launch and every copy, so a launch without work is lost work. Exceptions are
+memsets (many traces lack them), launches during graph capture, and host functions. Kineto synchronizes the device
+before it stops, so work at the end of the trace is no exception.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.events.links import Links
 
 NOTABLE = 0.01
-"""Share of missing events above which a gap is an error: the measured figures are then off by about as much."""
+"""Share of missing events above which a gap is an error; measured figures are off by about the same share."""
 PROMISING_DEVICES = ("cuda", "rocm")
 _PROMISING_KINDS = ("launch", "graph_launch", "memcpy")
 _HOST_FUNCTION = re.compile(r"HostFunc", re.IGNORECASE)
@@ -39,28 +39,28 @@ _COMMUNICATES = re.compile(r"^(nccl:|record_param_comms$)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promises:
-    """Host calls that promise device work, by place in `Links.calls`."""
+    """Host calls that promise device work, by index in `Links.calls`."""
 
     kind: Ints
-    """Place in `LOST_KINDS` of the work that each call promises; 0 for none."""
+    """Index in `LOST_KINDS` of the work that each call promises; 0 for none."""
     is_lost: Flags
-    """The promised work is not in the trace."""
+    """Whether the promised work is missing in the trace."""
 
     @property
     def is_behind(self) -> Flags:
-        """The lost work of calls after the last one whose work is there: the record of the device ends early."""
+        """Mark lost work of calls after the last one with recorded work, where the device record ends early."""
         has_work = np.flatnonzero((self.kind > 0) & ~self.is_lost)
         last = int(has_work[-1]) if len(has_work) else len(self.kind)
         return np.asarray(self.is_lost & (np.arange(len(self.kind)) > last), bool)
 
     @property
     def lost_kind(self) -> Ints:
-        """Place in `LOST_KINDS` of the work that each call lost; 0 for none."""
+        """Return the index in `LOST_KINDS` of the work that each call lost; 0 for none."""
         return np.where(self.is_lost, self.kind, 0)
 
 
 def promises(frame: EventFrame, links: Links) -> Promises:
-    """Find the calls that promise device work, and those whose work is not in the trace."""
+    """Return the calls that promise device work, and mark those whose work is missing in the trace."""
     calls = links.calls
     nothing = Promises(np.zeros(len(calls), np.int64), np.zeros(len(calls), bool))
     correlation_of_work = frame.ints("correlation", links.work)
@@ -81,7 +81,7 @@ def _promised_kind(name: str) -> int:
 
 
 def _captured(frame: EventFrame, calls: Ints) -> Intervals:
-    """Return the time in which a graph is captured: its launches run later, or never."""
+    """Return the intervals of graph capture, whose launches run later or never."""
     begins, ends = (_starts(frame, calls, word) for word in ("StreamBeginCapture", "StreamEndCapture"))
     if not len(begins):
         return EMPTY
@@ -94,7 +94,7 @@ def _starts(frame: EventFrame, calls: Ints, word: str) -> Ints:
 
 
 def _communicates(frame: EventFrame, links: Links) -> Flags:
-    """Mark the calls inside the range of a collective; without ops, those whose function launches communication."""
+    """Mark calls inside the range of a collective or, without ops, calls whose function launches communication."""
     calls = links.calls
     ranges = ranges_of(frame, (*HOST_OPS, *MARKS), lambda name: _COMMUNICATES.match(name) is not None)
     inside = around(frame, ranges, frame.track[calls], frame.start[calls]) >= 0
@@ -111,11 +111,11 @@ def _communicates(frame: EventFrame, links: Links) -> Flags:
 
 
 Row = tuple[str, Severity, int, str]
-"""Code, severity, count and detail of a row of health."""
+"""Code, severity, count and detail of a health row."""
 
 
 def rows(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row]:
-    """Yield a row of health for each kind of gap between host calls, device work and ops."""
+    """Yield a health row for each kind of gap between host calls, device work and ops."""
     yield from _lost_work(frame, links, found)
     yield from _lost_ops(frame, links)
     yield unlinked(frame, links)
@@ -134,7 +134,7 @@ def _lost_work(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row
     ):
         lost_of_kind = np.bincount(found.kind[chosen], minlength=len(LOST_KINDS))
         missing = int(lost_of_kind.sum())
-        # Half of the communication is a large loss, however few of all launches it is.
+        # Losing half of the communication is severe, even if it is a small share of all launches.
         is_notable = bool((lost_of_kind > NOTABLE * promised_of_kind).any())
         kinds = ", ".join(
             f"{name} {share(lost, promised)}"
@@ -154,12 +154,12 @@ def severity(missing: int, whole: int) -> Severity:
 
 
 def share(part: int, whole: int) -> str:
-    """Write a share as a percentage."""
+    """Format a share as a percentage."""
     return f"{100 * part / max(whole, 1):.1f}%"
 
 
 def unlinked(frame: EventFrame, links: Links) -> Row:
-    """Count device work without a launch; an error where the trace ties most other work to launches."""
+    """Count device work without a launch; it is an error if most other work in the trace has launches."""
     missing = int((links.call < 0).sum()) - int(links.before_window.sum()) - int(links.ambiguous.sum())
     linked = int((links.call >= 0).sum())
     is_doubtful = device_kind(frame) in PROMISING_DEVICES and linked > missing
@@ -170,12 +170,12 @@ def unlinked(frame: EventFrame, links: Links) -> Row:
 
 
 def _lost_ops(frame: EventFrame, links: Links) -> Iterator[Row]:
-    """Count launches outside all ops, by kernels that an op launches elsewhere: the tree of ops is incomplete."""
+    """Count launches outside all ops whose kernels are launched by ops elsewhere, so the op tree is incomplete."""
     linked = (links.call >= 0) & (links.kind != KINDS.index(WorkKind.MEMCPY))
     work, call, has_op = links.work[linked], links.call[linked], links.op[linked] >= 0
     code, names = frame.codes("name")
     launched, without_op = (np.bincount(code[some], minlength=len(names) + 1) for some in (work, work[~has_op]))
-    # By kernel name: some op launches it most of the time.
+    # By kernel name: whether ops launch it most of the time.
     is_of_op = (2 * without_op < launched)[code[work]]
     calls = call[~has_op & is_of_op]
     missing, whole = int(_between_ops(frame, calls).sum()), int(linked.sum())
@@ -188,18 +188,18 @@ def _lost_ops(frame: EventFrame, links: Links) -> Iterator[Row]:
 
 
 _RESOLUTION_NS = 1_000
-"""Old traces have whole microseconds: a launch may seem to begin as its op ends."""
+"""Old traces have microsecond resolution, so a launch may seem to start when its op ends."""
 
 
 def _between_ops(frame: EventFrame, calls: Ints) -> Flags:
-    """Mark the calls that begin after the first op of their thread and before its last one, within none of them.
+    """Mark calls outside all ops, between the first and the last op of their thread.
 
-    Outside of these, recording began or ended inside the op.
+    Before the first op and after the last one, recording started or stopped inside the op.
     """
     ops = frame.rows(*HOST_OPS)
     if not len(ops) or not len(calls):
         return np.zeros(len(calls), bool)
-    # One number that sorts by thread, then by time.
+    # One number per call that sorts by thread, then by time.
     low = min(int(frame.start[ops].min()), int(frame.start[calls].min()))
     width = max(int(frame.end[ops].max()), int(frame.start[calls].max())) - low + 2 * _RESOLUTION_NS
     starts, ends, at = (

@@ -1,4 +1,4 @@
-"""Losses: which ranks lack so much of their work or calls that figures made of them are withheld."""
+"""Losses: ranks that lack a notable share of their work or calls, so that figures based on them are withheld."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COPIED = ("identical_ranks",)
 
 
 def losses(tables: TableSet, *codes: str) -> list[HealthRow]:
-    """List the errors that say that a notable share of device work or calls is missing; of all codes without any."""
+    """Return the health errors for a notable share of missing device work or calls; all codes if none is given."""
     wanted = codes or (*LOST_WORK, *LOST_CALLS, *COPIED)
     return [row for row in tables.health if row.code in wanted and row.severity is not Severity.INFO]
 
@@ -27,7 +27,7 @@ def ranks_without_work(tables: TableSet) -> frozenset[int]:
 
 
 def ranks_without_calls(tables: TableSet) -> frozenset[int]:
-    """Return the ranks whose collectives cannot be matched in order with their peers', since some are missing."""
+    """Return the ranks with missing collectives that cannot be matched in order with their peers'."""
     lacking = {row.rank for row in losses(tables, *LOST_CALLS)}
     lacking |= {
         rank
@@ -38,13 +38,13 @@ def ranks_without_calls(tables: TableSet) -> frozenset[int]:
 
 
 def _is_numbered(tables: TableSet, rank: int) -> bool:
-    """Return whether all collectives of a rank carry sequence numbers, by which they are matched."""
+    """Return whether all collectives of a rank have sequence numbers, by which they are matched."""
     sequence = tables.columns("collectives", rank)["sequence"]
     return bool(len(sequence) and (sequence >= 0).all())
 
 
 def withheld(tables: TableSet, what: str) -> list[HealthRow]:
-    """Return a row that says which figures are withheld because device work is missing; none without losses."""
+    """Return a health row that names the figures withheld because device work is missing; empty without losses."""
     if not losses(tables, *LOST_WORK):
         return []
     detail = f"{what}: device work is missing from the trace (see lost_device_work, device_ends_early)"

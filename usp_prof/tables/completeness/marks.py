@@ -1,6 +1,6 @@
-"""Step marks of the profiler that contradict each other: clock jumps, and steps whose mark is missing.
+"""Inconsistent profiler step marks: clock jumps, and steps whose mark is missing.
 
-`ProfilerStep#n` ends where `ProfilerStep#n+1` begins, so time between two of them is no time of the program.
+`ProfilerStep#n` ends where `ProfilerStep#n+1` starts, so time between the two does not belong to the program.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from usp_prof.tables.steps import Steps
 
 _FACTOR = 10
-"""A gap between two marks is no gap between two calls if it is this many times the largest other one."""
+"""A gap between two consecutive marks is unusual if it is this many times the second largest one."""
 _NOTABLE = 0.01
-"""Share of the median step above which a jump of the clock changes what is measured."""
+"""Share of the median step above which a clock jump affects measurements."""
 
 
 def rows(frame: EventFrame, steps: Steps) -> Iterator[tuple[str, Severity, int, str]]:
-    """Yield rows of health for jumps of the clock and for missing marks."""
+    """Yield health rows for clock jumps and missing marks."""
     if steps.source != "profiler_step" or len(steps.number) < 2:
         return
     order = np.argsort(steps.host_start, kind="stable")
@@ -51,7 +51,7 @@ def _jumps(gap: Ints, step_ns: int) -> Iterator[tuple[str, Severity, int, str]]:
 def _missing(
     frame: EventFrame, number: Ints, start: Ints, end: Ints, is_next: Ints
 ) -> Iterator[tuple[str, Severity, int, str]]:
-    """Count steps without a mark, during which the host was recorded: a schedule that waits records nothing."""
+    """Count recorded steps without a mark; a schedule that waits between steps records nothing."""
     at = np.sort(frame.start[frame.rows(*HOST_OPS, *HOST_CALLS)])
     inside = np.searchsorted(at, end) - np.searchsorted(at, start)
     between = np.searchsorted(at, start[1:]) - np.searchsorted(at, end[:-1])

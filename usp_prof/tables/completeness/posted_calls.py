@@ -1,4 +1,4 @@
-"""Collectives that a rank posted, per group: how many in its steps, and which sequence numbers are missing."""
+"""Collectives that a rank posted, per group: their number within steps, and missing sequence numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from usp_prof.tables.steps import Steps
 
 MARKED = ("profiler_step", "mark", "annotation")
-"""Sources of steps that the program marked: all ranks post the same calls in the same step."""
+"""Sources of steps marked by the program: all ranks post the same calls in the same step."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """Collectives of one rank in one group; sends and receives do not count."""
+    """Collectives of one rank in one group, without sends and receives."""
 
     calls: int = -1
     first_sequence: int = -1

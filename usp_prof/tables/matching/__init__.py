@@ -1,1 +1,1 @@
-"""Matching over ranks: parts that belong to the same call, and the clock fit that follows from them."""
+"""Cross-rank matching: collective instances across ranks, and the clock fit that follows from them."""

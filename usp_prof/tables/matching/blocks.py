@@ -1,14 +1,14 @@
-"""Blocks of groups: the collectives of a run that are matched and measured at once, so that memory is bounded.
+"""Blocks of process groups: the unit in which collectives are matched and measured, so that memory is bounded.
 
-The parts of a call belong to one group. So the groups are dealt into blocks of a bounded number of parts, and of each
-block the parts are read, matched and reduced by themselves, by processes of this machine where a run has workers:
+All parts of a call belong to one group. Groups are assigned to blocks with a bounded number of parts. The parts of each
+block are then read, matched and reduced independently, in worker processes if the run has workers:
 
-    group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       of 1,000 parts each, at most 2,000 a block
+    group   tp@0,1   dp@0,2   tp@2,3   dp@1,3       1,000 parts each, at most 2,000 per block
     block        0        0        1        1       block 0 has parts of ranks 0, 1 and 2, block 1 of ranks 1, 2 and 3
 
-A rank has parts in many blocks, and which blocks there are is known once all groups were seen. Not to read a rank
-again for each of them, its parts are put into a file as they are read, and from there into the files of their blocks,
-which `remove_files` removes. A run that keeps to the bound as a whole is one block, and stays in memory.
+A rank has parts in many blocks, and the blocks are known only after all groups have been seen. To read each rank only
+once, its parts are written to one file first, and copied from there to the files of their blocks. `remove_files`
+deletes these files. A run that stays within the bound is a single block in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 MOST_PARTS = 1 << 20
-"""Parts of a block of several groups: matching and measuring takes about 370 bytes a part."""
+"""Maximum number of parts per block of several groups; matching and measuring take about 370 bytes per part."""
 _TEXTS = ("op", "library", "group", "axis")
 TO_MATCH = (
     "rank", "part", "op", "group", "sequence", "group_size", "in_bytes", "out_bytes", "peer", "start_ns", "step",
@@ -45,40 +45,40 @@ TO_TIE = ("rank", "part", "op", "group", "start_ns", "dur_ns")
 TO_MEASURE = (
     "rank", "part", *_TEXTS, "sequence", "group_size", "in_bytes", "out_bytes", "start_ns", "dur_ns", "step",
 )  # fmt: skip
-"""Columns of `collectives` that are needed to match parts, to find what ties clocks, and to measure calls."""
+"""Columns of `collectives` needed to match parts, to find clock ties, and to measure calls."""
 _EVERY = tuple(dict.fromkeys((*TO_MATCH, *TO_TIE, *TO_MEASURE)))
 _READ_AT_ONCE = 8
-"""Ranks whose parts come together from a worker: of 15,000 parts each they are 10 MB."""
+"""Ranks read per batch from a worker; 8 ranks with 15,000 parts each take 10 MB."""
 PUT_AT_ONCE = 1 << 17
-"""Parts that are put into files together: these are not opened for each rank."""
+"""Parts written to files per batch, so that the files are not opened once per rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where the parts of each rank are, were all ranks' parts below each other."""
+    """Row numbers of all parts, with the ranks' parts concatenated in rank order."""
 
     ranks: Ints
     first: Ints
-    """By rank: the row of its first part; at the end, how many there are."""
+    """Row of the first part, by rank; the last entry is the total number of parts."""
 
     def rows(self, columns: Columns) -> Ints:
-        """Return the rows of parts."""
+        """Return the row numbers of the parts in `columns`."""
         return np.asarray(self.first[np.searchsorted(self.ranks, columns["rank"])] + columns["part"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Groups that are taken together, their parts in files: all that another process of this machine needs of them."""
+    """Groups that are processed together, with their parts in files: everything a worker process needs."""
 
     count: int
-    """How many parts all ranks have of these groups."""
+    """Number of parts of these groups over all ranks."""
     shelf: Shelf
     texts: Mapping[str, list[str]]
-    """By column of texts all that blocks have, as they come up first: codes mean the same in all blocks."""
+    """Distinct values per text column, in order of first appearance; codes are shared by all blocks."""
     places: Places
 
     def columns(self, names: Sequence[str]) -> Columns:
-        """Read some columns of the parts."""
+        """Read the named columns of all parts in the block."""
         return _columns(self.shelf, slice(0, self.count), names, self.texts)
 
 
@@ -88,9 +88,9 @@ class Plan:
 
     places: Places
     blocks: tuple[Block, ...]
-    """None where the run is one block, in memory."""
+    """Empty if the run is a single block in memory."""
     folder: Folder | None
-    """Where the files of the blocks are."""
+    """Folder with the blocks' files; None if the run is in memory."""
 
     @property
     def is_whole(self) -> bool:
@@ -99,29 +99,29 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Count the parts of all ranks."""
+        """Total number of parts over all ranks."""
         return int(self.places.first[-1])
 
     def may_have(self, library: str) -> bool:
-        """Return whether some part may be of a library: of a run in memory that is not known."""
+        """Return whether any part may use `library`; always True for a run in memory, where this is not checked."""
         return self.is_whole or any(library in block.texts["library"] for block in self.blocks)
 
 
 def plan_of(tables: TableSet) -> Plan:
-    """Deal the groups of a run into blocks, once; where there are several their parts are then in files.
+    """Return the memoized plan that assigns groups to blocks, and write the parts to files if there are several.
 
-    A predicted run, whose calls are those of the recorded one, is one block.
+    A predicted run is always one block, because its calls are those of the recorded run.
     """
     return tables.memo("blocks", lambda: _plan(tables))
 
 
 def whole(tables: TableSet) -> Columns:
-    """Return the parts of a run that is one block, rank by rank: they are read once, and held."""
+    """Return the memoized parts of a run that is one block, rank by rank."""
     return tables.memo("parts", lambda: tables.together("collectives", _EVERY))
 
 
 def remove_files(tables: TableSet) -> None:
-    """Remove the files of the blocks, of which nobody will read any more."""
+    """Remove the files of the blocks, which are no longer needed."""
     folder = plan_of(tables).folder
     if folder is not None:
         folder.remove()
@@ -147,10 +147,10 @@ def _plan(tables: TableSet) -> Plan:
 
 
 def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
-    """Put the parts of all ranks onto a shelf, rank by rank; gives the texts that their codes stand for, by column."""
-    # By column of texts: the code of each text, in the order in which they come up.
+    """Write the parts of all ranks to a shelf, rank by rank, and return the texts of the codes, by column."""
+    # Code of each text, by text column, in order of first appearance.
     code_of: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
-    # Ranks that wait to be put together.
+    # Columns of ranks that have not been written yet.
     pieces: list[dict[str, NDArray[Any]]] = []
     of_ranks = shares.of_each_rank(tables, _as_read, at_once=_READ_AT_ONCE)
     for rank, (columns, texts) in zip(tables.ranks, of_ranks, strict=True):
@@ -162,7 +162,7 @@ def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:
 
 
 def _as_read(tables: TableSet, rank: int) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-    """Read the parts of one rank: numbers as int64, texts as codes; and the texts, by column."""
+    """Read the parts of one rank (numbers as int64, texts as codes) and the texts of the codes, by column."""
     [(_, columns)] = tables.one_by_one("collectives", [rank])
     coded = {name: columns.narrow_codes(name) for name in _TEXTS}
     read = {name: coded[name][0] if name in coded else columns[name] for name in _EVERY}
@@ -170,13 +170,13 @@ def _as_read(tables: TableSet, rank: int) -> tuple[dict[str, NDArray[Any]], dict
 
 
 def _in_common(codes: NDArray[Any], texts: Sequence[str], code_of: dict[str, int]) -> NDArray[np.int32]:
-    """Return codes of one rank's texts in those of all ranks, to which new texts are added."""
+    """Translate one rank's text codes to the codes shared by all ranks, and add new texts to `code_of`."""
     return lookup([code_of.setdefault(text, len(code_of)) for text in texts], codes, missing=-1).astype(np.int32)
 
 
 def _groups(as_read: Shelf, count: int, texts: Mapping[str, Sequence[str]]) -> tuple[Ints, Flags]:
-    """Count the parts of each group, and mark the groups in which gloo sends or receives."""
-    # Both by code of a group.
+    """Count the parts of each group, and mark the groups that contain gloo sends or receives."""
+    # Both are indexed by group code.
     parts, is_posted = np.zeros(len(texts["group"]), np.int64), np.zeros(len(texts["group"]), bool)
     for rows in _stretches(count):
         columns = _columns(as_read, rows, ("group", "library", "op"), texts)
@@ -187,9 +187,9 @@ def _groups(as_read: Shelf, count: int, texts: Mapping[str, Sequence[str]]) -> t
 
 
 def _dealt(parts_of_group: Ints, is_posted: Flags) -> Ints:
-    """Assign each group its block, in order of code: groups that first appear at nearby ranks."""
+    """Assign a block to each group, in order of group code: groups of nearby ranks have nearby codes."""
     block_of_group = np.zeros(len(parts_of_group), np.int64)
-    # What gloo's transfers carried is told by the median of all of them: they are in one block, however many.
+    # The median over all gloo transfers decides what they carried, so they share one block of any size.
     block, filled = 0, int(parts_of_group[is_posted].sum())
     for group in np.flatnonzero(~is_posted).tolist():
         parts = int(parts_of_group[group])
@@ -201,7 +201,7 @@ def _dealt(parts_of_group: Ints, is_posted: Flags) -> Ints:
 
 
 def _put_apart(as_read: Shelf, count: int, shelves: Sequence[Shelf], block_of_group: Ints) -> None:
-    """Put the parts of each block onto its shelf, in the order in which they were read."""
+    """Write the parts of each block to its shelf, in the order in which they were read."""
     kept = as_read.columns()
     for rows in _stretches(count):
         columns = {name: values[rows] for name, values in kept.items()}
@@ -210,13 +210,13 @@ def _put_apart(as_read: Shelf, count: int, shelves: Sequence[Shelf], block_of_gr
 
 
 def _stretches(count: int) -> Iterator[slice]:
-    """Cut so many rows into stretches that are taken at once."""
+    """Yield slices of at most `PUT_AT_ONCE` rows that cover `count` rows."""
     for begin in range(0, count, PUT_AT_ONCE):
         yield slice(begin, min(begin + PUT_AT_ONCE, count))
 
 
 def _columns(shelf: Shelf, rows: slice, names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> Columns:
-    """Read some columns of some rows of a shelf."""
+    """Read the named columns of some rows of a shelf."""
     kept = shelf.columns()
     made = {
         name: coded(kept[name][rows], texts[name]) if name in texts else array_of(kept[name][rows]) for name in names

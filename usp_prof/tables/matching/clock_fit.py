@@ -1,14 +1,14 @@
 """Clock fit: one offset (and, over long windows, one drift) per host, from calls whose members end together.
 
-Members of an all-reduce leave it within microseconds. So each call gives one equation a member:
+Members of an all-reduce leave it within microseconds. So each call yields one equation per member:
 
     end + offset[clock of the member] + drift * time = the call's true end + a residual
 
-  1. Take the calls whose members end together, at most 500 a group. Ranks that no collective connects are tied by their
-     sends and receives.
-  2. A rough offset per clock: medians of the ends' differences, added up along a walk through the connected clocks.
-  3. The rest by least squares (`least_squares`). A drift is believed at four standard errors, as is an offset.
-  4. Where the ends lie no closer afterwards, the clocks are left as they are.
+  1. Select the calls whose members end together, at most 500 per group. Ranks that no collective connects are tied by
+     their sends and receives.
+  2. Estimate a rough offset per clock: median differences of the ends, summed along a walk over connected clocks.
+  3. Fit the remainder by least squares (`least_squares`). Offsets and drifts are accepted at four standard errors.
+  4. If the fit does not bring the ends closer together, leave the clocks unchanged.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ if TYPE_CHECKING:
     from usp_prof.tables.matching.ties import AllTies, Ties
 
 
-_MOST_CONTRADICTED = 0.005  # share of calls in which a member may end before the last one began
-_SAME_END_NS = 20_000  # members of one call end this far apart with the best of clocks
-_MOST_DRIFT_PPM = 1_000.0  # no clock drifts faster: a fit that says so has failed
-_MIN_T_OF_DRIFT = 4.0  # a drift is believed when it is this many times its standard error
+_MOST_CONTRADICTED = 0.005  # maximum share of calls in which a member ends before the last one starts
+_SAME_END_NS = 20_000  # ends of one call differ by up to this much with well-synchronized clocks
+_MOST_DRIFT_PPM = 1_000.0  # clocks never drift faster: a larger fitted drift means that the fit failed
+_MIN_T_OF_DRIFT = 4.0  # a drift is accepted if it is this many times its standard error
 _MIN_T_OF_OFFSET = 4.0  # below four standard errors an offset is indistinguishable from zero
-_BETTER = 0.98  # drifts are fitted only where they bring the residual below this share
+_BETTER = 0.98  # drifts are fitted only if they reduce the residual below this share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """Clocks, numbered from 0 (a domain is what shares one), and what brings each to the common time."""
+    """Fitted clocks, numbered from 0, and the correction of each clock to the common time.
+
+    Ranks with the same clock form a domain.
+    """
 
     domain: Ints
-    """By rank: its clock."""
+    """Clock number, by rank."""
     component: Ints
-    """By rank: which set of connected clocks it belongs to."""
+    """Number of the set of connected clocks, by rank."""
     offset_ns: Ints
-    """By clock: what to add at the reference time."""
+    """Offset to add at the reference time, by clock."""
     drift_ppm: Floats
-    """By clock: what to add beyond that for each millionth of the time since; NaN where it is not known."""
+    """Drift to add per unit of time since the reference, in parts per million, by clock; NaN if unknown."""
     reference_ns: Ints
-    """By clock: the middle of its ties, on the clock itself."""
+    """Middle of the clock's ties, in that clock's own time, by clock."""
 
     @classmethod
     def alone(cls, domain: Ints, ties: AllTies) -> Solution:
-        """Leave the clocks as they are."""
+        """Build a solution with zero offsets and unknown drifts."""
         count = int(domain.max()) + 1 if len(domain) else 0
-        # By clock: the first and the last end of its ties.
+        # Earliest and latest end of the ties, by clock.
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
         for block in ties.blocks:
             seen, clock = numbered(domain[block.row])
@@ -70,38 +73,39 @@ class Solution:
         )
 
     def align(self, ties: Ties, when: Ints) -> Ints:
-        """Bring times of the ties' members to the common clock."""
+        """Convert times of the ties' members to the common clock."""
         domain = self.domain[ties.row]
         ppm = np.nan_to_num(self.drift_ppm)[domain]
         drifted = np.rint((when - self.reference_ns[domain]) * (ppm * 1e-6)).astype(np.int64)
         return np.asarray(when + self.offset_ns[domain] + drifted)
 
     def disagreement(self, ties: Ties) -> Ints:
-        """Return for each member how far its end lies from the middle of its call's ends."""
+        """Return the distance of each member's end from the middle of its call's ends."""
         if not len(ties.call):
             return np.zeros(0, np.int64)
         end = self.align(ties, ties.end)
         calls = ties.calls
         low, high = (per_code(ties.call, end, how, calls) for how in (np.minimum, np.maximum))
         mean = np.bincount(ties.call, end - low[ties.call], calls) / np.bincount(ties.call, minlength=calls)
-        # Two members: both are half their difference away; the middle of many is their mean, as in the fit.
+        # With two members, each is half their difference away. With more, the middle is the mean, as in the fit.
         return np.where(high[ties.call] > low[ties.call], np.abs(end - low[ties.call] - mean[ties.call]), 0).astype(int)
 
     def possible(self, ties: AllTies) -> bool:
-        """Return whether these clocks contradict no call: nobody ends before the last member has begun."""
+        """Return whether the clocks are consistent: members almost never end before the last one starts."""
         calls = sum(block.calls for block in ties.blocks)
         return not calls or sum(map(self._contradicted, ties.blocks)) / calls <= _MOST_CONTRADICTED
 
     def contradicted_ranks(self, ties: AllTies) -> Flags:
-        """Mark the ranks that do not share the clock they are taken to share.
+        """Mark ranks that do not share the clock assigned to them.
 
-        Some calls among the ranks of the clock are impossible, and the rank's ends are usually apart from the others'.
+        Two conditions must hold: too many calls among the ranks of the clock are impossible, and the rank's ends are
+        typically far from the others'.
         """
         clocks, ranks = int(self.domain.max(initial=-1)) + 1, len(self.domain)
         calls, impossible = np.zeros(clocks, np.int64), np.zeros(clocks, np.int64)
         rows, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for block in ties.blocks:
-            # By member: its call among the members of one clock.
+            # Each member's call, restricted to the members of one clock.
             pair, call = numbered(block.call * clocks + self.domain[block.row])
             count = np.bincount(call, minlength=len(pair))
             first_end = per_code(call, block.end, np.minimum, len(pair))
@@ -120,14 +124,14 @@ class Solution:
         return np.asarray(is_apart & (impossible > _MOST_CONTRADICTED * calls)[self.domain], bool)
 
     def _contradicted(self, ties: Ties) -> int:
-        """Count the calls that a member ends before the last has begun."""
+        """Count the calls in which a member ends before the last one starts."""
         first_end = per_code(ties.call, self.align(ties, ties.end), np.minimum, ties.calls)
         last_start = per_code(ties.call, self.align(ties, ties.start), np.maximum, ties.calls)
         return int((first_end < last_start - _SAME_END_NS).sum())
 
 
 def solve(start: Solution, ties: AllTies) -> Solution:
-    """Find offsets and drifts that bring the ends together; where that is no better, leave the clocks alone."""
+    """Fit offsets and drifts that bring the ends together; return `start` unchanged if the fit is no better."""
     tying = ties.across(start.domain)
     if not len(tying.call):
         return start
@@ -137,9 +141,12 @@ def solve(start: Solution, ties: AllTies) -> Solution:
 
 
 def _rough(domain: Ints, ties: Ties) -> Ints:
-    """Walk from each component's first clock along the median differences; exact integers, however far apart."""
+    """Return rough offsets, summed along median differences from each component's first clock.
+
+    Offsets are exact integers even if the clocks are far apart.
+    """
     one, other, difference = pairs_of_clocks(domain, ties)
-    # By clock: the clocks that it shares calls with, and by how much each one's offset is larger.
+    # For each clock: the clocks it shares calls with, and how much larger their offsets are.
     edges: dict[int, list[tuple[int, int]]] = {}
     for rows in rows_by_code(group_codes(one, other)).values():
         one_clock, other_clock = int(one[rows[0]]), int(other[rows[0]])
@@ -162,18 +169,18 @@ def _rough(domain: Ints, ties: Ties) -> Ints:
 
 
 def _refined(rough: Solution, ties: Ties) -> Solution:
-    """Fit what the rough offsets leave: offsets alone, and with drifts where those are certain and fit better."""
+    """Fit the error left by the rough offsets; use drifts only if significant and if they reduce the residual."""
     clock = rough.domain[ties.row]
     aligned = rough.align(ties, ties.end)
     calls = ties.calls
     anchor = per_code(ties.call, aligned, np.minimum, calls)[ties.call]
     seconds = (ties.end - rough.reference_ns[clock]) / 1e9
     count = len(rough.offset_ns)
-    # Ends count from the first of their call: as floats, nanoseconds since 1970 would lose the digits that matter.
+    # Ends are relative to the first end of their call: floats would lose the low digits of nanoseconds since 1970.
     seen = Observations(ties.call, clock, (aligned - anchor).astype(float), seconds, count)
     component_of_clock = np.full(count, np.iinfo(np.int64).max)
     component_of_clock[rough.domain] = rough.component
-    # The first clock of each component is the one that the others are compared with.
+    # The first clock of each component is the reference for the others.
     pinned = np.unique(component_of_clock, return_index=True)[1]
     fit = least_squares.solve(seen, pinned, np.zeros(count, bool))
     drifting, certain = _drifting(seen, pinned)
@@ -186,10 +193,10 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
 
 
 def _drifting(seen: Observations, pinned: Ints) -> tuple[Fit, Flags]:
-    """Fit with the drifts that are certain; says which these are.
+    """Fit with significant drifts only, and return the fit and a mask of these drifts.
 
-    One that is not would be carried on to moments that no call saw. Without it others may be certain no more: a chain
-    of clocks hands on what its first link seemed to tell.
+    An insignificant drift would be extrapolated to times without calls. Removing one can make others insignificant,
+    because errors propagate along chains of clocks, so the fit is repeated.
     """
     asked = np.ones(seen.clocks, bool)
     while True:

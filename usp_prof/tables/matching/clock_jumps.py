@@ -1,10 +1,10 @@
-"""Clock jumps: a rank whose collectives end at another distance from its peers' after some moment.
+"""Clock jumps: ranks whose collectives end at a different distance from their peers' after some moment.
 
 Members of a collective end almost together. A clock that jumps moves all later ends by the same amount:
 
     end of rank - mean end of the other members:   +3  -2  +1   0 | 50012  49998  50003     (microseconds)
 
-The largest change of the level is a jump if neither side spreads over more than a fraction of it.
+The largest change of the level is a jump if it is large compared with the spread on either side.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from usp_prof.tables.matching.ties import AllTies, Ties
 
 _SIDE = 20
-"""Calls on either side of a change whose level is compared."""
+"""Calls on either side of a change whose levels are compared."""
 _FEWEST, _NEAR = 3, 5
-"""Calls on either side that make a level: as few as can be, and as many as usual."""
+"""Minimum and usual number of calls on either side that define a level."""
 _SPREAD = 0.2
-"""Noise reaches a level change of ordinary ends; a jump is at least five times the spread of either side."""
+"""A jump is at least five times the spread on either side; smaller level changes occur by noise."""
 _NOTABLE_NS = 100_000
-"""Ends of one call differ by tens of microseconds with the best of clocks."""
+"""Smallest jump reported; ends of one call differ by tens of microseconds even with good clocks."""
 _SAME_JUMP = 0.75
-"""One jumping rank of n moves the distance of the others by 1/(n-1) of it: only the largest jumps are its own."""
+"""If one of n ranks jumps, the others' distances move by 1/(n-1) of the jump, so only the largest jumps count."""
 
 
 def clock_jumps(solved: Solution, ties: AllTies, ranks: int) -> Ints:
-    """Return by rank how far its clock jumps, or 0."""
+    """Return the clock jump of each rank in ns, or 0."""
     blocks = [_distances(solved, block) for block in ties.collectives if len(block.call)]
     jumps = np.zeros(ranks, np.int64)
     if not blocks:
@@ -48,7 +48,7 @@ def clock_jumps(solved: Solution, ties: AllTies, ranks: int) -> Ints:
 
 
 def _distances(solved: Solution, ties: Ties) -> tuple[Ints, Floats]:
-    """Return per member its end, and how far that is from the mean end of the other members."""
+    """Return each member's end, and its distance from the mean end of the other members."""
     end, calls = solved.align(ties, ties.end), ties.calls
     anchor = per_code(ties.call, end, np.minimum, calls)[ties.call]
     own = (end - anchor).astype(float)
@@ -60,7 +60,7 @@ def _jump(distance: Floats) -> int:
     if len(distance) < 2 * _FEWEST:
         return 0
     near = min(_NEAR, len(distance) // 2)
-    # Levels of the calls from each place on; single calls that end late do not move them.
+    # Levels of the calls from each place on. The median ignores single calls that end late.
     level = np.median(sliding_window_view(distance, near), axis=1)
     place = near + int(np.argmax(np.abs(level[near:] - level[:-near])))
     before, after = distance[max(place - _SIDE, 0) : place], distance[place : place + _SIDE]

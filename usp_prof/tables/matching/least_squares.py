@@ -1,19 +1,19 @@
-"""Robust least squares: the clocks' offsets and drifts with which the ends of each call agree best.
+"""Robust least squares: clock offsets and drifts for which the ends of each call agree best.
 
 Each member of a call is an observation: end + offset + drift * time = the call's true end, for the clock that recorded
-it. The true end is eliminated (the weighted mean of the members is subtracted), so that only the clocks are unknown.
-Weights fall with the residual (Huber): a call that was matched wrongly or a member that was held up does not pull.
-The equations for all offsets and drifts x are
+it. The true end is eliminated by subtracting the weighted mean of the members, so only the clocks are unknown. Weights
+fall with the residual (Huber), so mismatched calls and delayed members have little influence. The equations for all
+offsets and drifts x are
 
     A x = b    A = J' W C J    b = -J' W C end
 
-    J  one row a member of a call: 1 at its clock's offset, its time at its clock's drift
+    J  one row per member of a call: 1 at its clock's offset, its time at its clock's drift
     W  the members' weights
     C  subtracts from each member the weighted mean of its call
 
-A is the Laplacian of the graph that calls span over the clocks. A call of all hosts makes it full: for hundreds of
-clocks it is solved as a matrix. For thousands it is not worth storing; but A x takes two sums over the members only,
-which is all that conjugate gradients need.
+A is the Laplacian of the graph whose nodes are clocks and whose edges are calls. A call on all hosts makes A dense. For
+hundreds of clocks it is solved as a matrix. For thousands it is too large to store; A x needs only two sums over the
+members, which is enough for conjugate gradients.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ if TYPE_CHECKING:
 
 
 _ROUNDS = 12
-_HUBER = 1.345  # residuals beyond so many sigmas weigh less; 95% efficient for a normal distribution
-_FLOOR_NS = 100.0  # ends are not known better: keeps weights sane where all residuals are near zero
+_HUBER = 1.345  # residuals beyond this many sigmas weigh less; 95% efficient for a normal distribution
+_FLOOR_NS = 100.0  # resolution of the ends: keeps weights finite if all residuals are near zero
 _ASSUMED_NS = 20_000.0
-"""How far apart members of a call end, where there are too few calls to see it."""
+"""Assumed spread of the ends of one call, used if there are too few calls to measure it."""
 DENSE_AT_MOST = 512
-"""Unknowns that are solved densely: the time grows with their cube, from here on beyond that of conjugate gradients."""
+"""Maximum number of unknowns solved densely; beyond it the cubic cost exceeds that of conjugate gradients."""
 _CHUNK = 512
-"""Calls whose members are set in one dense matrix."""
+"""Calls processed per dense matrix."""
 _EXACT = 1e-12
-"""Conjugate gradients end when the residual has fallen to this share: below a thousandth of a nanosecond."""
+"""Relative residual at which conjugate gradients stop: below a thousandth of a nanosecond."""
 _DRAWS = 64
-"""Fits of noise whose spread stands for the standard errors: they are then known to 9%."""
+"""Number of noise fits whose spread estimates the standard errors to within 9%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """One entry for each member of each call."""
+    """Observations of the fit, one entry per member of each call."""
 
     call: Ints
-    """From 0."""
+    """Call number, from 0."""
     clock: Ints
-    """From 0."""
+    """Clock number, from 0."""
     end_ns: Floats
-    """On the rough common time, counted from an origin of its call's own."""
+    """End on the rough common time, relative to an origin of its call."""
     time_s: Floats
-    """The same moment on the clock itself, counted from its reference."""
+    """The same moment on the member's own clock, relative to the clock's reference."""
     clocks: int
 
     @property
     def calls(self) -> int:
-        """Count the calls."""
+        """Number of calls."""
         return int(self.call.max()) + 1
 
     def shift(self, unknowns: Floats) -> Floats:
-        """Apply J: give by how much offsets (and drifts: one row a clock) move each member's end."""
+        """Apply J: return how far offsets and drifts (one row per clock) move each member's end."""
         offset = unknowns[:, 0].take(self.clock)
         return offset if unknowns.shape[1] == 1 else offset + unknowns[:, 1].take(self.clock) * self.time_s
 
     def gathered(self, of_member: Floats, width: int) -> Floats:
-        """Apply J': sum over each clock's members, for offsets and (with a width of 2) for drifts."""
+        """Apply J': sum over each clock's members, for offsets and, if `width` is 2, for drifts."""
         columns = [of_member, of_member * self.time_s][:width]
         return np.stack([np.bincount(self.clock, column, self.clocks) for column in columns], axis=1)
 
@@ -83,7 +83,7 @@ class Observations:
 class Fit:
     """Offsets in ns and drifts in ns per second, by clock; residuals by observation.
 
-    Errors are standard errors by the whole graph: a clock tied through others is known less well.
+    Standard errors account for the whole graph: a clock tied through other clocks has a larger error.
     """
 
     offset: Floats
@@ -95,15 +95,15 @@ class Fit:
 
 
 def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
-    """Solve the clocks; the pinned ones (one for each component) keep offset and drift zero, as do drifts not named.
+    """Fit offsets and drifts; pinned clocks (one per component) keep both zero, as do clocks not in `drifting`.
 
-    Solved twelve times, each with the weights that the residuals of the time before give.
+    The fit is repeated twelve times, each time with weights from the previous residuals.
     """
     width = 2 if drifting.any() else 1
     free = np.stack([np.ones(seen.clocks, bool), drifting], axis=1)[:, :width]
     free[pinned] = False
     weight = np.ones(len(seen.call))
-    # One row a clock: its offset, and (with a width of 2) its drift.
+    # One row per clock: its offset, and its drift if `width` is 2.
     solution = np.zeros((seen.clocks, width))
     for _ in range(_ROUNDS):
         system = equations(seen, weight, free)
@@ -111,7 +111,7 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
         residual = seen.centred(seen.end_ns + seen.shift(solution), weight)
         sigma = max(robust_sigma(residual), _FLOOR_NS)
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
-    # Degrees of freedom that the ends of calls and the unknowns of clocks leave.
+    # Degrees of freedom: observations minus one true end per call minus the free unknowns.
     spare = len(seen.call) - len(np.unique(seen.call)) - int(free.sum())
     error = system.spread() * (sigma * np.sqrt(len(seen.call) / spare) if spare > 0 else _ASSUMED_NS)
     nothing = np.zeros(seen.clocks)
@@ -120,25 +120,25 @@ def solve(seen: Observations, pinned: Ints, drifting: Flags) -> Fit:
 
 
 class Equations(Protocol):
-    """The equations for one set of weights; unknowns that are not free are 0."""
+    """Equations for one set of weights; unknowns that are not free are 0."""
 
     def solution(self, guess: Floats) -> Floats:
-        """Solve them: one row a clock, offset and drift."""
+        """Solve the equations; return one row per clock with its offset and drift."""
         ...
 
     def spread(self) -> Floats:
-        """Return the standard error of each unknown for members of weight 1 that are known to 1."""
+        """Return the standard error of each unknown, assuming members of weight 1 with a standard error of 1."""
         ...
 
 
 def equations(seen: Observations, weight: Floats, free: Flags) -> Equations:
-    """Set up the equations; `free` has a row a clock: is its offset, is its drift to be found?"""
+    """Set up the equations; `free` has one row per clock and marks whether its offset and drift are unknowns."""
     few = int(free.sum()) <= DENSE_AT_MOST
     return DenseEquations(seen, weight, free) if few else GraphEquations(seen, weight, free)
 
 
 class DenseEquations:
-    """A as a matrix."""
+    """Equations with A stored as a matrix."""
 
     def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
         kept = free.ravel()
@@ -146,12 +146,12 @@ class DenseEquations:
         self._free, self._matrix, self._right = free, matrix[np.ix_(kept, kept)], right[kept]
 
     def solution(self, _: Floats) -> Floats:
-        """Solve them; what no call decides is 0."""
+        """Solve the equations; unknowns that no call determines are 0."""
         found = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
         return self._spread_out(np.asarray(found, np.float64))
 
     def spread(self) -> Floats:
-        """Take the square roots of the diagonal of A's inverse."""
+        """Return the square roots of the diagonal of A's inverse."""
         return self._spread_out(np.sqrt(np.maximum(np.diag(np.linalg.pinv(self._matrix)), 0.0)))
 
     def _spread_out(self, values: Floats) -> Floats:
@@ -161,14 +161,15 @@ class DenseEquations:
 
 
 def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Floats]:
-    """Return A and b of all unknowns, clock by clock: its offset and (with a width of 2) its drift.
+    """Return A and b for all unknowns, clock by clock: the offset and, if `width` is 2, the drift.
 
-    Without C, A is J' W J: each member adds to its own clock alone. C takes from that, for each call, the product of
-    what its members add to each unknown, over the call's weight; some hundred calls at a time.
+    Without C, A is J' W J, to which each member contributes only at its own clock. C subtracts, for each call, the
+    outer product of the sums of its members' contributions, divided by the call's weight. Calls are processed in
+    chunks.
     """
     size, calls = seen.clocks * width, seen.calls
     matrix, right = np.zeros((size, size)), np.zeros(size)
-    # Rows of J, of which only the columns of the member's own clock are not zero: 1 and its time.
+    # Nonzero entries of J's rows, all at the member's own clock: 1 and its time.
     own_columns = np.stack([np.ones(len(seen.call)), seen.time_s], axis=1)[:, :width]
     away = seen.centred(seen.end_ns, weight)
     for i in range(width):
@@ -182,7 +183,7 @@ def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Flo
     bounds = np.searchsorted(seen.call[by_call], np.arange(0, calls + _CHUNK, _CHUNK))
     for number, low in enumerate(range(0, calls, _CHUNK)):
         rows = by_call[bounds[number] : bounds[number + 1]]
-        # One row a call of this chunk, one column an unknown: what the call's members add. Rows beyond are zero.
+        # Sums over each call's members, one row per call of this chunk, one column per unknown; unused rows are zero.
         added = np.zeros((_CHUNK, size))
         for i in range(width):
             place = (seen.call[rows] - low, seen.clock[rows] * width + i)
@@ -194,22 +195,22 @@ def _matrix(seen: Observations, weight: Floats, width: int) -> tuple[Floats, Flo
 
 
 class GraphEquations:
-    """A as sums over the members of calls: nothing is stored that grows faster than they do."""
+    """Equations with A applied as sums over the members of calls; memory grows only with their number."""
 
     def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
         self._seen, self._weight, self._free = seen, weight, free
         self._total = np.bincount(seen.call, weight, seen.calls)
-        # The diagonal of J' W J, which is near enough to that of A to scale each unknown by.
+        # Diagonal of J' W J. It is close enough to that of A to scale the unknowns.
         powers = [weight, weight * seen.time_s**2][: free.shape[1]]
         diagonal = np.stack([np.bincount(seen.clock, power, seen.clocks) for power in powers], axis=1)
         self._scale = np.divide(1.0, diagonal, out=np.zeros(free.shape), where=free & (diagonal > 0))
 
     def solution(self, guess: Floats) -> Floats:
-        """Solve them by conjugate gradients, from a guess."""
+        """Solve the equations by conjugate gradients, starting from `guess`."""
         return self._solved(self._gathered(-self._seen.end_ns), guess)
 
     def spread(self) -> Floats:
-        """Fit noise again and again: its solutions spread as the standard errors say, as A is their covariance."""
+        """Estimate standard errors from solutions for random noise, whose covariance is A's inverse."""
         random = np.random.default_rng(0)
         square, zero = np.zeros(self._free.shape), np.zeros(self._free.shape)
         for _ in range(_DRAWS):
@@ -218,13 +219,13 @@ class GraphEquations:
         return np.sqrt(square / _DRAWS)
 
     def _gathered(self, of_member: Floats) -> Floats:
-        """Apply J' W C, for the free unknowns."""
+        """Apply J' W C, restricted to the free unknowns."""
         mean = np.bincount(self._seen.call, self._weight * of_member, len(self._total)) / self._total
         away = self._weight * (of_member - mean.take(self._seen.call))
         return self._seen.gathered(away, self._free.shape[1]) * self._free
 
     def _solved(self, right: Floats, guess: Floats) -> Floats:
-        """Solve A x = right by conjugate gradients, each unknown scaled by its diagonal."""
+        """Solve A x = right by conjugate gradients, preconditioned with the diagonal."""
         found = guess * self._free
         left = right - self._gathered(self._seen.shift(found))
         scaled = left * self._scale

@@ -1,4 +1,4 @@
-"""Measured calls: who came when to each call of a block, how long members waited, and how long the transfer took."""
+"""Measured calls: arrivals, waits and transfer time of each call in a block."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredBlock:
-    """The measured calls of a block of groups, by first arrival, and their parts, by call and rank."""
+    """Measured calls of a block of groups, by first arrival, and their parts, by call and rank."""
 
     calls: dict[str, NDArray[Any]]
-    """Columns of `calls`, and `last_rank`; texts as codes of `texts`."""
+    """Columns of `calls`, and `last_rank`; text columns hold codes into `texts`."""
     texts: dict[str, list[str]]
-    """The same for all blocks that have calls."""
+    """Distinct values per text column; identical for all blocks that have calls."""
     number: Ints
-    """By call: its number among the matched calls of the run."""
+    """Number among the matched calls of the run, by call."""
     rank: Ints
     parts: dict[str, NDArray[Any]]
 
 
 @dataclass(slots=True, eq=False)
 class Measured:
-    """The calls of blocks, block after block, in each by first arrival: as in `MeasuredBlock`."""
+    """Calls of several blocks, block after block, each ordered by first arrival as in `MeasuredBlock`."""
 
     calls: Shelf
     texts: dict[str, list[str]] = field(default_factory=dict)
     numbers: list[Ints] = field(default_factory=list)
 
     def put(self, block: MeasuredBlock) -> None:
-        """Put a block's below those that are there."""
+        """Append the calls of a block."""
         self.calls.put(block.calls)
         self.numbers.append(block.number)
         if len(block.number) or not self.texts:
             self.texts = block.texts
 
     def in_order(self, folder: Folder | None) -> tuple[dict[str, Any], Ints]:
-        """Put the calls of all blocks in order of first arrival; gives the number of each, block after block.
+        """Sort the calls of all blocks by first arrival; return the columns, and new call numbers block by block.
 
-        With a folder their columns are in files there, of which no more is in memory than is in use.
+        If `folder` is given, the columns are memory-mapped files in it.
         """
         kept, tie = self.calls.columns(), np.concatenate(self.numbers)
         every = slice(0, len(tie))
@@ -86,7 +86,7 @@ def measure(matched: MatchedParts, clocks: Clock, nodes: Nodes, mark_late: MarkL
     """Measure each call of a block from its members."""
     members = members_of(matched, clocks)
     columns, call, count = members.columns, members.call, members.count
-    # One entry a call: its first member, and how many it has and was seen with.
+    # Indexed by call: its first member, its expected size, and the number of members seen.
     head = np.searchsorted(call, np.arange(count))
     size, seen = group_size(members, head), np.bincount(call, minlength=count)
     complete = (seen == size) & on_one_clock(members, clocks)

@@ -1,4 +1,4 @@
-"""Members of calls: the matched parts, sorted by call and rank, on aligned clocks, and what they tell of each call."""
+"""Members of calls: matched parts on aligned clocks, sorted by call and rank, and what follows for each call."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
     MarkLate = Callable[["Members", Flags], Flags]
-    """Marks which of these posted receives were asked late."""
+    """Marks which of the given posted receives were waited for late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """The matched parts of a block, sorted by call and rank: one entry a part in each array but the last."""
+    """Matched parts of a block, sorted by call and rank; all arrays but `number` have one entry per part."""
 
     columns: Columns
     """Columns of `collectives`."""
     call: Ints
-    """Number of its call in the block; calls are numbered by their first arrival."""
+    """Number of the part's call in the block; calls are numbered by first arrival."""
     count: int
-    """How many calls the block has."""
+    """Number of calls in the block."""
     rank: Ints
     part: Ints
-    """Row of its rank's `collectives`."""
+    """Row in its rank's `collectives`."""
     start: Ints
     end: Ints
-    """Aligned times."""
+    """Start and end are aligned times."""
     by: NDArray[np.int8]
-    """How it was matched: its place in `MatchedBy`."""
+    """How the part was matched: index into `MatchedBy`."""
     number: Ints
-    """By call: its number among the matched calls of the run."""
+    """Number among the matched calls of the run, by call."""
 
 
 def members_of(matched: MatchedParts, clocks: Clock) -> Members:
     """Sort the matched parts by call and rank; calls are numbered by first arrival on aligned clocks."""
-    rows = np.flatnonzero(matched.call >= 0)  # -1: parts that no call was found for
+    rows = np.flatnonzero(matched.call >= 0)  # -1: parts without a call
     call = matched.call[rows]
     start = clocks.align_rows(matched.rank[rows], matched.start[rows])
     calls = len(matched.number)
@@ -76,7 +76,7 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
 
 
 def group_size(members: Members, head: Ints) -> Ints:
-    """Return the number of members each call should have: 2 for a pair, else what the group says, else who was seen."""
+    """Return the expected number of members per call: 2 for a pair, the declared group size, or the number seen."""
     declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
     seen = np.bincount(members.call, minlength=members.count)
     paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
@@ -91,11 +91,11 @@ def on_one_clock(members: Members, clocks: Clock) -> Flags:
 
 
 def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
-    """Name the last to arrive at each call, and mark the calls in which nobody is known to be.
+    """Return the last rank to arrive at each call, and a mask of calls for which it is uncertain.
 
-    These have one member, or the next before the last is within what the clocks leave open.
+    It is uncertain if the call has one member, or if the last two arrivals differ by no more than the clock tolerance.
     """
-    # Call by call, in each by arrival. Before the last lies another member, or a part of another call.
+    # Sorted by call and arrival. The entry before the last is another member, or belongs to another call.
     by_arrival = np.lexsort((members.start, members.call))
     calls = np.arange(members.count)
     place_of_last = np.searchsorted(members.call[by_arrival], calls, side="right") - 1
@@ -109,21 +109,21 @@ def last_ranks(members: Members, clocks: Clock) -> tuple[Ints, Flags]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """The host of each rank, by a number."""
+    """Host number of each rank."""
 
     ranks: Ints
     node: Ints
 
 
 def inter_node(members: Members, nodes: Nodes) -> Flags:
-    """Return for each call whether its members lie on several hosts."""
+    """Return for each call whether its members are on several hosts."""
     node = nodes.node[np.searchsorted(nodes.ranks, members.rank)]
     low, high = (per_code(members.call, node, how, members.count) for how in (np.minimum, np.maximum))
     return np.asarray(low != high)
 
 
 def nodes_of(tables: TableSet) -> Nodes:
-    """Return for each rank the number of its host, or by rank numbers if hosts have no names."""
+    """Return the host number of each rank; without host names, derive it from `devices_per_node`."""
     hosts = clock.hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
@@ -133,9 +133,9 @@ def nodes_of(tables: TableSet) -> Nodes:
 
 
 def sequence_numbers(members: Members, head: Ints) -> Ints:
-    """Take the recorded number, else count the group's calls of an operation by first arrival."""
+    """Return the recorded sequence number; without one, count the group's calls of an operation by first arrival."""
     columns = members.columns
-    # One code for each group with an operation; calls of a code are counted from 0 in the order of their numbers.
+    # One code per pair of group and operation; calls with the same code are counted from 0 in order.
     kind_of_call = group_codes(columns.codes("group")[0][head], columns.codes("op")[0][head])
     counted = occurrence(kind_of_call)
     is_recorded = members.by[head] == list(MatchedBy).index(MatchedBy.SEQUENCE)
@@ -144,25 +144,26 @@ def sequence_numbers(members: Members, head: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """When the members of calls waited, and when they carried data."""
+    """When the members of calls waited, and when they transferred data."""
 
     last: Ints
-    """By call: its last arrival."""
+    """Last arrival, by call."""
     end: Ints
-    """By call: when its data was across."""
+    """Time at which the data was delivered, by call."""
     delivered: Ints
-    """By member: how long its range goes on after the data was across."""
+    """How long the range continues after delivery, by member."""
     wait: Ints
-    """By member: until the last arrived."""
+    """Time until the last arrival, by member."""
     transfer: Ints
-    """By member: after that, until its data was across."""
+    """Time from the end of the wait to delivery, by member."""
 
 
 def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
-    """Divide the time of each member; `is_known` marks the members of complete calls.
+    """Split the time of each member into wait and transfer; `is_known` marks the members of complete calls.
 
-    Three members of an all-reduce that arrive at 0, 4 and 10 and leave at 14: they wait 10, 6 and 0, and the transfer
-    takes 4. Of a posted send, whose range goes on until somebody asks, what lies behind the delivery is no transfer.
+    Example: three members of an all-reduce arrive at 0, 4 and 10 and leave at 14. They wait 10, 6 and 0, and the
+    transfer takes 4. The range of a posted send continues until its handle is waited for. The time after delivery does
+    not count as transfer.
     """
     call, count = members.call, members.count
     last = per_code(call, members.start, np.maximum, count)
@@ -175,16 +176,16 @@ def times_of(members: Members, is_known: Flags, mark_late: MarkLate) -> Times:
 
 
 def _delivered_ns(members: Members, mark_late: MarkLate) -> Ints:
-    """Measure how long the range of a posted send or receive goes on after the receiver had the data.
+    """Return how long the range of each posted send or receive continues after the receiver had the data.
 
-    gloo's ranges last until someone waits for their handles, which can be long after the data is across. The receive's
-    end tells when it was, unless the receiver asked late itself: then the transfer is taken to be as long as the
-    median of those of its axis that were waited for (where there is one; else the receive's end stands).
+    gloo's ranges last until their handles are waited for, which can be long after delivery. The receive's end marks
+    delivery, unless the receiver itself waited late. Then the transfer is assumed to take the median time of the
+    receives on its axis that were waited for in time. Without any, the receive's end is used.
     """
     columns = members.columns
     on_gloo = columns.matches("library", "gloo")
     is_send, is_receive = columns.matches("op", "send") & on_gloo, columns.matches("op", "recv")
-    # Of each call, by part: when both sides had posted, and when the receive's range ended (-1: no receive was read).
+    # For each part's call: when both sides had posted, and when the receive's range ended (-1: no receive was read).
     both = per_code(members.call, members.start, np.maximum, members.count)[members.call]
     received = per_code(members.call, np.where(is_receive, members.end, -1), np.maximum, members.count)[members.call]
     is_posted_receive = is_receive & on_gloo
@@ -203,19 +204,19 @@ def _delivered_ns(members: Members, mark_late: MarkLate) -> Ints:
 
 
 def _of_call(members: Members, parts: Flags) -> Flags:
-    """Mark all parts of the calls that have one of these parts."""
+    """Mark all members of calls with at least one marked member."""
     marked = np.zeros(members.count, dtype=bool)
     marked[members.call[parts]] = True
     return marked[members.call]
 
 
 def none_late(members: Members, _: Flags) -> Flags:
-    """Mark none, where nothing was posted."""
+    """Mark no receive; used if the run has no posted receives."""
     return np.zeros(len(members.call), bool)
 
 
 def late_by_compute(members: Members, receives: Flags, tables: TableSet) -> Flags:
-    """Mark the posted receives that nobody waited for until later work was done."""
+    """Mark the posted receives that were waited for only after later compute had finished."""
     late = np.zeros(len(members.call), dtype=bool)
     receive_rows = np.flatnonzero(receives)
     for rank, places in rows_by_code(members.rank[receive_rows]).items():

@@ -1,7 +1,7 @@
-"""Parts of matched calls: in memory, or in files where they are many, so that their table is never held as a whole.
+"""Parts of matched calls: in memory, or in files if the table would be too large for memory.
 
-Whoever asks goes through them rank by rank (`of`) or block by block (`each_block`). A block holds whole calls, so that
-what crosses ranks is reduced there, with columns that were worked out rank by rank:
+Readers iterate by rank (`of`) or by block (`each_block`). A block holds whole calls, so reductions across ranks happen
+there, on columns that were computed rank by rank:
 
     ranks    0, 1, 2, 3 ...     start_ns = columns("collectives", rank)["start_ns"][part]
     blocks   tp@0,1 and dp@0,2; tp@2,3 and dp@1,3; ...     last_ns = the largest start_ns of each call
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from usp_prof.tables.matching.shelves import Folder, InFile
 
     Rows = Mapping[str, NDArray[Any]]
-    """Some columns of some parts."""
+    """Columns of parts, by name."""
 
 
 MOST_HELD = 4 << 20
-"""A run of more parts has them in files, 32 bytes a part, and its calls as well, 116 bytes a call."""
+"""Maximum number of parts kept in memory; larger runs use files, with 32 bytes per part and 116 bytes per call."""
 _TYPES = {"call": np.int32, "part": np.int32, "wait_ns": np.int64, "transfer_ns": np.int64, "delivered_ns": np.int64}
 COLUMNS = tuple(_TYPES)
-"""Of one rank's parts; those of a block have `rank` too."""
+"""Columns of one rank's parts; the parts of a block also have `rank`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,13 +45,13 @@ class _Block:
 
     ranks: Ints
     first_row: Ints
-    """By place of a rank: the row of its first part; at the end, how many parts there are."""
+    """Row of the first part, by index of the rank; the last entry is the number of parts."""
     columns: Mapping[str, NDArray[Any] | InFile]
-    """`call` is counted in the block."""
+    """`call` is the number within the block."""
     calls: Ints
-    """By call of the block: its number in the run, ascending."""
+    """Number of the call in the run, by call of the block, ascending."""
     members: Ints
-    """By call of the block: how many parts it has."""
+    """Number of parts, by call of the block."""
 
     def rows_of(self, rank: int) -> slice:
         """Return the rows of one rank's parts."""
@@ -60,11 +60,11 @@ class _Block:
 
     @property
     def every(self) -> slice:
-        """The rows of all parts."""
+        """Slice of all rows."""
         return slice(0, int(self.first_row[-1]))
 
     def column(self, name: str, rows: slice) -> NDArray[Any]:
-        """Return a column of some rows."""
+        """Return one column of some rows."""
         if name == "rank":
             return np.repeat(self.ranks, np.diff(self.first_row))[rows]
         values = self.columns[name][rows]
@@ -72,36 +72,37 @@ class _Block:
 
 
 class Parts:
-    """The parts of a run's matched calls."""
+    """Parts of a run's matched calls."""
 
     def __init__(self, folder: Folder | None = None) -> None:
-        """Without a folder they stay in memory."""
+        """Keep the parts in memory, or in files if `folder` is given."""
         self._blocks: list[_Block] = []
         self._files = folder
         self._folder = folder.path if folder else None
 
     @property
     def are_in_files(self) -> bool:
-        """Whether they are too many to be held."""
+        """Whether the parts are stored in files."""
         return self._folder is not None
 
     def __len__(self) -> int:
-        """Count the parts."""
+        """Return the number of parts."""
         return sum(block.every.stop for block in self._blocks)
 
     def add(self, rank: Ints, columns: Rows, calls: int) -> None:
-        """Add a block of so many whole calls, sorted by call and rank; `call` is counted in it."""
+        """Add a block of `calls` whole calls, sorted by call and rank; `call` is the number within the block."""
         if not calls:
             return
         order = np.argsort(rank, kind="stable")
         ranks = distinct(rank)
         shelf = Shelf(made_in(self._folder, len(self._blocks)))
         shelf.put({name: columns[name][order].astype(kind) for name, kind in _TYPES.items()})
-        first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])  # the last: all parts
+        # The last entry is the number of parts.
+        first_row = np.searchsorted(rank[order], [*ranks.tolist(), np.iinfo(np.int64).max])
         self._blocks.append(_Block(ranks, first_row, shelf.columns(), np.arange(calls), np.bincount(columns["call"])))
 
     def number(self, calls: Ints) -> None:
-        """Return the calls their numbers in the run, block after block."""
+        """Assign calls their numbers in the run; `calls` lists them block after block."""
         begin = 0
         for block in self._blocks:
             end = begin + len(block.calls)
@@ -109,7 +110,7 @@ class Parts:
             begin = end
 
     def of_each_call(self) -> Ints:
-        """Count the parts of each call."""
+        """Return the number of parts of each call."""
         count = np.zeros(sum(len(block.calls) for block in self._blocks), np.int64)
         for block in self._blocks:
             count[block.calls] = block.members
@@ -117,11 +118,11 @@ class Parts:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have parts, in order."""
+        """Ranks that have parts, in order."""
         return sorted({rank for block in self._blocks for rank in block.ranks.tolist()})
 
     def of(self, rank: int, *names: str) -> Rows:
-        """Return columns of one rank's parts, block after block, in each by call."""
+        """Return columns of one rank's parts, block after block, each sorted by call."""
         rows = [(block, block.rows_of(rank)) for block in self._blocks]
         nothing = np.zeros(0, np.int64)
         return {
@@ -130,9 +131,9 @@ class Parts:
         }
 
     def each_block(self, *names: str, beside: Iterable[Rows] | None = None) -> Iterator[Rows]:
-        """Yield columns of each block's parts, sorted by call and rank, and with them what is `beside`.
+        """Yield columns of each block's parts, sorted by call and rank, together with the columns of `beside`.
 
-        That has for each of `ranks`, in order, columns with an entry for each row of its `collectives`.
+        `beside` yields the columns of each rank in `ranks`, in order, with one entry per row of its `collectives`.
         """
         with ExitStack() as stack:
             in_files = beside is not None and self._folder is not None
@@ -143,14 +144,14 @@ class Parts:
                     part = self.of(rank, "part")["part"]
                     self._put_apart(shelves, rank, {name: values[part] for name, values in columns.items()})
             for block, shelf in zip(self._blocks, shelves, strict=True):
-                # Rows are sorted by rank: sorted by call and else left as they are, they are sorted by call and rank.
+                # Rows are sorted by rank, so a stable sort by call yields call and rank order.
                 order = np.argsort(block.columns["call"][block.every], kind="stable")
                 rows = {name: block.column(name, block.every)[order] for name in ("rank", *names)}
                 rows |= {name: values[block.every][order] for name, values in shelf.columns().items()}
                 yield rows
 
     def members_of(self, call: int) -> list[tuple[int, int]]:
-        """Return the members of a call: rank, and row of its `collectives`."""
+        """Return the members of a call as pairs of rank and row in its `collectives`."""
         for block in self._blocks:
             place = int(np.searchsorted(block.calls, call))
             if place < len(block.calls) and block.calls[place] == call:
@@ -160,7 +161,7 @@ class Parts:
         return []
 
     def _put_apart(self, shelves: Sequence[Shelf], rank: int, columns: Rows) -> None:
-        """Put columns of one rank's parts onto the shelves of their blocks."""
+        """Distribute columns of one rank's parts over the shelves of their blocks."""
         begin = 0
         for block, shelf in zip(self._blocks, shelves, strict=True):
             rows = block.rows_of(rank)

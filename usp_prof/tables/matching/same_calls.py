@@ -1,8 +1,9 @@
-"""Matching: parts on different ranks that are the same operation, without clocks, which are solved from the matches.
+"""Matching: parts on different ranks that are the same operation, found without aligned clocks.
 
-Recorded sequence numbers decide where a group has them. Otherwise parts of one group, operation and size are matched
-in order: inside each step if all ranks have equally many there, else counted from the end, since ranks begin recording
-at different moments more often than they end. Sends and receives pair by (source, destination, order).
+Clocks are solved from the matches. Recorded sequence numbers decide if a group has them. Otherwise parts with the same
+group, operation and size are matched in order. They are counted within each step if all ranks have equally many there,
+else from the end, because ranks more often start recording at different moments than they stop. Sends and receives pair
+by source, destination and order.
 
 `shared_calls` matches the calls of two ranks before their steps are known.
 """
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet
 
     Keys = tuple[Ints, ...]
-    """Columns that are alike in all parts of a call, and in no two calls."""
+    """Columns that are equal for all parts of a call and differ between calls."""
 
 Made = TypeVar("Made")
 
@@ -51,7 +52,7 @@ _UNEVEN = ("all_to_all", "send_recv", "gather", "scatter", "broadcast", "reduce"
 
 
 class MatchedBy(StrEnum):
-    """How the parts of a call found each other."""
+    """How the parts of a call were matched."""
 
     SEQUENCE = "sequence"
     ORDER = "order"
@@ -60,42 +61,42 @@ class MatchedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedParts:
-    """The parts of a block of groups below each other, rank by rank: one entry a part in each array but the last."""
+    """Matched parts of a block of groups, rank by rank; all arrays but `number` have one entry per part."""
 
     columns: Columns
     """Columns of `collectives`."""
     rank: Ints
     part: Ints
-    """Row of its rank's `collectives`."""
+    """Row in its rank's `collectives`."""
     start: Ints
     end: Ints
-    """Both on the rank's own clock."""
+    """Start and end are times on the rank's own clock."""
     call: Ints
-    """Number of its call in the block, from 0; -1 for a part whose group or peer is not known."""
+    """Number of its call in the block, from 0; -1 for a part whose group or peer is unknown."""
     by: NDArray[np.int8]
-    """Position in `MatchedBy`; -1 when unmatched."""
+    """Index into `MatchedBy`; -1 if unmatched."""
     number: Ints
-    """By call of the block: its number in the run, ascending."""
+    """Number of the call in the run, by call of the block, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Which call each part of a run belongs to: one entry a part, all ranks' parts below each other."""
+    """Call of each part of a run: one entry per part, with the ranks' parts concatenated."""
 
     call: NDArray[np.int32]
-    """Number of its call, from 0; -1 for a part whose group or peer is not known."""
+    """Number of the part's call, from 0; -1 for a part whose group or peer is unknown."""
     by: NDArray[np.int8]
-    """Position in `MatchedBy`; -1 when unmatched."""
+    """Index into `MatchedBy`; -1 if unmatched."""
     folder: Folder | None
-    """Where the arrays are, of a run of several blocks."""
+    """Folder with the arrays, if the run has several blocks."""
 
 
 def of_each_block(
     tables: TableSet, columns: Sequence[str], measure: Callable[[MatchedParts], Made], *, apart: bool = True
 ) -> Iterator[Made]:
-    """Return `measure` of the matched parts of each block of groups, with some columns of `collectives`.
+    """Yield `measure` of the matched parts of each block of groups, with the given columns of `collectives`.
 
-    Where there are several blocks workers measure them, unless `measure` needs more than these (not `apart`).
+    If there are several blocks, workers measure them. With `apart=False`, `measure` runs in this process.
     """
     matches, blocks = matches_of(tables), plan_of(tables).blocks
     if matches.folder is None:
@@ -113,12 +114,12 @@ def _measured(block: Block, folder: Path, columns: Sequence[str], measure: Calla
 
 
 def matches_of(tables: TableSet) -> Matches:
-    """Match the parts of a run, once; those of a predicted run as they were matched where they were recorded."""
+    """Return the memoized matches of a run; a predicted run reuses those of the recorded run."""
     return tables.memo("matching", lambda: _matches(tables) if tables.recorded is None else _as_recorded(tables))
 
 
 def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np.int8]) -> MatchedParts:
-    """Set beside parts which call they belong to."""
+    """Combine parts with the calls they belong to, renumbered within the block."""
     call, start = call_in_run.astype(np.int64), columns["start_ns"]
     is_matched = call != UNMATCHED
     number, call[is_matched] = numbered(call[is_matched])
@@ -126,18 +127,18 @@ def _with_calls(columns: Columns, call_in_run: NDArray[np.int32], by: NDArray[np
 
 
 def _as_recorded(tables: TableSet) -> Matches:
-    """Match parts, of which there may be less here, as those of the same ranks and numbers are."""
+    """Match parts of a predicted run by their rank and row in the recorded run, which may have more parts."""
     recorded = tables.recorded or tables
     matches, row = matches_of(recorded), plan_of(recorded).places.rows(whole(tables))
     return Matches(matches.call[row], matches.by[row], None)
 
 
 _CALL, _BY = "call", "by"
-"""Names of files."""
+"""File names."""
 
 
 def _matches(tables: TableSet) -> Matches:
-    """Match block by block, and number the calls as if all had been matched at once."""
+    """Match block by block, and number the calls as if all parts had been matched together."""
     plan = plan_of(tables)
     if plan.is_whole:
         call_of_part, by_of_part = _match(whole(tables))
@@ -152,27 +153,27 @@ def _matches(tables: TableSet) -> Matches:
         ways.append(matched.way_of_call)
         groups.append(matched.group_of_call)
         calls += len(matched.way_of_call)
-    # Calls of all blocks are sorted as those of each are: by the way they were matched, and by their groups.
+    # Calls of all blocks are sorted like those of each block: by the way they were matched, then by group.
     number_of_call = np.empty(calls + 1, np.int32)
     number_of_call[np.lexsort((np.concatenate(groups), np.concatenate(ways)))] = np.arange(calls)
     number_of_call[UNMATCHED] = UNMATCHED
-    for begin, end in pairwise(plan.places.first.tolist()):  # rank by rank: no copy of all of them
+    for begin, end in pairwise(plan.places.first.tolist()):  # rank by rank, to avoid a copy of the whole array
         call[begin:end] = number_of_call[call[begin:end]]
     return Matches(call, by, folder)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MatchedBlock:
-    """The matched parts of a block: one entry a part in the first three arrays, one a call in the others."""
+    """Matched parts of a block; the first three arrays have one entry per part, the others one per call."""
 
     rows: Ints
-    """Their rows, were all ranks' parts below each other."""
+    """Row of each part, with the ranks' parts concatenated."""
     call: NDArray[np.int32]
     by: NDArray[np.int8]
     way_of_call: NDArray[np.int8]
-    """How it was matched."""
+    """How the call was matched."""
     group_of_call: NDArray[np.int32]
-    """Code of its group."""
+    """Code of the call's group."""
 
 
 def _match_block(block: Block) -> _MatchedBlock:
@@ -187,17 +188,17 @@ def _match_block(block: Block) -> _MatchedBlock:
 
 
 def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
-    """Return for each part its call, and how it was matched.
+    """Return each part's call, and how it was matched.
 
-    Calls are numbered by the way they were matched, by group, and by what else their parts have in common.
+    Calls are numbered by the way they were matched, by group, and by the remaining keys.
     """
     has_group = ~columns.matches("group", "") & (columns["group_size"] != 1)
-    # An exchange of a known group without a peer is an all-to-all, which runs by the kernel of sends.
+    # An exchange in a known group without a peer is an all-to-all, which uses the same kernel as sends.
     is_exchange = has_group & columns.matches("op", "send_recv") & (columns["peer"] < 0)
     is_transfer = columns.matches("op", *P2P) & ~is_exchange
     is_collective = has_group & ~is_transfer
     has_number = _with_numbers(columns, is_collective)
-    # By part: how it was matched, and its call.
+    # How each part was matched, and its call.
     by = np.full(len(columns), UNMATCHED, np.int8)
     call = np.full(len(columns), UNMATCHED, np.int64)
     calls = 0
@@ -218,23 +219,23 @@ def _match(columns: Columns) -> tuple[Ints, NDArray[np.int8]]:
 
 
 def _with_numbers(columns: Columns, rows: Flags) -> Flags:
-    """Keep the parts of the groups all of whose parts carry a sequence number."""
+    """Mark the parts of groups in which every part has a sequence number."""
     group, keys = columns.codes("group")
-    # By group: some part of it carries no number.
+    # By group: whether any part lacks a number.
     lacks_number = np.zeros(len(keys), bool)
     lacks_number[group[rows & (columns["sequence"] < 0)]] = True
     return np.asarray(rows & ~lacks_number[group])
 
 
 def _by_sequence(columns: Columns) -> tuple[Keys, Flags]:
-    """Key by group, operation and number; several parts of one number (coalesced) by their order."""
+    """Key by group, operation and number; parts with the same number (coalesced) also by their order."""
     group, op, sequence = columns.codes("group")[0], columns.codes("op")[0], columns["sequence"]
     nth_of_number = occurrence(group_codes(columns["rank"], group, op, sequence), columns["start_ns"])
     return (group, op, sequence, nth_of_number), np.ones(len(columns), bool)
 
 
 def _by_order(columns: Columns) -> tuple[Keys, Flags]:
-    """Key by group, operation and size, in order; members of some operations carry different sizes."""
+    """Key by group, operation and size, in order; size is ignored for operations whose members may differ in size."""
     group, op = columns.codes("group")[0], columns.codes("op")[0]
     largest = np.maximum(columns["in_bytes"], columns["out_bytes"])
     size = np.where(columns.matches("op", *_UNEVEN), 0, largest)
@@ -242,27 +243,28 @@ def _by_order(columns: Columns) -> tuple[Keys, Flags]:
 
 
 def _by_pair(columns: Columns) -> tuple[Keys, Flags]:
-    """Key by direction, in order; a batch that sends and receives stands for both, so its pair has no direction."""
+    """Key by direction, in order; a batch that sends and receives is one call, so its pair has no direction."""
     group, rank, peer = columns.codes("group")[0], columns["rank"], columns["peer"]
     is_send, is_both = columns.matches("op", "send"), columns.matches("op", "send_recv")
     low, high = np.minimum(rank, peer), np.maximum(rank, peer)
     source = np.where(is_both, low, np.where(is_send, rank, peer))
     target = np.where(is_both, high, np.where(is_send, peer, rank))
     kind = group_codes(group, is_both.astype(np.int64), source, target)
-    # Each end of a pair counts its own: a rank's sends apart from its receives.
+    # Each end of a pair counts separately: a rank's sends independently of its receives.
     return _ordered(columns, kind, rank * 2 + is_send)
 
 
 def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, Flags]:
-    """Key the parts of a kind by their places in order, and say which of them have a place that can be trusted.
+    """Key parts by kind and position, and mark the parts whose position is reliable.
 
-    Places count from 0 inside a step where all members have equally many parts of the kind in every step:
+    Positions count from 0 within a step if all members have equally many parts of the kind in every step:
 
-        rank 0   step 3: a b   step 4: a b        keys (3, 0) (3, 1) (4, 0) (4, 1)
-        rank 1   step 3: a b   step 4: a b        the same
+            rank 0   step 3: a b   step 4: a b        keys (3, 0) (3, 1) (4, 0) (4, 1)
+            rank 1   step 3: a b   step 4: a b        the same
 
-    Else they count from the end of the recording, with -2 for the step: ranks begin to record at different moments more
-    often than they end. Parts outside of all steps can be trusted only where members have as many of them.
+    Otherwise they count from the end of the recording, with -2 as the step, because ranks more often start recording at
+    different moments than they stop. Positions outside of all steps are reliable only if the members have equally many
+    parts there.
     """
     step, start = columns["step"], columns["start_ns"]
     is_equal = _equally_many(kind, step, member)
@@ -274,7 +276,7 @@ def _ordered(columns: Columns, kind: Ints, member: Ints) -> tuple[Keys, Flags]:
 
 
 def _equally_many(kind: Ints, step: Ints, member: Ints) -> Flags:
-    """Mark the parts in whose step all members that have any have equally many parts of their kind."""
+    """Mark the parts for which all members in the step have equally many parts of the kind."""
     kind_of_member = group_codes(kind, step, member)
     parts_of_member = np.bincount(kind_of_member)[kind_of_member]
     in_step = group_codes(kind, step)
@@ -285,7 +287,7 @@ def _equally_many(kind: Ints, step: Ints, member: Ints) -> Flags:
 
 
 def _comparable_by_step(kind: Ints, step: Ints, is_equal: Flags) -> Flags:
-    """Mark the parts of kinds of which members have equally many in every step; some part has to lie in a step."""
+    """Mark the parts of kinds that occur in some step and have equal counts on all members in every step."""
     kinds = int(kind.max()) + 1
     always_equal = per_code(kind, is_equal | (step < 0), np.logical_and, kinds)
     has_steps = per_code(kind, step >= 0, np.logical_or, kinds)

@@ -1,7 +1,8 @@
 """Shared calls: the calls that two ranks ran together, before steps and clocks are known.
 
-Calls are matched by sequence number where both ranks carry it, else in order, shifted so that their ends lie closest,
-since members leave a collective together. Sends and receives are asked only where no collective connects the two.
+Calls are matched by sequence number if both ranks have it. Otherwise they are matched in order, shifted so that their
+ends are closest, since members leave a collective together. Sends and receives are used only if no collective connects
+the two ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 
 _CLOSE = 0.25
-"""Share of the period by which ends of calls may differ for clocks to tell which calls are the same."""
+"""Maximum distance of call ends, as a share of the period, at which ends identify the same call."""
 _SHIFTS = 64
-"""Calls by which one rank's recording may begin or end apart from the other's, beyond the difference in number."""
+"""Maximum shift between the two recordings, in calls, beyond the difference in call counts."""
 
 
 def shared_calls(one: Columns, one_rank: int, other: Columns, other_rank: int, period_ns: int) -> tuple[Ints, Ints]:
-    """Return the rows of both ranks' `collectives` that are the same calls; sends and receives only without others.
+    """Return matching rows of both ranks' `collectives`; sends and receives are used only if no collective matches.
 
-    Where one of the ranks names no group at all, nothing but the order of its calls is known: all are taken together.
+    If one of the ranks names no group at all, all calls are matched by order alone.
     """
     rows = _collectives(one, other, period_ns)
     if not len(rows[0]):
@@ -41,7 +42,7 @@ def shared_calls(one: Columns, one_rank: int, other: Columns, other_rank: int, p
 
 
 def _collectives(one: Columns, other: Columns, period_ns: int) -> tuple[Ints, Ints]:
-    """Match calls of groups that both ranks know, and of no known group, where all ranks run the same operations."""
+    """Match the calls of groups that both ranks know, and of unnamed groups with the same operations."""
     one_by_kind, other_by_kind = _rows_by_kind(one, other)
     pairs: list[tuple[Ints, Ints]] = []
     for kind, one_rows in one_by_kind.items():
@@ -58,12 +59,12 @@ def _collectives(one: Columns, other: Columns, period_ns: int) -> tuple[Ints, In
 
 
 def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[int, Ints]]:
-    """List both ranks' rows of each kind of collective, in order of start: the kind that comes first in `one` first.
+    """Return both ranks' rows of each kind of collective by start time; kinds are in order of appearance in `one`.
 
-    A kind is a group and an operation, and a size where no numbers are recorded.
+    A kind is a group and an operation, plus the size if no sequence numbers are recorded.
     """
     ranks = (one, other)
-    # All three: one entry a row of both ranks, the first rank's before the other's.
+    # One entry per row of both ranks in all three arrays; the first rank's rows come first.
     group, op = (stacked_codes(columns.codes(name) for columns in ranks)[0] for name in ("group", "op"))
     size = np.concatenate([_size_without_number(columns) for columns in ranks])
     is_collective = np.concatenate([_is_collective(columns) for columns in ranks])
@@ -75,13 +76,13 @@ def _rows_by_kind(one: Columns, other: Columns) -> tuple[dict[int, Ints], dict[i
 
 
 def _size_without_number(columns: Columns) -> Ints:
-    """Return the bytes of each part that carries no sequence number, by which it is told from others; else 0."""
+    """Return the bytes of each part without a sequence number, which distinguish it from others; 0 if it has one."""
     size = np.maximum(columns["in_bytes"], columns["out_bytes"])
     return np.where(columns["sequence"] >= 0, 0, size)
 
 
 def _is_collective(columns: Columns) -> Flags:
-    """Mark collectives of several ranks; an all-to-all without a known group and peer runs by the kernel of sends."""
+    """Mark collectives of several ranks; a `send_recv` without group and peer is an all-to-all."""
     nameless = columns.matches("op", "send_recv") & columns.matches("group", "") & (columns["peer"] < 0)
     return np.asarray((~columns.matches("op", *P2P) | nameless) & (columns["group_size"] != 1))
 
@@ -98,16 +99,16 @@ def _transfers(one: Columns, one_rank: int, other: Columns, other_rank: int, per
 
 
 def _in_order(one: Columns, one_rows: Ints, other: Columns, other_rows: Ints, period_ns: int) -> tuple[Ints, Ints]:
-    """Match two lists of calls one to one, the second shifted by the number of calls at which ends lie closest.
+    """Match two lists of calls one to one, with the second shifted so that the ends are closest.
 
-    A rank that began to record two calls earlier has two calls more at its begin: with a shift of 2, its call 2 is the
-    other's call 0. Where no shift brings the ends close, the last calls of both are taken for the same.
+    A rank that started recording two calls earlier has two extra calls at the beginning: with a shift of 2, its call 2
+    is the other's call 0. If no shift brings the ends close together, the last calls of both are matched.
     """
     one_end = one["start_ns"][one_rows] + one["dur_ns"][one_rows]
     other_end = other["start_ns"][other_rows] + other["dur_ns"][other_rows]
-    from_end = len(one_rows) - len(other_rows)  # the shift with which the last calls of both are the same
+    from_end = len(one_rows) - len(other_rows)  # shift that matches the last calls of both
     reach = abs(from_end) + min(_SHIFTS, min(len(one_rows), len(other_rows)) // 2)
-    # Of shifts that are equally good the first wins: the one closest to `from_end`.
+    # The first of several equally good shifts is used: the one closest to `from_end`.
     shifts = sorted(range(-reach, reach + 1), key=lambda shift: (abs(shift - from_end), shift))
     distances = [_distance(one_end, other_end, shift) for shift in shifts]
     best = int(np.argmin(distances))
@@ -117,21 +118,21 @@ def _in_order(one: Columns, one_rows: Ints, other: Columns, other_rows: Ints, pe
 
 
 def _shifted(one_count: int, other_count: int, shift: int) -> tuple[slice, slice]:
-    """Return the parts of two lists that overlap if item i of one is item i - shift of the other."""
+    """Return the slices of two lists that overlap if item i of the first is item i - shift of the second."""
     first = max(shift, 0)
     count = max(min(one_count, other_count + shift) - first, 0)
     return slice(first, first + count), slice(first - shift, first - shift + count)
 
 
 def _distance(one_end: Ints, other_end: Ints, shift: int) -> float:
-    """Return the median distance of ends with this shift; infinite where no calls lie beside each other."""
+    """Return the median distance of the ends with this shift; infinite if no calls overlap."""
     one_part, other_part = _shifted(len(one_end), len(other_end), shift)
     apart = np.abs(one_end[one_part] - other_end[other_part])
     return float(np.median(apart)) if len(apart) else float("inf")
 
 
 def _joined(pairs: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Put the matched rows of several kinds behind each other."""
+    """Concatenate the matched rows of several kinds."""
     nothing = np.zeros(0, np.int64)
     one_rows = np.concatenate([nothing, *(rows for rows, _ in pairs)])
     return one_rows, np.concatenate([nothing, *(rows for _, rows in pairs)])

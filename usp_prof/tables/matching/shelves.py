@@ -1,4 +1,4 @@
-"""Shelves: columns that come piece by piece, kept in memory or each in a file of a folder."""
+"""Shelves: columns that are written piece by piece, in memory or in one file per column."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A temporary folder that goes when this object does, or when `remove` is called."""
+    """Temporary folder that is removed with this object or by `remove`."""
 
     def __init__(self, name: str) -> None:
         self.path = Path(mkdtemp(prefix=f"usp-prof-{name}-"))
         self.remove = finalize(self, rmtree, self.path, ignore_errors=True)
 
     def mapped(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """Put an array into a file of this name, and give it back as one whose pages the system may drop."""
+        """Write an array to a file of this name, and return it memory-mapped, so that the system may drop its pages."""
         path = self.path / name
         _append(path, values)
         return np.memmap(path, values.dtype, "r+") if len(values) else values
 
 
 def _append(path: Path, values: NDArray[Any]) -> None:
-    """Write numbers behind those of a file; `tofile` would not say so where there is no room."""
+    """Append numbers to a file; unlike `tofile`, this raises an error if the disk is full."""
     try:
         with path.open("ab") as file:
             file.write(np.ascontiguousarray(values).data)
@@ -46,7 +46,7 @@ def _append(path: Path, values: NDArray[Any]) -> None:
 
 
 class InFile:
-    """A column in a file, of which slices are read."""
+    """Column stored in a file, read in slices."""
 
     def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
         self._path, self._kind = path, kind
@@ -59,15 +59,15 @@ class InFile:
 
 @dataclass(slots=True, eq=False)
 class Shelf:
-    """Columns of a block that come piece by piece: of some rows, then of the rows below these."""
+    """Columns of a block that are written piece by piece."""
 
     folder: Path | None
-    """Without one they are kept in memory."""
+    """Folder for the files; None keeps the columns in memory."""
     pieces: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     kinds: dict[str, np.dtype[Any]] = field(default_factory=dict)
 
     def put(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Put rows below those that are there."""
+        """Append rows."""
         for name, values in columns.items():
             self.kinds[name] = values.dtype
             if self.folder is None:
@@ -76,19 +76,19 @@ class Shelf:
                 _append(self.folder / name, values)
 
     def columns(self) -> dict[str, NDArray[Any] | InFile]:
-        """Return the stored value."""
+        """Return the stored columns."""
         if self.folder is None:
             return {name: np.concatenate(pieces) for name, pieces in self.pieces.items()}
         return {name: InFile(self.folder / name, kind) for name, kind in self.kinds.items()}
 
 
 def shelves_in(folder: Path | None, count: int) -> list[Shelf]:
-    """Make so many shelves, each with a folder of its own where they are kept in files."""
+    """Build `count` shelves, each with its own subfolder if `folder` is given."""
     return [Shelf(made_in(folder, place)) for place in range(count)]
 
 
 def made_in(folder: Path | None, place: int) -> Path | None:
-    """Make the folder of a shelf."""
+    """Create and return the subfolder of a shelf, or return None without a folder."""
     if folder is None:
         return None
     made = folder / str(place)

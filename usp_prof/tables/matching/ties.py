@@ -1,4 +1,4 @@
-"""Ties: members of calls that end together, which tell how far the clocks of their ranks are apart."""
+"""Ties: members of calls that end together, from which the clock differences of their ranks are derived."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ties:
-    """Members of calls that have at least two: one entry a member in each array, rank by rank."""
+    """Members of calls with at least two members, rank by rank; all arrays but `number` have one entry per member."""
 
     call: Ints
-    """Number of its call, from 0."""
+    """Number of the member's call, from 0."""
     row: Ints
-    """Place of its rank among the ranks."""
+    """Index of its rank in the list of ranks."""
     start: Ints
     end: Ints
-    """Both on the rank's own clock."""
+    """Start and end are times on the rank's own clock."""
     part: Ints
-    """Row of its rank's `collectives`."""
+    """Row in its rank's `collectives`."""
     number: Ints
-    """By call: its number in the run, ascending."""
+    """Number of the call in the run, by call, ascending."""
 
     @property
     def calls(self) -> int:
-        """Count the calls."""
+        """Number of calls."""
         return len(self.number)
 
     def take(self, members: NDArray[Any]) -> Ties:
-        """Keep some members, by a mask or by their rows; calls keep their numbers."""
+        """Select members by a mask or by row numbers; calls keep their numbers."""
         call, row, start, end = (array[members] for array in (self.call, self.row, self.start, self.end))
         return Ties(call, row, start, end, self.part[members], self.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllTies:
-    """The ties of a run, block by block of its groups; only those across clocks are ever together."""
+    """Ties of a run, block by block; only ties across clocks are ever combined."""
 
     collectives: tuple[Ties, ...]
     transfers: tuple[Ties, ...]
-    """Sends and receives; none where collectives connect all ranks."""
+    """Sends and receives; empty if collectives connect all ranks."""
 
     @property
     def blocks(self) -> tuple[Ties, ...]:
-        """All of them."""
+        """All blocks of ties."""
         return (*self.collectives, *self.transfers)
 
     def across(self, domain: Ints) -> Ties:
-        """Return the calls with members on several clocks: collectives, then transfers."""
+        """Return the ties of calls with members on several clocks: collectives, then transfers."""
         one, other = (_joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers))
         return _below([one, other], np.concatenate([one.call, other.call + one.calls]))
 
 
 def _joined(blocks: Sequence[Ties]) -> Ties:
-    """Put the ties of blocks together, rank by rank, with the calls in the order that they have in the run."""
+    """Combine the ties of blocks, rank by rank, with calls numbered in the order of the run."""
     number_of_member = np.concatenate([_NOTHING, *(ties.number[ties.call] for ties in blocks)])
     number, call = numbered(number_of_member)
     whole = replace(_below(blocks, call), number=number)
@@ -79,7 +79,7 @@ def _joined(blocks: Sequence[Ties]) -> Ties:
 
 
 def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
-    """Put the ties of blocks below each other, with the numbers of their calls given."""
+    """Concatenate the ties of blocks, with the given call numbers."""
     row, start, end, part, number = (
         np.concatenate([_NOTHING, *of_blocks])
         for of_blocks in (
@@ -94,22 +94,22 @@ def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
 
 
 def ties_of(parts: MatchedParts, ranks: Ints) -> tuple[Ties, Ties]:
-    """Take of a block the collectives whose members end together, and the sends and receives."""
+    """Return the ties of a block from collectives whose members end together, and from sends and receives."""
     is_matched = parts.call >= 0
     ends_together, is_transfer = (parts.columns.matches("op", *ops) for ops in (END_TOGETHER, P2P))
     return _members(parts, is_matched & ends_together, ranks), _members(parts, is_matched & is_transfer, ranks)
 
 
 def joined_ties(blocks: Iterable[tuple[Ties, Ties]], ranks: Ints) -> AllTies:
-    """Take the collectives of all blocks; where these do not connect all ranks, sends and receives as well."""
+    """Combine the ties of all blocks; transfers are included only if collectives do not connect all ranks."""
     collectives, transfers = zip(*blocks, strict=True)
-    # Were every rank a clock of its own: do the collectives connect them all?
+    # Treat every rank as its own clock: do the collectives connect them all?
     component = components(np.arange(len(ranks), dtype=np.int64), collectives)
     return AllTies(collectives, transfers if len(np.unique(component)) > 1 else ())
 
 
 def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
-    """Take the chosen parts of calls with at least two of them, of each group a bounded number of calls."""
+    """Return the chosen parts of calls with at least two of them, with a bounded number of calls per group."""
     rows = np.flatnonzero(chosen)
     members_of_call = np.bincount(parts.call[rows], minlength=len(parts.number))
     rows = rows[members_of_call[parts.call[rows]] >= 2]
@@ -121,9 +121,9 @@ def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
 
 
 def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
-    """Keep of each group a bounded number of calls, spread evenly over the window."""
+    """Mark the parts of a bounded number of calls per group, spread evenly over the window."""
     call = parts.call[rows]
-    # One entry a call: its number, its group, and which of its group's calls it is.
+    # Indexed by call: its number, its group, and its position among the calls of the group.
     numbers, first = np.unique(call, return_index=True)
     group = group_codes(parts.columns.codes("group")[0][rows][first])
     nth_of_group = occurrence(group, numbers)
@@ -133,7 +133,7 @@ def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
 
 
 def _across(domain: Ints, ties: Ties) -> Ties:
-    """Keep the calls with members on several clocks."""
+    """Select the calls with members on several clocks."""
     clock = domain[ties.row]
     lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
     is_across = lowest != highest
@@ -142,7 +142,7 @@ def _across(domain: Ints, ties: Ties) -> Ties:
 
 
 def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
-    """Set each member beside its call's first: the two clocks, and by how much the first's end is later."""
+    """Pair each member with its call's first: return both clocks, and how much later the first one's end is."""
     order = np.lexsort((domain[ties.row], ties.call))
     call, clock, end = ties.call[order], domain[ties.row][order], ties.end[order]
     first_of_call = np.searchsorted(call, call)
@@ -150,11 +150,11 @@ def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
 
 
 def components(domain: Ints, blocks: Iterable[Ties]) -> Ints:
-    """Return for each rank the number of the connected component of its clock, by its lowest clock."""
+    """Return the number of the connected component of each rank's clock; components are numbered by lowest clock."""
     count = int(domain.max()) + 1 if len(domain) else 0
     if not count:
         return domain
-    # Pairs of clocks that share a call, as one * count + other.
+    # Pairs of clocks that share a call, encoded as one * count + other.
     pairs = [_NOTHING]
     for ties in blocks:
         one, other, _ = pairs_of_clocks(domain, ties)

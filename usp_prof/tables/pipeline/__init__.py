@@ -1,1 +1,1 @@
-"""Pipeline actions of ranks that mark none, inferred from their messages."""
+"""Pipeline actions inferred from messages, for ranks without action marks."""

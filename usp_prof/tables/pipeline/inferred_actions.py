@@ -1,10 +1,10 @@
-"""Inferred actions: pipeline actions of ranks that mark none, from what they computed between sends and receives.
+"""Inferred actions: pipeline actions of ranks without marks, from the compute between sends and receives.
 
-The ranks of a pipeline follow from who first sends to whom (`traffic`). Each rank's stretches of forward and backward
-work (`stretches`) are set beside the orders of all named schedules: one that has the same turns and sends on every rank
-tells stage and micro-batch of each action. A plain pipeline in another order counts its micro-batches through, as
-messages keep their order. Else only the kinds are known. What marks leave out (`Forward 3` names no stage) is filled
-in from the pipeline's order as well.
+The ranks of a pipeline are derived from who sends first to whom (`traffic`). Each rank's stretches of forward and
+backward work (`stretches`) are compared with the orders of all named schedules. A schedule with the same turns and
+sends on every rank determines the stage and micro-batch of each action. In a plain pipeline with another order,
+micro-batches are counted, because messages keep their order. Otherwise only the kinds are known. Marks without a stage
+(`Forward 3`) get it from the rank's position in the pipeline.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 INFERRED = "inferred"
 _LIGHT = (0.05, 0.1, 0.2, 0.4)
-"""Shares of the median stretch: lighter ones may be copies, buffers or a gradient's packing, between actions."""
+"""Work of light stretches, as shares of the median; they may be copies, buffers or gradient packing between actions."""
 
 
 class Inference:
-    """The actions of all ranks of a run, completed when first asked for."""
+    """Actions of all ranks of a run, completed on first access."""
 
     def __init__(self, sources: Mapping[int, Source]) -> None:
         self._sources = sources
@@ -55,7 +55,7 @@ class Inference:
 
 
 def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
-    """Wrap each rank's tables so that actions are complete; made on demand."""
+    """Wrap each rank's tables so that their actions are completed on demand."""
     inference = Inference(sources)
     return {
         rank: ChangedSource(source, {actions.SCHEMA.name: _Completed(inference, rank)})
@@ -64,18 +64,18 @@ def completed(sources: Mapping[int, Source]) -> dict[int, Source]:
 
 
 class _Completed:
-    """One rank's actions in place of those that were marked."""
+    """Replaces the marked actions of one rank with the completed ones."""
 
     def __init__(self, inference: Inference, rank: int) -> None:
         self._inference, self._rank = inference, rank
 
     def __call__(self, _: View) -> View:
-        """Return them; the first of all ranks makes them."""
+        """Return the rank's completed actions; the first call completes those of all ranks."""
         view: View = self._inference.of(self._rank)
         return view
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Carry this rank's actions alone: a worker does not have the others."""
+        """Pickle this rank's actions alone, because a worker does not have the other ranks."""
         return partial, (_given, self._inference.of(self._rank))
 
 
@@ -84,7 +84,7 @@ def _given(made: View, _: View) -> View:
 
 
 def _complete(sources: Mapping[int, Source]) -> dict[int, pa.Table]:
-    """Return every rank's actions: inferred without marks, completed if marks name no stage."""
+    """Return every rank's actions: inferred if there are no marks, completed if marks lack the stage."""
     actions_of_rank = {rank: source.table(actions.SCHEMA.name) for rank, source in sources.items()}
     is_marked = any(len(recorded) for recorded in actions_of_rank.values())
     if is_marked and not any(_lacks_stages(recorded) for recorded in actions_of_rank.values()):
@@ -104,14 +104,14 @@ def _lacks_stages(actions_table: pa.Table) -> bool:
 
 
 def _with_stage(actions_table: pa.Table, stage: int) -> pa.Table:
-    """Fill in the stage where marks leave it out; a rank that does a micro-batch twice in a step has several stages."""
+    """Fill in missing stages, unless a micro-batch occurs twice in a step, which means the rank has several stages."""
     columns = Columns(actions_table)
     without = columns["stage"] < 0
     if not without.any():
         return actions_table
     kinds = columns.codes("kind")[0]
     in_step = without & (columns["step"] >= 0)
-    # Step, kind and micro-batch of each action without a stage, one column each: no two are alike on a single stage.
+    # Columns of step, kind and micro-batch, one per action without a stage; all differ if the rank has a single stage.
     keys = np.stack([columns["step"], kinds, columns["micro_batch"]])[:, in_step]
     if np.unique(keys, axis=1).shape[1] < keys.shape[1]:
         return actions_table
@@ -125,7 +125,7 @@ def _inferred(
     sources: Mapping[int, Source], passed: Mapping[int, Messages], chain: tuple[int, ...]
 ) -> dict[int, pa.Table]:
     """Infer the actions of the ranks of one pipeline, step by step."""
-    # All three have one entry a rank of the chain.
+    # All three have one entry per rank of the chain.
     stretches_of_rank = [stretches.stretches(sources[rank], passed[rank]) for rank in chain]
     messages = [passed[rank] for rank in chain]
     labelled: list[list[Labelled]] = [[] for _ in chain]
@@ -141,7 +141,7 @@ def _inferred(
 def _labelled_step(
     stretches_of_rank: Sequence[Stretches], passed: Sequence[Messages], step: int
 ) -> list[list[Labelled]]:
-    """Leave out as little light work as makes the rest fit an order; all but the lightest where none fits."""
+    """Label one step, ignoring as little light work as needed to fit an order; if none fits, only the lightest."""
     tried = [
         [_observed_turns(*one, step, share) for one in zip(stretches_of_rank, passed, strict=True)] for share in _LIGHT
     ]
@@ -152,7 +152,7 @@ def _labelled_step(
 
 
 def _observed_turns(of_rank: Stretches, passed: Messages, step: int, share: float) -> list[tuple[int, Turn]]:
-    """List the stretches of a rank in one step with their kinds, and whether something was sent after each."""
+    """Return the heavy stretches of a rank in one step, each with its kind and whether a send follows it."""
     rows = of_rank.heavy(share)
     kinds, sends = of_rank.kind[rows], of_rank.sends(rows, passed)
     chosen = np.flatnonzero(of_rank.step[rows] == step)
@@ -160,10 +160,10 @@ def _observed_turns(of_rank: Stretches, passed: Messages, step: int, share: floa
 
 
 def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
-    """Make the actions of a rank from its labelled stretches: a stretch of several actions is cut into as many."""
+    """Build the action table of a rank from labeled stretches; a stretch with several actions is cut into that many."""
     work, arrived = of_rank.work, passed.ended[~passed.sends]
     named = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
-    # Work of each action, from `low` to before `high`; what ran before its receive arrived is left out.
+    # Row ranges of each action's work (`high` exclusive); work that ran before the receive arrived is excluded.
     ranges = []
     for label in labelled:
         for low, high in of_rank.pieces(list(label.rows), len(label.actions)):
@@ -186,14 +186,14 @@ def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: 
     return table(actions.SCHEMA, columns, len(ranges))
 
 
-# Turns: stretches of a step named by the order of the schedule that fits, or counted through where none does.
+# Turns: stretches of a step, labeled by the order of the schedule that fits, or counted if none does.
 
 _MOST_CHUNKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One stretch as orders know it: forward or backward, and whether something is sent after it."""
+    """One stretch as an order describes it: forward or backward, and whether a send follows it."""
 
     kind: int
     sends: bool
@@ -201,18 +201,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Stretches (rows) that hold some actions, in order; stage and micro-batch are -1 where only the kind is known."""
+    """Stretches (rows) with their actions, in order; stage and micro-batch are -1 if only the kind is known."""
 
     rows: tuple[int, ...]
     actions: tuple[tuple[str, int, int], ...]
-    """Kind, stage and micro-batch of each."""
+    """Kind, stage and micro-batch of each action."""
 
 
 def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
-    """Name the stretches (row and turn) of each rank by the first schedule that fits; nothing where none does.
+    """Label the stretches (row and turn) of each rank by the first schedule that fits; return nothing if none does.
 
-    A schedule fits where every rank's groups of turns are those of its order: with (F, sends) (F, sends) (B) (B) on the
-    first of two ranks, GPipe of two micro-batches does.
+    A schedule fits if every rank's groups of turns are those of its order. For example, (F, sends) (F, sends) (B) (B)
+    on the first of two ranks fits GPipe with two micro-batches.
     """
     observed = [_grouped(of_rank) for of_rank in turns]
     for candidate in _candidates(turns):
@@ -224,7 +224,7 @@ def by_named_order(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Lab
 
 
 def _grouped(turns: Sequence[tuple[int, Turn]]) -> list[tuple[Turn, list[int]]]:
-    """Join stretches of one kind up to where something is sent: what both observation and order can tell apart."""
+    """Merge turns of one kind up to and including a send: the finest units that work and order have in common."""
     groups: list[tuple[Turn, list[int]]] = []
     for row, turn in turns:
         last = groups[-1][0] if groups else None
@@ -240,7 +240,7 @@ def _same(one: list[tuple[Turn, list[int]]], other: list[tuple[Turn, list[int]]]
 
 
 def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
-    """List the orders of all schedules that have as many forwards on the first rank."""
+    """Return the orders of all schedules with the observed number of forwards on the first rank."""
     forwards = sum(turn.kind == FORWARD for _, turn in turns[0])
     orders = []
     for chunks in range(1, _MOST_CHUNKS + 1):
@@ -248,13 +248,13 @@ def _candidates(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[Order]:
             for schedule in Schedule:
                 try:
                     orders.append(order(schedule, Shape(len(turns), forwards // chunks, chunks)))
-                except UsageError:  # the schedule has no such shape
+                except UsageError:  # the schedule does not support this shape
                     continue
     return orders
 
 
 def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
-    """Return the turns of one rank of an order."""
+    """Return the turns of one rank in an order."""
     rank_of_stage = {action.stage: place for place, acts in enumerate(candidate) for action in acts}
     return [
         Turn(FORWARD if action.kind is Kind.FORWARD else BACKWARD, _sends(action, rank_of_stage, rank))
@@ -263,7 +263,7 @@ def _expected_turns(candidate: Order, rank: int) -> list[Turn]:
 
 
 def _sends(action: Action, rank_of_stage: Mapping[int, int], rank: int) -> bool:
-    """Return whether an action's result goes to another rank: that of the next stage, of a backward the one before."""
+    """Return whether an action sends its result to another rank: to the next stage, or in backward the previous one."""
     if action.kind is Kind.WEIGHT_GRADIENT:
         return False
     following = action.stage + (1 if action.kind is Kind.FORWARD else -1)
@@ -273,7 +273,7 @@ def _sends(action: Action, rank_of_stage: Mapping[int, int], rank: int) -> bool:
 def _by_order(
     observed: list[tuple[Turn, list[int]]], expected: list[tuple[Turn, list[int]]], acts: Sequence[Action]
 ) -> list[Labelled]:
-    """Label the rows of each observed group with the actions of the group beside it."""
+    """Label the rows of each observed group with the actions of the expected group at the same position."""
     labels = []
     for (_, rows), (_, places) in zip(observed, expected, strict=True):
         actions = [acts[place] for place in places]
@@ -283,9 +283,9 @@ def _by_order(
 
 
 def counted(turns: Sequence[Sequence[tuple[int, Turn]]]) -> list[list[Labelled]]:
-    """Count micro-batches through in a plain pipeline; else tell the kinds only.
+    """Label a plain pipeline's turns with counted micro-batches, and those of other pipelines with their kind only.
 
-    A pipeline is plain where all ranks have as many forwards as backwards, and all send after each turn, but for the
+    A pipeline is plain if all ranks have equally many forwards and backwards, and a send follows every turn except the
     last stage's forwards and the first stage's backwards.
     """
     counts = {sum(turn.kind == kind for _, turn in of_rank) for of_rank in turns for kind in (FORWARD, BACKWARD)}

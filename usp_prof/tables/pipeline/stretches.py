@@ -1,7 +1,7 @@
-"""Stretches: runs of forward or backward work between pipeline messages.
+"""Stretches: uninterrupted forward or backward work between pipeline messages.
 
-A rank takes one action after the other, and posts what one needs or made between them. So a stretch of work of one
-phase with no pipeline message posted inside is one action, or several that pass nothing on.
+A rank runs one action after the other, and posts messages between them. So a stretch of work in one phase without a
+pipeline message inside is one action, or several that send nothing in between.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _INSIDE = (str(Axis.TP), str(Axis.CP), str(Axis.EP))
 _PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": -1}
 _UNKNOWN = 2
 _NEAR = 0.3
-"""How far from equal shares, in shares, a pause may lie to be where actions meet."""
+"""Maximum distance of a pause from an equal share, in shares, at which it can separate actions."""
 _PREPARES = 0.1
-"""Share of an action's work that may come before the receive that it waits for."""
+"""Maximum share of an action's work that may run before the receive it waits for."""
 _ALLOCATES = re.compile(r"aten::(new_)?(empty|zeros|ones)(_like|_strided)?\Z")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """A rank's sends and receives on the pipeline axis, in the order in which the host posted them."""
+    """Sends and receives of a rank on the pipeline axis, in the order in which the host posted them."""
 
     posted: Ints
     ended: Ints
-    """When each was over on the device."""
+    """End of each message on the device."""
     sends: Flags
     peer: Ints
     step: Ints
@@ -50,7 +50,10 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionWork:
-    """Activities of actions in the order in which the host launched them; on a CPU both times are the same."""
+    """Work that belongs to actions, in the host's launch order.
+
+    `begun` and `ended` are host times, `start` and `end` device times; on a CPU both are the same.
+    """
 
     event: Ints
     begun: Ints
@@ -61,19 +64,20 @@ class ActionWork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """Runs of work of one phase, in order: of `work` from `first` up to the next one's."""
+    """Stretches of one phase, in order; each covers `work` from its `first` row up to that of the next stretch."""
 
     work: ActionWork
     first: Ints
     step: Ints
     kind: Ints
     busy: Ints
-    """Time in which something was computed."""
+    """Compute time of each stretch."""
 
     def heavy(self, share: float) -> Ints:
-        """Return the rows with at least this share of their kind's usual work: lighter ones are between actions.
+        """Return the stretches with at least this share of their kind's usual work; lighter ones are between actions.
 
-        Usual is what half of all work is done in stretches of, however many light ones there are.
+        Usual is the weighted median: half of all work is in stretches at least this long, however many light ones
+        exist.
         """
         is_heavy = np.zeros(len(self.step), bool)
         for kind in (FORWARD, BACKWARD):
@@ -85,27 +89,28 @@ class Stretches:
         return np.flatnonzero(is_heavy)
 
     def sends(self, rows: Ints, passed: Messages) -> Flags:
-        """Return after which of these rows something was sent: up to the next row, or the step's last message."""
+        """Return whether a send follows each row, before the next row starts or the step's last message is posted."""
         sent, step_sent = passed.posted[passed.sends], passed.step[passed.sends]
         start, step = self.work.begun[self.first[rows]], self.step[rows]
         until = np.r_[start[1:], np.iinfo(np.int64).max] if len(rows) else start
         sends = np.searchsorted(sent, until, side="right") > np.searchsorted(sent, start, side="right")
         last = last_of_run(step)
-        # A step's last messages belong to it even where the next step's work begins before they are posted.
+        # A step's last messages belong to it even if the next step's work starts before they are posted.
         for row in np.flatnonzero(last).tolist():
             sends[row] = bool(np.any((sent > start[row]) & (step_sent == step[row])))
         return np.asarray(sends)
 
     def pieces(self, rows: list[int], count: int) -> list[tuple[int, int]]:
-        """Cut some stretches into so many ranges of work: at messages, else at the pause next to each equal share.
+        """Cut stretches into `count` ranges of work: at messages, else at the pause next to each equal share.
 
-        Two stretches of 3 and 1 pieces of work, all equally long, that hold 3 actions: the message between them comes
-        when 2.25 of 3 shares are done and is cut 2; cut 1 is the longest pause near where 1 share is done.
+        Example: two stretches with 3 and 1 equally long activities hold 3 actions. The message between them comes after
+        2.25 of 3 shares and becomes cut 2. Cut 1 is the longest pause near the end of share 1.
         """
         bounds = [*self.first.tolist(), len(self.work.start)]
         places = np.concatenate([np.arange(bounds[row], bounds[row + 1]) for row in rows])
         done = np.cumsum(self.work.end[places] - self.work.start[places])
-        # Between two neighbours of `places`: how many of the `count` equal shares are done, and the pause there.
+        # Indexed by pairs of adjacent `places`: how many of the `count` equal shares are done, and the pause between
+        # the two.
         share = done[:-1] * count / max(1, int(done[-1]))
         pause = self.work.start[places[1:]] - np.maximum.accumulate(self.work.end[places])[:-1]
         cuts = _at_messages(share, np.flatnonzero(np.isin(places[1:], self.first[rows])), count)
@@ -116,7 +121,7 @@ class Stretches:
         return [(int(places[begin]), int(places[end - 1]) + 1) for begin, end in pairwise(edges)]
 
     def after_receiving(self, low: int, high: int, arrived: Ints) -> int:
-        """Return where a range of work begins that waited for a receive: what ran before it arrived prepared it."""
+        """Return the first row of a range after the receive it waited for; earlier rows only prepared for it."""
         start, end = self.work.start[low:high], self.work.end[low:high]
         since = arrived[(arrived > start[0]) & (arrived <= start[-1])]
         if not len(since):
@@ -128,7 +133,7 @@ class Stretches:
 
 
 def messages(source: Source) -> Messages:
-    """Gather the pipeline messages of a rank."""
+    """Return the pipeline messages of a rank."""
     activities, collectives = Columns(source.view("activities")), Columns(source.view("collectives"))
     part = activities["collective"]
     rows = np.flatnonzero(activities.matches("axis", str(Axis.PP)) & (part >= 0) & (part < len(collectives)))
@@ -143,12 +148,13 @@ def messages(source: Source) -> Messages:
 
 
 def stretches(source: Source, passed: Messages) -> Stretches:
-    """Cut a rank's work at the messages, and where forward turns to backward or back.
+    """Cut a rank's work at messages, and at changes between forward and backward.
 
-    1. Take compute inside steps, and communication of axes that lie inside actions, in the order of the host.
-    2. Each is forward or backward work by its op or pace; communication as the work before it, unknown work between
-       backward work as a hook's, what else is unknown as forward.
-    3. Leave out what cannot act: all before a step's first receive, and behind its last message what has no phase.
+    1. Select compute inside steps, and communication on axes inside actions, in host order. 2. Classify each as forward
+    or backward by its op or pace mark. Communication has the kind of the work before it.
+       Unknown work between backward work is attributed to a hook; other unknown work counts as forward.
+    3. Drop work that cannot be part of an action: everything before a step's first receive, and work without a phase
+       after its last message.
     """
     activities = Columns(source.view("activities"))
     begun, ended = _host_times(source, activities)
@@ -175,17 +181,17 @@ def stretches(source: Source, passed: Messages) -> Stretches:
 
 
 def _posted(source: Source, activities: Columns) -> Ints:
-    """Return when the host posted each message: its launch, on a CPU the op that gave it to a worker."""
+    """Return when the host posted each message: its launch, or on a CPU the op that passed it to a worker."""
     begun, _ = _host_times(source, activities)
     ops = Columns(source.view("ops"))
     if len(Columns(source.view("launches"))) or not len(ops):
         return begun
-    op = rows_of(ops["event"], activities["op_event"])  # -1: no op is known
+    op = rows_of(ops["event"], activities["op_event"])  # -1: the op is unknown
     return np.where(op >= 0, ops["start_ns"][op], begun)
 
 
 def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
-    """Return when the host launched each activity and was done with it: on a CPU, when it ran."""
+    """Return the start and end of each activity's launch on the host; on a CPU, of the activity itself."""
     launches = Columns(source.view("launches"))
     start = activities["start_ns"]
     if not len(launches):
@@ -196,7 +202,7 @@ def _host_times(source: Source, activities: Columns) -> tuple[Ints, Ints]:
 
 
 def _kinds(source: Source, activities: Columns, compute: Flags) -> Ints:
-    """Return for each activity whether it is forward or backward work, by its op or the pace that it keeps."""
+    """Return whether each activity is forward or backward work, by its pace mark or its op."""
     ops = Columns(source.view("ops"))
     by_op = np.full(len(activities), _UNKNOWN, np.int64)
     if len(ops):
@@ -207,7 +213,7 @@ def _kinds(source: Source, activities: Columns, compute: Flags) -> Ints:
 
 
 def _allocating(activities: Columns) -> Flags:
-    """Find ops that only make room: buffers for receives are made between actions, and may take long when preempted."""
+    """Mark ops that only allocate: receive buffers are allocated between actions, and can take long when preempted."""
     return activities.satisfies("name", _ALLOCATES.match)
 
 
@@ -219,13 +225,13 @@ def _paced(name: str) -> int:
 
 
 def _filled(kind: Ints, compute: Flags) -> Ints:
-    """Let communication inside actions be of the kind of the work before it."""
+    """Assign communication inside actions the kind of the work before it."""
     place = np.maximum.accumulate(np.where(compute, np.arange(len(kind)), 0)) if len(kind) else kind
     return np.asarray(kind[place])
 
 
 def _within_backward(kind: Ints, code: Ints) -> Ints:
-    """Take unknown work between backward work, with no message between them, for a hook's."""
+    """Assign unknown work to backward if it is between backward work without a message in between; it is a hook's."""
     if not len(kind):
         return kind
     place, count = np.arange(len(kind)), int(code.max()) + 1
@@ -235,7 +241,7 @@ def _within_backward(kind: Ints, code: Ints) -> Ints:
 
 
 def _first_of_step(passed: Messages, step: Ints) -> Ints:
-    """Return for each row when its step's first message was posted, if that is a receive: nothing can act before it."""
+    """Return when the first message of each row's step was posted, if it is a receive; no action can start earlier."""
     first = np.full(len(step), np.iinfo(np.int64).min)
     steps, place = np.unique(passed.step, return_index=True)
     waits = ~passed.sends[place]
@@ -245,7 +251,10 @@ def _first_of_step(passed: Messages, step: Ints) -> Ints:
 
 
 def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) -> Ints:
-    """Return for each row the time of its step's last message or backward work; later work without a phase is none."""
+    """Return when the last message was posted or backward work started in each row's step.
+
+    Later work without a phase is not part of an action.
+    """
     steps = np.r_[step, passed.step]
     times = np.r_[np.where(backward, begun, 0), passed.posted]
     codes = group_codes(steps)
@@ -255,7 +264,7 @@ def _last_of_step(passed: Messages, step: Ints, begun: Ints, backward: Flags) ->
 
 
 def _at_messages(share: Floats, bounds: Ints, count: int) -> dict[int, int]:
-    """Return the cuts that lie at messages, by number: of several messages that are next to one share, the nearest."""
+    """Return the cuts at messages, by cut number; if several messages are near one share, the nearest is used."""
     cuts: dict[int, int] = {}
     for bound in bounds.tolist() if count > 1 else ():
         number = max(1, min(count - 1, round(float(share[bound]))))
@@ -265,7 +274,7 @@ def _at_messages(share: Floats, bounds: Ints, count: int) -> dict[int, int]:
 
 
 def _cut_at_pause(cuts: dict[int, int], number: int, share: Floats, pause: Ints) -> None:
-    """Add the cut of a number between those beside it: at the longest pause near its share, else next to its share."""
+    """Add cut `number` between its neighbors: at the longest pause near its share, else at the nearest position."""
     low = max((place for other, place in cuts.items() if other < number), default=-1) + 1
     high = min((place for other, place in cuts.items() if other > number), default=len(share))
     if low >= high:

@@ -1,11 +1,11 @@
-"""Pipeline traffic: whether sends and receives are those of a pipeline, and the order of the ranks in it.
+"""Pipeline traffic: whether sends and receives belong to a pipeline, and the order of its ranks.
 
 A stage sends several micro-batches forward before the first gradient comes back from the same peer, and its peer sees
-the mirror image. What else sends does not:
+the mirror image. Other senders differ:
   a ring (context parallel, sendrecv of nccl-tests)   sends to one peer and receives from another
-  an exchange of halos, a ping-pong                   a send is answered before the next one
-  a sweep over bandwidths                             sizes differ
-  everybody with everybody                            more than two peers
+  a halo exchange, a ping-pong                        a send is answered before the next one
+  a bandwidth sweep                                   sizes differ
+  an all-to-all exchange                              more than two peers
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from usp_prof.tables.table_set import Source
 
 _AHEAD = 2
-"""By how many messages one direction runs ahead of the other: an answered message is ahead by one."""
+"""Messages by which one direction must be ahead of the other; an answered message is ahead by one."""
 _NEIGHBOURS = 2
 _ONE_SIZE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """What the sends and receives of some ranks tell; those of a last stage, which answers each, tell nothing."""
+    """What the transfers of some ranks show; those of a last stage, which answers every message, show nothing."""
 
     ahead: bool = False
-    """On some rank one direction ran ahead of the other."""
+    """Whether one direction ran ahead of the other on some rank."""
     refused: bool = False
-    """On some rank they cannot be a pipeline's."""
+    """Whether transfers on some rank cannot belong to a pipeline."""
 
     @property
     def pipeline(self) -> bool:
-        """They are a pipeline's."""
+        """Whether the transfers belong to a pipeline."""
         return self.ahead and not self.refused
 
     def beside(self, other: Transfers) -> Transfers:
-        """Join with what other ranks tell."""
+        """Combine with the evidence of other ranks."""
         return Transfers(self.ahead or other.ahead, self.refused or other.refused)
 
 
 def transfers_of(rows: Columns) -> Transfers:
-    """Judge one rank's sends and receives within one group."""
+    """Classify one rank's sends and receives within one group."""
     peer, is_send = rows["peer"], rows.matches("op", "send")
     directed = is_send | rows.matches("op", "recv")
     if not directed.all() or (peer < 0).any():
@@ -72,17 +72,17 @@ def transfers_of(rows: Columns) -> Transfers:
 
 
 def _ahead(ends: Ints, answers: Ints) -> bool:
-    """Return whether some answer begins when `_AHEAD` more messages are over than were answered before it."""
+    """Return whether `_AHEAD` messages had ended, beyond those already answered, when some answer started."""
     moments = np.sort(answers)
     over = np.searchsorted(np.sort(ends), moments, side="right")
     return bool((over - np.arange(len(moments))).max() >= _AHEAD)
 
 
-# Chains: the ranks of each pipeline in order of their stages.
+# Chains: the ranks of each pipeline in stage order.
 
 
 def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> list[tuple[int, ...]]:
-    """Sort ranks into pipelines in order of their stages: the first sends first, each next gets its first message."""
+    """Group ranks into pipelines in stage order, by following each stage's first sends."""
     pipelines, left = [], {rank for rank in sources if len(passed[rank].posted)}
     for rank in sorted(left):
         if rank not in left:
@@ -97,7 +97,7 @@ def chains(sources: Mapping[int, Source], passed: Mapping[int, Messages]) -> lis
 
 
 def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
-    """Return all ranks that a rank exchanges messages with, also through others; nothing where peers are unknown."""
+    """Return all ranks that a rank exchanges messages with, directly or through others; empty if peers are unknown."""
     members, new = {rank}, {rank}
     while new:
         heard = {peer for one in new if one in passed for peer in np.unique(passed[one].peer).tolist()}
@@ -119,8 +119,8 @@ def _group(source: Source, rank: int) -> set[int]:
 def _in_order(members: set[int], passed: Mapping[int, Messages]) -> tuple[int, ...]:
     """Sort the ranks of a pipeline by stage, following who first sends to whom.
 
-    Stage 0 is the one rank whose first message is a send. It sends to stage 1, whose first send goes to stage 2, and so
-    on. Where peers are unknown, or several ranks send first, the order of the ranks is taken.
+    Stage 0 is the only rank whose first message is a send. It sends to stage 1, whose first send goes to stage 2, and
+    so on. If peers are unknown, or several ranks send first, ranks are in numeric order.
     """
     sending_first = [rank for rank in sorted(members) if passed[rank].sends[0]]
     chain = sending_first[:1]

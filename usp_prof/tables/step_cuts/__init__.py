@@ -1,1 +1,1 @@
-"""Step cuts: where steps begin on ranks that do not mark them."""
+"""Step cuts: step boundaries on ranks that do not mark them."""

@@ -1,8 +1,8 @@
-"""Boundaries of steps on one rank, taken over from another: both ran the same calls.
+"""Step boundaries on one rank, transferred from another rank through the calls they share.
 
-A boundary lies after the last shared call of one step and before the first of the next. Where in between is chosen so
-that it is the same place in the program each time: between the same activities as on the other rank, else behind the
-update of parameters, else at the first call of the next step. The rank's tables are then given the new steps.
+A boundary is after the last shared call of one step and before the first shared call of the next. Its position in this
+interval is the same place in the program each time: between the same activities as on the other rank, else after the
+parameter update, else at the next step's first call. The rank's tables are then assigned the new steps.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 CALLS = "calls"
 _MISSING = 0.01
-"""Share of a step at the edge of the recording that work missing from it would have taken, for it to be whole."""
+"""Maximum missing work in a complete step at the edge of the recording, as a share of the step's time."""
 _FEW = 0.05
-"""Share of its activities that may be missing, however short they are."""
+"""Maximum share of its activities that may be missing, however short they are."""
 _SIDES = ((2, 2), (1, 1), (0, 2), (2, 0))
-"""How many activities before and behind a boundary must be as on the other rank, the strictest first."""
+"""Activities before and after a boundary that must match those on the other rank, strictest first."""
 _CROSSING = 0.05
-"""Share of a step's calls that may be on the other side of its boundary (communication ahead of time)."""
+"""Maximum share of calls that may be on the wrong side of a boundary (communication ahead of time)."""
 _EVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """Contiguous steps of one rank: `number` of each, and `at_ns`, their starts followed by the last one's end."""
+    """Contiguous steps of one rank: their numbers, and `at_ns`, their start times followed by the last one's end."""
 
     number: Ints
     at_ns: Ints
@@ -52,18 +52,18 @@ class Cut:
 
 
 def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWork, start: Ints) -> Cut | None:
-    """Cut a rank's work as another rank is; `their_start` and `start` are the same calls' starts on both."""
+    """Cut a rank's work like another rank's; `their_start` and `start` are the starts of the same calls on both."""
     boundaries = np.arange(len(cut.at_ns))
-    # Index of the boundary that each shared call comes after on the other rank; -1 before the first one.
+    # Index of the last boundary before each shared call on the other rank; -1 before the first boundary.
     behind = np.searchsorted(cut.at_ns, their_start, side="right") - 1
-    # Boundary k lies after `low[k]`, the last call before it, and not after `high[k]`, the first call behind it.
+    # Boundary k is after `low[k]`, the last call before it, and no later than `high[k]`, the first call after it.
     low = np.array([start[behind < k].max(initial=-1) for k in boundaries], np.int64)
     high = np.array([start[behind >= k].min(initial=_EVER) for k in boundaries], np.int64)
     crossing = sum(int(((behind < k) & (start > high[k])).sum()) for k in boundaries)
     if crossing > _CROSSING * len(start):
         return None
-    # What was recorded here may begin later or end earlier: from the last boundary with no call before it, to the
-    # first with none behind it.
+    # The recording may start later or end earlier here. Use the boundaries from the last one without a call before it
+    # to the first one without a call after it.
     begin = int(np.flatnonzero(low < 0)[-1]) if (low < 0).any() else 0
     end = int(np.flatnonzero(high == _EVER)[0]) if (high == _EVER).any() else len(boundaries) - 1
     if end <= begin:
@@ -81,21 +81,21 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
 
 
 def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, high: Ints) -> Ints:
-    """Return the time of each boundary: where the activity begins that opens a step, after `low` and not after `high`.
+    """Return the time of each boundary: the start of the activity that opens a step, in the interval (`low`, `high`].
 
-    Where no activity is known to open the step, its first call does. Example with the calls `a` and `c`, of which `c`
-    opens the step on the other rank with the kernel `k` before it:
+    If that activity is unknown, the boundary is the step's first call. In this example with the calls `a` and `c`, `c`
+    is the first call of the step on the other rank, with the kernel `k` before it:
 
-        device work   a  u  k  c        low is the start of a, high the start of c
-                            ^           the boundary: k is what the other rank's boundary has behind it
+            device work   a  u  k  c        low is the start of a, high the start of c
+                                ^           the boundary: k also follows the other rank's boundary
     """
-    # Rows of `work` that may open the step behind each boundary: from `first` to before `behind`.
+    # Rows of `work` that may open the step after each boundary: from `first` up to `behind`, exclusive.
     first = np.searchsorted(work.start_ns, low, side="right")
     behind = np.searchsorted(work.start_ns, high, side="right")
     candidates = [range(*rows) for rows in zip(first.tolist(), behind.tolist(), strict=True)]
     opening = _opening_activities(cut, their_work, work, candidates)
     at = np.where(opening >= 0, work.start_ns[opening], high)
-    # At the edges of the recording: all of the work that was recorded, where nothing was recorded beyond.
+    # At the edges of the recording, include all recorded work if nothing was recorded beyond.
     if opening[0] == 0 or (opening[0] < 0 and low[0] < 0):
         at[0] = work.first_ns
     if opening[-1] < 0 and high[-1] == _EVER:
@@ -104,14 +104,14 @@ def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, h
 
 
 def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, candidates: list[range]) -> Ints:
-    """Return the row of the activity that opens the step behind each boundary; -1 where none is known.
+    """Return the row of the activity that opens the step after each boundary; -1 if unknown.
 
-    All boundaries by one rule, the first that finds an activity at each inner boundary:
-    1. The activities around it are those around the other rank's boundaries: of `_SIDES`, the strictest that finds
+    All boundaries use the same rule, the first that finds an activity at each inner boundary: 1. The activities around
+    it match those around the other rank's boundaries, by the strictest of `_SIDES` that finds
        exactly one.
-    2. It is the last that follows an update of parameters.
+    2. It is the last activity that follows a parameter update.
     """
-    # Row of the other rank's work that opens the step behind each of its inner boundaries.
+    # Row of the other rank's work that opens the step after each of its inner boundaries.
     their_openings = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
     for before, behind in _SIDES:
         alike = _fitting(_alike(their_work, their_openings, work, before, behind), candidates)
@@ -124,12 +124,12 @@ def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, cand
 
 
 def _fitting(fits: Flags, candidates: list[range]) -> list[Ints]:
-    """List the marked rows among the candidates of each boundary."""
+    """Return the marked rows among the candidates of each boundary."""
     return [np.array(rows, np.int64)[fits[rows.start : rows.stop]] for rows in candidates]
 
 
 def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, before: int, behind: int) -> Flags:
-    """Mark activities that have the surroundings which most of the other rank's boundaries have."""
+    """Mark activities whose neighbors are those most common at the other rank's boundaries."""
     openings = their_openings[their_openings < len(their_work)]
     around_theirs = _surroundings(their_work, before, behind)[openings]
     if not len(around_theirs):
@@ -139,7 +139,7 @@ def _alike(their_work: DeviceWork, their_openings: Ints, work: DeviceWork, befor
 
 
 def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
-    """Return for each activity a number for the names of the activities before it and from it on; -1 means none."""
+    """Return a hash of the names around each activity: `before` earlier ones, and `behind` from it on; -1 is none."""
     padded = np.r_[np.full(before, -1), work.name, np.full(behind, -1)]
     number = np.zeros(len(work), np.int64)
     for offset in range(before + behind):
@@ -148,14 +148,14 @@ def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
 
 
 def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:
-    """Return which steps are whole: at an edge where no call lies outside, the recording may have cut one short."""
+    """Mark complete steps: at an edge without calls outside, the recording may have cut one short."""
     step = np.searchsorted(at, work.start_ns, side="right") - 1
     inside = (step >= 0) & (step < len(at) - 1)
     kinds = np.unique(work.symbol, return_inverse=True)[1].astype(np.int64)
     count, width = len(at) - 1, int(kinds.max()) + 1
     held = np.bincount(step[inside] * width + kinds[inside], minlength=count * width).reshape(count, width)
     usual = np.median(held, axis=0)
-    # Time that one activity of each kind takes: what is missing at an edge counts by how long it would have run.
+    # Average duration of each kind of activity, so that missing activities count by the time they would have taken.
     weight = np.bincount(kinds, work.end_ns - work.start_ns, width) / np.bincount(kinds, minlength=width)
     missing = np.maximum(usual - held, 0)
     complete = missing @ weight <= _MISSING * np.diff(at)
@@ -171,7 +171,7 @@ _ON_HOST = ("launches", "memory", "ops", "actions")
 
 
 def recut(source: Source, rank: int, steps: step_table.Steps) -> Source:
-    """Return one rank's tables, cut into other steps; the cached tables beneath stay as they are."""
+    """Return one rank's tables with new steps; the cached source tables do not change."""
     changes: dict[str, Callable[[View], View]] = {
         name: partial(_with_steps, name=name, steps=steps) for name in (*_ON_DEVICE, *_ON_HOST, "annotations")
     }
@@ -188,7 +188,7 @@ def _steps_of_rank(_: View, rank: int, steps: step_table.Steps) -> View:
 
 
 def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
-    """Return the step of each row of a table, by where it ran."""
+    """Return the step of each row of a table, by the time and place it ran."""
     columns = Columns(view)
     start = columns["start_ns"]
     if name in _ON_DEVICE:
@@ -199,12 +199,12 @@ def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
 
 
 def with_host(source: Source, number: Ints, start: Ints, end: Ints, named: str) -> step_table.Steps:
-    """Make steps of device windows; the host's begins where it launched the first of the step's work, if recorded."""
+    """Build steps from device windows; host windows start at the first recorded launch of the step's work."""
     return step_table.Steps(number, start, end, *_host_windows(source, start, end), named)
 
 
 def some_of(steps: Columns, kept: Flags) -> step_table.Steps:
-    """Make steps of some rows of a rank's table."""
+    """Build steps from selected rows of a rank's step table."""
     names = ("step", "start_ns", "end_ns", "host_start_ns", "host_end_ns")
     number, start, end, host_start, host_end = (steps[name][kept] for name in names)
     return step_table.Steps(number, start, end, host_start, host_end, str(steps["source"][0]))
@@ -218,7 +218,7 @@ def _host_windows(source: Source, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         return start, end
     begun, launched = kernels["start_ns"][linked], launches["start_ns"][place[linked]]
     step = np.searchsorted(start, begun, side="right") - 1
-    # Of each step the first launch of its work; a step whose work was launched before recording keeps its own start.
+    # First launch of each step's work; a step whose work was launched before the recording keeps its own start.
     first = start.copy()
     np.minimum.at(first, step[step >= 0], launched[step >= 0])
     first = np.maximum.accumulate(first)

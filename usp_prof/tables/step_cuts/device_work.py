@@ -1,12 +1,11 @@
-"""Device work of a rank as one sequence of symbols, and the whole periods of that sequence.
+"""Device work of a rank as one sequence of symbols, and the complete periods of that sequence.
 
-A symbol stands for one kind of work: a kernel by its name, a communication by operation, axis, group size and bytes.
-The same kind has the same symbol on all ranks, so sequences of several ranks can be set side by side. Copies are left
-out: how often they occur (logging, data loading) differs from step to step.
+A symbol is one kind of work: a kernel by its name, a communication by operation, axis, group size and bytes. Symbols
+are shared by all ranks, so their sequences can be compared. Copies are excluded: how often they occur (logging, data
+loading) differs from step to step.
 
-A training step holds micro-batches, and these hold layers: all three repeat. What tells them apart is what occurs
-rarely. A gradient all-reduce that recurs every 400 kernels says that the cycle is not shorter than 400 kernels,
-whatever else repeats within.
+A training step has micro-batches, and these have layers: all three repeat. Rare symbols distinguish them. A gradient
+all-reduce that recurs every 400 kernels shows that the cycle has at least 400 kernels, whatever else repeats within.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ if TYPE_CHECKING:
 
 
 REGULAR = 1.25
-"""Longest over shortest distance between occurrences that recur regularly."""
+"""Maximum ratio of longest to shortest distance for occurrences that recur regularly."""
 EVEN = 1.5
-"""The same within one cycle, around its end."""
+"""The same ratio within one cycle, including the distance around its end."""
 CLUSTER = 0.3
-"""Occurrences closer than this share of the longest distance belong together, as a layer's kernels of one pass do."""
+"""Occurrences closer than this share of the longest distance form a cluster, like a layer's kernels in one pass."""
 FREQUENT = 3
-"""Occurrences from which on the distances of any symbol say something; of a telling one, two do."""
+"""Minimum occurrences for any symbol's distances to be meaningful; for significant symbols, two are enough."""
 SHARE = 0.2
-"""Share of the kinds of symbols that occur once in each part, where a cycle has parts."""
+"""Minimum share of symbols that occur once in each part, if a cycle has parts."""
 
 
 def recurring(codes: Ints, telling: Flags, light: Flags) -> Ints:
-    """List the symbols that recur at regular distances from begin to end, alone or in clusters.
+    """Return the symbols that recur at regular distances from beginning to end, alone or in clusters.
 
-    `telling` marks symbols that say much even where they occur twice only; those that `light` marks say nothing.
+    `telling` marks symbols that are significant even with only two occurrences; `light` marks symbols to ignore.
     """
     symbols = []
     for code, places in rows_by_code(codes).items():
@@ -64,9 +63,9 @@ def _regular(heads: Ints, length: int) -> bool:
 
 
 def parts_of(cycle: Ints) -> int:
-    """Return the number of equal parts of one cycle: micro-batches, or several steps; 1 for none.
+    """Return the number of equal parts of one cycle (micro-batches or several steps), or 1 if there are none.
 
-    A part shows by symbols that occur once in each: at even distances, also from the last one around to the first.
+    Parts are recognized by symbols that occur once in each: at even distances, including the one around the end.
     """
     kinds = rows_by_code(cycle)
     counts: dict[int, int] = {}
@@ -77,7 +76,7 @@ def parts_of(cycle: Ints) -> int:
 
 
 def in_one_part(cycle_flags: Flags, parts: int) -> bool:
-    """Return whether marked symbols, of which there are some, keep to one place of a cycle instead of all its parts."""
+    """Return whether there are marked symbols and they are in one place of a cycle rather than in all of its parts."""
     places = np.flatnonzero(cycle_flags)
     most = min(0.7, 1.6 / parts)
     return bool(len(places)) and _longest_gap(places, len(cycle_flags)) > most * len(cycle_flags)
@@ -89,7 +88,7 @@ def update_in_one_part(classes: Sequence[Flags], parts: int) -> bool:
 
 
 def _longest_gap(places: Ints, length: int) -> int:
-    """Return the longest distance to the next occurrence, the last one's around to the first."""
+    """Return the longest distance to the next occurrence, including from the last one around to the first."""
     return int(np.diff(np.r_[places, places[0] + length]).max())
 
 
@@ -101,17 +100,17 @@ OPTIMIZER = re.compile(
 SMALL_BYTES = 1024
 """Smaller communication (a loss, a flag) may be logging, which need not occur in each step."""
 LIGHT = 0.002
-"""Kernels with less of the time than this say nothing about the period, unless they communicate or update."""
+"""Kernels below this share of the time are ignored for the period, unless they communicate or update parameters."""
 
 
 class Alphabet:
-    """Numbers for kinds of work, the same for all ranks of a run."""
+    """Codes for kinds of work, shared by all ranks of a run."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def codes(self, texts: list[str]) -> Ints:
-        """Return the number of each text; new ones get the next."""
+        """Return the code of each text; new texts get the next free code."""
         return np.array([self._codes.setdefault(text, len(self._codes)) for text in texts], np.int64)
 
 
@@ -121,31 +120,31 @@ class DeviceWork:
 
     symbol: Ints
     name: Ints
-    """Code of the kernel's name alone, which also ranks have that do not say what they communicated."""
+    """Code of the kernel's name alone, which exists even if a rank does not record what it communicated."""
     start_ns: Ints
     end_ns: Ints
     updates: Flags
-    """Kernels that update parameters, by their names."""
+    """Whether the kernel updates parameters, by its name."""
     operation: Ints
-    """Which operation on which axis, for communication; -1 for compute."""
+    """Code of the operation and axis for communication; -1 for compute."""
     small: Flags
-    """Communication of a few bytes."""
+    """Whether it is communication of a few bytes."""
     first_ns: int
-    """Begin and end of everything on the device, copies too."""
+    """First start and last end of all device activity, including copies."""
     last_ns: int
 
     def __len__(self) -> int:
-        """Count the activities."""
+        """Return the number of activities."""
         return len(self.symbol)
 
     def after_update(self) -> Flags:
-        """Mark what runs first after a run of updates."""
+        """Mark activities that directly follow a parameter update."""
         before = np.r_[False, self.updates[:-1]]
         return np.asarray(before & ~self.updates)
 
 
 def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
-    """Read the sequence from a rank's tables."""
+    """Build the sequence from a rank's tables."""
     everything = Columns(source.view("activities"))
     activities = everything.take(everything.matches("kind", "compute", "communication"))
     parts = Columns(source.view("collectives"))
@@ -153,7 +152,7 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
     named = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
     updates = activities.satisfies("name", OPTIMIZER.search)
     talks = activities.matches("kind", "communication")
-    # Row of `collectives` of each activity; the last row appended below stands for none (-1).
+    # Row of `collectives` of each activity, or -1.
     part = activities["collective"]
     of_part, operation_of_part = _communication_symbols(parts, alphabet)
     symbol = np.where(part >= 0, lookup(of_part, part, missing=-1), named)
@@ -174,7 +173,7 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
 
 
 def _communication_symbols(parts: Columns, alphabet: Alphabet) -> tuple[Ints, Ints]:
-    """Return each part's symbol, and that of its operation and axis alone."""
+    """Return the symbol of each part, and that of its operation and axis alone."""
     op_code, ops = parts.codes("op")
     axis_code, axes = parts.codes("axis")
     size, count = np.maximum(parts["in_bytes"], parts["out_bytes"]), parts["group_size"]
@@ -188,11 +187,11 @@ def _communication_symbols(parts: Columns, alphabet: Alphabet) -> tuple[Ints, In
 
 
 def whole_periods(work: DeviceWork) -> Repetition | None:
-    """Find the periods of a rank's work that are whole; `None` where nothing clearly repeats, or nobody can tell what.
+    """Return the complete periods of a rank's work, or None if nothing clearly repeats or the unit is ambiguous.
 
-    A period is as long as the rarest work that recurs regularly. Where it falls into parts that are alike, they may
-    be the micro-batches of one step, or steps: micro-batches only if parameters are updated, or an operation is
-    communicated, in one of them alone.
+    The rarest work that recurs regularly sets the period. If a period has several equal parts, these may be
+    micro-batches of one step, or steps. They are micro-batches only if a parameter update or a communication operation
+    occurs in just one of them.
     """
     if not len(work):
         return None

@@ -1,13 +1,13 @@
-"""Steps of the job: cut once for all ranks, where some rank's device work bears no step marks.
+"""Steps of the job: cut once for all ranks if some rank's device work has no step marks.
 
-Production records device activity alone, and then nothing marks a step. A guess for each rank by itself gives
-windows of different length on different ranks, and with them stragglers that do not exist. So, for the whole run:
-  1. One rank's cut is taken: that of a rank with marks, else the whole periods of a rank's device work.
-  2. The cut says in which step each of its calls is. The same calls on the other members of the group are in the
-     same step, so a boundary on another rank lies between its last call of one step and its first of the next.
-  3. In that interval the other rank is cut where its work is as at the first rank's boundaries (the same kernels on
-     both sides), else behind the update of parameters, else at the first call of the next step.
-  4. Steps that are whole on all ranks remain. A rank that shares no calls, or cannot be cut so, has no steps.
+In production often only device activity is recorded, without step marks. Guessing steps for each rank separately would
+give windows of different lengths, and stragglers that do not exist. So steps are cut for the whole run:
+  1. One rank is the reference: a rank with marks, else the complete periods of one rank's device work.
+  2. The reference assigns its calls to steps. The same calls on other members of the group are in the same step, so a
+     boundary on another rank is between its last call of one step and its first call of the next.
+  3. Within that interval, the other rank is cut where its work matches the reference's boundaries (the same kernels
+     before and after), else after the parameter update, else at the first call of the next step.
+  4. Steps that are complete on all ranks remain. A rank that shares no calls, or cannot be cut this way, has no steps.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
 PATTERN, WINDOW = "pattern", "window"
 _GUESSED = (PATTERN, WINDOW)
 _REPLACED = ("no_steps", "steps_inferred", "work_outside_steps")
-"""Rows of health about a rank's own guess, which the job's cut replaces."""
+"""Health codes of a rank's own guess, replaced by those of the job's cut."""
 RECORD_MARKS = "record with CPU activities and call profiler.step() once a step, or mark steps with record_function"
 _TRIED = 4
-"""Ranks whose device work is searched for periods; the first that shows some is the reference."""
+"""Maximum number of ranks whose device work is searched for periods."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """A run's tables and health with the job's steps in them."""
+    """A run's tables and health with the job's steps applied."""
 
     sources: Mapping[int, Source]
     health: list[HealthRow]
     incomparable: str = ""
-    """Why steps of different ranks cannot be compared; empty where they can."""
+    """Why steps of different ranks cannot be compared; empty if they can."""
 
 
 def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
-    """Cut the run's steps once for all ranks, where some rank has no marks on its device work."""
+    """Cut the run's steps once for all ranks, if some rank has no marks on its device work."""
     rows = list(health)
     own = {rank: Columns(source.view("steps")) for rank, source in sources.items()}
     guessed = [rank for rank, source in sources.items() if _is_guessed(own[rank]) and _has_device_work(source)]
     if not guessed:
         return Stepped(sources, rows)
     cuts = _Job(sources, own, guessed).cuts()
-    # Steps that are whole on every rank that could be cut.
+    # Steps that are complete on every rank that could be cut.
     common = sorted(set.intersection(*(set(of_rank.number.tolist()) for of_rank in cuts.values()))) if cuts else []
     if not common:
         return _uncut(sources, own, guessed, rows)
@@ -90,7 +90,7 @@ def _has_device_work(source: Source) -> bool:
 
 
 class _Job:
-    """The cut of a run under construction."""
+    """Step cut of a run in progress."""
 
     def __init__(self, sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int]) -> None:
         self._sources, self._own, self._guessed = sources, own, guessed
@@ -99,9 +99,9 @@ class _Job:
         self._parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
 
     def cuts(self) -> dict[int, Cut]:
-        """Cut as many ranks as can be; none when no rank shows where a step begins and no periods repeat."""
+        """Cut as many ranks as possible; none if no rank shows where a step starts and no periods repeat."""
         cuts = self._marked() or self._first()
-        # In each round the ranks that share calls with one that is cut already.
+        # Each round cuts the ranks that share calls with one already cut.
         while True:
             left = [rank for rank in self._guessed if rank not in cuts]
             tried = {rank: self._alike(rank, cuts) for rank in left}
@@ -111,7 +111,7 @@ class _Job:
             cuts |= reached
 
     def _marked(self) -> dict[int, Cut]:
-        """Take the ranks whose steps are marked, and whose marks are linked to device work."""
+        """Return the cuts of ranks whose steps are marked, with marks linked to device work."""
         return {
             rank: self._own_cut(rank)
             for rank in self._sources
@@ -126,12 +126,12 @@ class _Job:
         return Cut(steps["step"], np.r_[steps["start_ns"], steps["end_ns"][-1:]], str(steps["source"][0]))
 
     def _first(self) -> dict[int, Cut]:
-        """Find the first cut, on the ranks with most device work: by what the host says, else by what repeats."""
+        """Return the first cut: by host patterns on the rank with most device work, else by repeated device work."""
         ranks = sorted(self._guessed, key=lambda rank: (-self._sources[rank].view("activities").num_rows, rank))
         for rank in ranks:
             if self._has_host(rank) and self._own[rank].matches("source", PATTERN).all():
                 return {rank: self._own_cut(rank)}
-        # A rank whose host was recorded, and showed nothing that repeats, is not searched again.
+        # Ranks with a host recording that shows no repetition are not searched again.
         tried = {rank: self._periods(rank) for rank in ranks[:_TRIED] if not self._has_host(rank)}
         cuts = {rank: cut for rank, cut in tried.items() if cut is not None}
         most = max(cuts, key=lambda rank: len(cuts[rank].at_ns), default=None)
@@ -141,25 +141,26 @@ class _Job:
         return self._sources[rank].view("ops").num_rows > 0
 
     def _periods(self, rank: int) -> Cut | None:
-        """Cut a rank at the whole periods of its device work; `None` where nothing repeats."""
+        """Cut a rank at the complete periods of its device work; return None if nothing repeats."""
         work = self.work(rank)
         periods = whole_periods(work)
         if periods is None:
             return None
-        # Boundaries are places in the sequence of work: each is the begin of the work there, the last the end of all.
+        # Boundaries are positions in the sequence of work: each is the start of the work there, the last is the end of
+        # all.
         place = np.r_[periods.start, periods.end[-1:]]
         at = np.where(place == 0, work.first_ns, np.append(work.start_ns, work.last_ns)[place])
         return Cut(np.arange(len(periods)), at, PATTERN if len(self._sources) == 1 else CALLS)
 
     def work(self, rank: int) -> DeviceWork:
-        """Return a rank's device work, read once."""
+        """Return the memoized device work of a rank."""
         if rank not in self._work:
             self._work[rank] = device_work(self._sources[rank], self._alphabet)
         return self._work[rank]
 
     def _alike(self, rank: int, cuts: Mapping[int, Cut]) -> Cut | None:
-        """Cut a rank as the rank with which it shares most calls is cut."""
-        # The rank that shares most so far, and the rows of the shared calls on it and on this rank.
+        """Cut a rank like the cut rank with which it shares the most calls."""
+        # The rank with the most shared calls so far, and the rows of the shared calls on it and on this rank.
         nearest, their_rows, own_rows = -1, np.zeros(0, np.int64), np.zeros(0, np.int64)
         for other, cut in cuts.items():
             period = int(np.median(np.diff(cut.at_ns)))
@@ -177,7 +178,7 @@ class _Job:
 def _uncut(
     sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int], rows: list[HealthRow]
 ) -> Stepped:
-    """Leave each guessed rank one window; ranks whose windows do not hold the same calls are not comparable."""
+    """Assign one window to each guessed rank; ranks whose windows have different calls are not comparable."""
     wrapped = dict(sources)
     for rank in guessed:
         work = Columns(sources[rank].view("activities"))
@@ -197,7 +198,7 @@ def _uncut(
 
 
 def _hold_the_same(sources: Mapping[int, Source], own: Mapping[int, Columns], guessed: list[int]) -> bool:
-    """Return whether all ranks are one window each, in which the members of every group ran equally many calls."""
+    """Return whether all ranks have one window each, with equally many calls on all members of every group."""
     if len(guessed) < len(sources) or any(len(own[rank]) > 1 for rank in guessed):
         return False
     calls = {rank: _calls_by_group(source) for rank, source in sources.items()}
@@ -220,7 +221,7 @@ def _calls_by_group(source: Source) -> dict[str, int]:
 
 
 def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps: int) -> list[HealthRow]:
-    """Return how steps were cut, and on which ranks they could not be."""
+    """Return health rows: how steps were cut, and on which ranks this failed."""
     cut_ranks = [rank for rank in guessed if rank in cuts]
     rows = []
     if any(cuts[rank].source == CALLS for rank in cut_ranks):

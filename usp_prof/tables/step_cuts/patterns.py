@@ -1,7 +1,7 @@
-"""Patterns: where steps begin if nobody marked them, by what repeats in a rank's kernels, ops or annotations.
+"""Patterns: unmarked steps, from repetition in a rank's kernels, ops or annotations.
 
-Accepted only when it clearly repeats (`columns.repetition`); a trace whose steps are found so says it in `health`.
-A step begins behind the optimizer where one is seen, else at the longest pause of the host.
+Steps are accepted only if the work clearly repeats (`columns.repetition`); `health` reports steps found this way. A
+step starts after the optimizer if there is one, else at the host's longest pause.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _BACKWARD, _STEP = PHASES.index("backward"), PHASES.index("optimizer")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WorkInOrder:
-    """What a rank works on, in the order in which its host began it."""
+    """Work of a rank, in the order in which its host started it."""
 
     codes: Ints
     host: Ints
-    """When the host began each piece."""
+    """Host start time of each piece of work."""
     phase: Ints
     latest: int
-    """The end of all of it."""
+    """End of all work."""
     least: int
-    """Repeats that have to be there: where nothing says that this trains, two alike may be any two halves."""
+    """Minimum number of repeats; without signs of training, two could be any two halves."""
 
     @property
     def needed(self) -> list[Flags]:
-        """What every step has to hold when any does."""
+        """Masks of work that every step must contain if any step does."""
         return [self.phase == _STEP, self.phase == _BACKWARD]
 
     def marks(self, periods: Repetition | None) -> Marks:
-        """Return numbers, starts and ends on the host of what repeats."""
+        """Return the numbers, host start times and host end times of the repeated periods."""
         if periods is None:
             return _NOTHING, _NOTHING, _NOTHING
         start = self.host[periods.start]
@@ -57,7 +57,7 @@ class _WorkInOrder:
 
 
 def by_annotations(frame: EventFrame, links: Links) -> Marks:
-    """Cut where an annotation begins again and again, with the same work behind it each time."""
+    """Cut at an annotation that recurs with the same work after it each time."""
     work, rows = _work(frame, links), frame.rows(*MARKS)
     rows = _outermost(frame, rows[frame.by_name(rows, _may_begin_a_step)])
     codes, _ = frame.codes("name")
@@ -72,7 +72,7 @@ def by_annotations(frame: EventFrame, links: Links) -> Marks:
 
 
 def by_work(frame: EventFrame, links: Links) -> Marks:
-    """Cut where the kernels of the busiest stream repeat; in a trace without device work, the ops of the host."""
+    """Cut where the kernels of the busiest stream repeat, or the host's ops if the trace has no device work."""
     work = _work(frame, links)
     periods = find_repetition(work.codes, _begin(work.host, work.phase), work.needed, least=work.least)
     return work.marks(periods)
@@ -101,7 +101,7 @@ def _work(frame: EventFrame, links: Links) -> _WorkInOrder:
 
 
 def _most(keys: Ints) -> Flags:
-    """Mark the rows of the most frequent key."""
+    """Mark the rows with the most frequent key."""
     distinct, place = np.unique(keys, return_inverse=True)
     frequent = int(np.argmax(np.bincount(place, minlength=max(len(distinct), 1))))
     return np.asarray(place == frequent, dtype=bool)
@@ -117,7 +117,7 @@ def _begin(host: Ints, phase: Ints) -> Floats:
 
 
 def _outermost(frame: EventFrame, rows: Ints) -> Ints:
-    """Keep the outermost annotations of the thread that has most of them, in order."""
+    """Return the outermost annotations of the thread with the most of them, in order of time."""
     if not len(rows):
         return rows
     top = rows[frame.nested(rows).depth == 0]
@@ -126,7 +126,7 @@ def _outermost(frame: EventFrame, rows: Ints) -> Ints:
 
 
 def _may_begin_a_step(name: str) -> bool:
-    """Leave out what lies inside steps: marks of parts of them, and communication."""
+    """Return whether an annotation can mark a step; marks of parts of steps and communication cannot."""
     return parse_mark(name) is None and not name.startswith(_COMMUNICATION)
 
 

@@ -76,10 +76,10 @@ const PAINTING = {
   paintHeight(c, row, x, width, share, category) {
     const height = Math.max(((row.height - 3) * share) / 255, 1);
     c.globalAlpha = 1; c.fillStyle = this.data.colors[category];
-    c.fillRect(x, this.rowY(row) + row.height - 1 - height, width + 0.4, height); // neighbours touch, without a seam
+    c.fillRect(x, this.rowY(row) + row.height - 1 - height, width + 0.4, height); // adjacent spans touch, without a seam
   },
 
-  paintTops(c, rows, ink, paper) { // what the top of a counter's row stands for
+  paintTops(c, rows, ink, paper) { // the value at the top of a counter's row
     for (const row of rows) {
       if (row.kind !== "counters") continue;
       const y = this.rowY(row) + 7, width = c.measureText(row.lane).width;
@@ -92,9 +92,9 @@ const PAINTING = {
     const letters = Math.floor((room - 6) / 6.6);
     if (letters < 3) return;
     c.globalAlpha = 1; c.fillStyle = this.data.inks[category];
-    // What tells kernels apart stands at the end of their names (AllReduce of ncclDevKernel_AllReduce), of axes too.
+    // Kernel names differ at the end (AllReduce of ncclDevKernel_AllReduce), and so do axes.
     const front = kind === "device" || kind === "exposed", short = kind === "device" ? plainName(text) : text.replace(/^exposed /, "");
-    if (front && short.length > letters && letters < 7) return; // "…educe" or "…nk 31" tells nothing
+    if (front && short.length > letters && letters < 7) return; // "…educe" or "…nk 31" is useless
     const cut = front ? `…${short.slice(1 - letters)}` : `${short.slice(0, letters - 1)}…`;
     c.fillText(short.length > letters ? cut : short, x + 3, y);
   },
