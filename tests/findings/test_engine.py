@@ -93,13 +93,8 @@ def test_cumulative_gains_grow_and_do_not_add() -> None:
 def test_findings_follow_what_is_assumed_later() -> None:
     tables = run_of(json.dumps(PLAIN)).tables
     assert "slow-op" in [finding.code for finding in find(tables)]
-<<<<<<< HEAD
-    on_small_device = tables.assuming(Assumptions(device="T4"))  # what it does is much for a small device
+    on_small_device = tables.assuming(Assumptions(device="T4"))  # a high rate for a small device
     assert "slow-op" not in [finding.code for finding in find(on_small_device)]
-=======
-    monkeypatch.setattr(tables, "assumptions", Assumptions(device="T4"))  # a high rate for a small device
-    assert "slow-op" not in [finding.code for finding in find(tables)]
->>>>>>> en3
 
 
 def test_a_selection_leaves_other_ranks_out() -> None:

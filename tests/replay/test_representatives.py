@@ -10,6 +10,7 @@ from usp_prof import open_run
 from usp_prof.findings.draft import skipped_sentence
 from usp_prof.findings.engine import find_all
 from usp_prof.findings.search import search
+from usp_prof.model.edit import parse_edit
 from usp_prof.replay import representatives as chosen
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.representatives import representatives
