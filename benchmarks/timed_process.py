@@ -27,7 +27,8 @@ began = now()
 {body}
 stop()
 wall, cpu, peak = seen[0]
-print(json.dumps([cpu - began[1], wall - began[0], peak, int(events), extra]))
+tick = 1 / os.sysconf("SC_CLK_TCK")  # less CPU time than a tick cannot be measured
+print(json.dumps([max(cpu - began[1], tick), wall - began[0], peak, int(events), extra]))
 """
 
 
