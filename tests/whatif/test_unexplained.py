@@ -55,7 +55,7 @@ def test_the_share_of_late_kernels_is_measured_per_rank() -> None:
     assert list(shares) == [2]
     assert shares[2] == pytest.approx(KERNELS / (2 * KERNELS + 1), rel=0.1)
     (row,) = [row for row in unexplained_notes(tables) if row.code == "unexplained_idle"]
-    assert "on rank 2 of the steps" in row.detail
+    assert "% of the steps of rank 2;" in row.detail
     assert " ms before gemm on rank 2, step 0" in row.detail
 
 

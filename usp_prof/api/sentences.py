@@ -113,6 +113,11 @@ def stragglers(figures: Figures) -> str:
             f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)}, summed over "
             "its collectives; what its repair saves is unknown."
         )
+    if gain > time / step + _LEAST_CONTRADICTION:
+        return (
+            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives. Repairing "
+            f"it saves {quantity(gain, Unit.FRACTION)} of the step (replayed): sends and receives wait for it too."
+        )
     if time / step <= gain + _LEAST_CONTRADICTION:
         return (
             f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)} "
@@ -121,7 +126,7 @@ def stragglers(figures: Figures) -> str:
     saves = f"only {quantity(gain, Unit.FRACTION)} of the step" if gain >= _LEAST else "nothing"
     return (
         f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives, but repairing "
-        f"it saves {saves} (replayed): the others are limited by something else."
+        f"it saves {saves} (replayed): something else limits the step."
     )
 
 

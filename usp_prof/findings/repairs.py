@@ -125,11 +125,11 @@ def unexplained_notes(tables: TableSet) -> list[HealthRow]:
         f"{late[longest] / 1e6:.3g} ms before {shortened(graph.names[nodes.name[longest]], MOST_OF_A_NAME)} "
         f"on rank {nodes.rank[longest]}, step {nodes.step[longest]}"
     )
-    listed = first_few([f"{part:.1%} on rank {rank}" for rank, part in sorted(shares.items())], 8, ", ...")
+    listed = [f"{part:.1%} of the steps of rank {rank}" for rank, part in sorted(shares.items())]
     detail = (
-        f"devices start work later than launches, streams and calls explain: {listed} of the steps; the longest time "
-        f"is {gap}; another process on the device or a wait that was not recorded may be the cause, and the error of "
-        "gains includes it"
+        "devices start work later than launches, streams and calls explain: "
+        f"{first_few(listed, 8, ', ...')}; the longest time is {gap}; "
+        "another process on the device or a wait that was not recorded may be the cause; the error of gains includes it"
     )
     notes = [HealthRow("unexplained_idle", Severity.INFO, count=len(shares), detail=detail)]
     for repair in repairs_of(tables):

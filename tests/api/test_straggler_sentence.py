@@ -1,0 +1,37 @@
+"""The sentence on stragglers: what a repair saves decides what is said about lateness."""
+
+from __future__ import annotations
+
+import pytest
+
+from usp_prof.analyses.step_time import STEP_TIME
+from usp_prof.analyses.stragglers import STRAGGLER_COST
+from usp_prof.api import sentences
+from usp_prof.model.finding import REPAIR_GAIN
+from usp_prof.model.metric import Value
+from usp_prof.report.figures import Figures
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "gain", "expected"),
+    [
+        (0.4, None, "No rank delays the others by more than 0.5% of the step."),
+        (40, None, "what its repair saves is unknown."),
+        (
+            40,
+            0.4,
+            "Rank 1 delays the others by 40.0 ms per step of 100 ms (40.0%). Repairing it saves 40.0% of the step",
+        ),
+        (40, 0.1, "but repairing it saves only 10.0% of the step (replayed): something else limits the step."),
+        (40, 0.0, "but repairing it saves nothing (replayed): something else limits the step."),
+        (5, 0.3, "Repairing it saves 30.0% of the step (replayed): sends and receives wait for it too."),
+    ],
+)
+def test_lateness_is_called_a_delay_only_if_its_repair_saves_as_much(
+    late_ms: float, gain: float | None, expected: str
+) -> None:
+    values = [Value(STEP_TIME, 100 * MS), Value(STRAGGLER_COST, late_ms * MS, {"rank": 1})]
+    values += [Value(REPAIR_GAIN, gain, {"rank": 1})] if gain is not None else []
+    assert expected in sentences.stragglers(Figures(values))
