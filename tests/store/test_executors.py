@@ -19,6 +19,7 @@ import tiny
 
 from usp_prof.contract import Manifest
 from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.kineto.reader import read
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.inputs.runs import TraceFile
 
 
@@ -59,7 +61,7 @@ class TestExecutors:
     def test_workers_store_tables_and_tell_of_damage(self, tmp_path: Path) -> None:
         jobs, cache = self.jobs(tmp_path), Cache(tmp_path / "cache")
         jobs[1].path.write_bytes(b"{}")
-        with local_executor(jobs) as workers:
+        with local_executor(2) as workers:
             done = {job.rank: result for job, result in run_jobs(jobs, Manifest(), cache, workers)}
         assert sorted(done) == [0, 1, 2]
         assert "no list of trace events" in done[1].error
@@ -68,14 +70,22 @@ class TestExecutors:
         assert stored is not None
         assert stored.table("ops")["name"].to_pylist() == ["aten::op2"]
 
-    def test_large_runs_are_read_by_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_worker_and_this_process_read_a_large_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        read_here = []
+
+        def counted(path: Path) -> RawTrace:
+            read_here.append(path)
+            return read(path)
+
         monkeypatch.setattr(load, "_LITTLE", 0)
-        monkeypatch.delattr(rank_jobs, "read")  # here, not in the workers
-        files = run_of(tmp_path / "run")
+        monkeypatch.setattr(executors, "processors", lambda: 2)
+        monkeypatch.setattr(rank_jobs, "read", counted)  # in this process, not in the worker
+        files = run_of(tmp_path / "run", 24)
         files[2].path.write_bytes(b"[1]")
         loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))
-        assert ops(loaded) == {0: ["aten::op0"], 1: ["aten::op1"]}
+        assert ops(loaded) == {rank: [f"aten::op{rank}"] for rank in range(24) if rank != 2}
         assert [(row.code, row.rank) for row in lost] == [("rank_unreadable", 2)]
+        assert 0 < len(read_here) < 24
 
     def test_stopping_ends_the_processes_without_a_word(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -260,7 +270,6 @@ class TestExecutors:
         with jobs[0].path.open("ab") as stream:
             stream.truncate(40 << 20)  # packed: it unpacks to about twelve times as much
         assert workers_for(jobs) == 2
-        assert workers_for(jobs, most=1) == 1
         monkeypatch.setattr(executors, "free_memory", lambda: 0)
         assert workers_for(jobs) == 1
 

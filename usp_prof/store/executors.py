@@ -39,11 +39,11 @@ _GREETING_S = 5
 
 
 @contextmanager
-def local_executor(jobs: Sequence[RankJob], most: int = 0) -> Iterator[Executor]:
-    """Yield a pool of worker processes (at most `most`, if given), and stop them afterwards."""
+def local_executor(workers: int) -> Iterator[Executor]:
+    """Yield a pool of worker processes, and stop them afterwards."""
     from loky import ProcessPoolExecutor  # noqa: PLC0415 - a run that is cached starts no process
 
-    pool = ProcessPoolExecutor(max_workers=workers_for(jobs, most))
+    pool = ProcessPoolExecutor(max_workers=workers)
     try:
         yield pool
     finally:
@@ -110,9 +110,9 @@ def _what_is_wrong(address: str) -> str | None:
         return str(error)
 
 
-def workers_for(jobs: Sequence[RankJob], most: int = 0) -> int:
-    """Return how many local workers can read at once: limited by jobs, processors and memory."""
-    bounds = [len(jobs), processors(), *([most] if most > 0 else [])]
+def workers_for(jobs: Sequence[RankJob]) -> int:
+    """Return how many local processes can read at once: limited by jobs, processors and memory."""
+    bounds = [len(jobs), processors()]
     need = _WORKER_BYTES + max((unpacked_bytes(job.path) for job in jobs), default=0)
     if (free := free_memory()) is not None:
         bounds.append(int(free * _MEMORY_SHARE / need))

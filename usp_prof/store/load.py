@@ -20,7 +20,7 @@ from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import Cache, CacheUnwritableError
 from usp_prof.store.entry import BrokenSealError
-from usp_prof.store.executors import free_memory, local_executor, unpacked_bytes
+from usp_prof.store.executors import free_memory, local_executor, unpacked_bytes, workers_for
 from usp_prof.store.rank_jobs import (
     RankJob,
     build,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int, str], None]
 
 _LITTLE = 64 << 20
-"""JSON bytes that are read sooner than two workers start: 0.5 CPU s each for their imports, 16 ms for each MB."""
+"""JSON bytes that are read sooner than a worker starts: 0.5 CPU s for its imports, 16 ms for each MB."""
 _OPENED_AT_ONCE = 16
 """Files and entries opened concurrently: each answer of an object store takes time."""
 _SEEN_WITHIN_S = 65
@@ -113,15 +113,15 @@ def load(
 ) -> tuple[dict[int, LoadedRank], list[HealthRow]]:
     """Load the ranks of a run; return them by rank, and a health row for each that failed.
 
-    Without an executor, local worker processes read a run that is large enough to start them.
+    Without an executor, this process and local workers read a run that is large enough to start them.
     """
     loading = _Loading(files, manifest, cache, progress)
     unread = jobs = loading.from_cache(files)
     if executor is not None:
         jobs = loading.by_executor(jobs, executor)
-    elif len(jobs) > 1 and sum(unpacked_bytes(job.path) for job in jobs) > _LITTLE:
-        with local_executor(jobs) as workers:
-            jobs = loading.by_executor(jobs, workers, goes_on=False)
+    elif sum(unpacked_bytes(job.path) for job in jobs) > _LITTLE and (beside := workers_for(jobs) - 1):
+        with local_executor(beside) as workers:
+            jobs = loading.by_executor(jobs, workers, loading.read_here)
     for job in jobs:
         loading.read_here(job)
     if unread:
@@ -167,10 +167,12 @@ class _Loading:
                 self.lost.append(_damaged(file.rank, self._cache.damaged[key]))
         return jobs
 
-    def by_executor(self, jobs: Sequence[RankJob], executor: Executor, *, goes_on: bool = True) -> list[RankJob]:
-        """Let workers read; return the jobs that are not done."""
+    def by_executor(
+        self, jobs: Sequence[RankJob], executor: Executor, read_here: Callable[[RankJob], None] | None = None
+    ) -> list[RankJob]:
+        """Let workers read, beside this process if it is told how to; return the jobs that are not done."""
         left, unseen = [], []
-        for job, result in run_jobs(jobs, self._manifest, self._cache, executor, goes_on=goes_on):
+        for job, result in run_jobs(jobs, self._manifest, self._cache, executor, read_here):
             if result.error:
                 self._lose(job, result.error)
             elif not result.stored:

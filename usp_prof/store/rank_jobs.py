@@ -30,7 +30,7 @@ from usp_prof.store.places import cache_at
 from usp_prof.tables.catalogue import ROOMS, build_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     import pyarrow as pa
@@ -212,18 +212,23 @@ ATTEMPTS = 3
 
 
 def run_jobs(
-    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool = True
+    jobs: Sequence[RankJob],
+    manifest: Manifest | None,
+    cache: Cache,
+    executor: Executor,
+    read_here: Callable[[RankJob], None] | None = None,
 ) -> Iterator[tuple[RankJob, JobResult]]:
     """Run the jobs, the largest files first; yield each result as its job ends.
 
-    When the caller stops early, an executor that continues drops the remaining jobs. A job whose worker
-    fails is repeated, up to `ATTEMPTS` attempts in all; then it is an error. Jobs left by a broken executor are not
-    done.
+    With `read_here`, the caller reads as well: it takes the smallest files that no worker has begun, and there is no
+    result for those. Such an executor ends with this call; another one drops the remaining jobs when the caller stops
+    early. A job whose worker fails is repeated, up to `ATTEMPTS` attempts in all; then it is an error. Jobs left by a
+    broken executor are not done.
     """
     left = sorted(jobs, key=_largest_first)
     for _ in range(ATTEMPTS):
         failed = []
-        for job, result in _run_once(left, manifest, cache, executor, goes_on=goes_on):
+        for job, result in _run_once(left, manifest, cache, executor, read_here):
             if isinstance(result, JobResult):
                 yield job, result
             else:
@@ -235,21 +240,18 @@ def run_jobs(
 
 
 def _run_once(
-    jobs: Sequence[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor, *, goes_on: bool
+    jobs: Sequence[RankJob],
+    manifest: Manifest | None,
+    cache: Cache,
+    executor: Executor,
+    read_here: Callable[[RankJob], None] | None,
 ) -> Iterator[tuple[RankJob, JobResult | Exception]]:
     """Run each job once; return the exceptions of jobs whose worker failed."""
-    futures = {}
+    futures = _submitted(jobs, manifest, cache, executor)
+    not_submitted = [job for job in jobs if job not in futures.values()]
     try:
-        for job in jobs:
-            futures[executor.submit(run_job, job, manifest_of_rank(manifest, job.rank), cache.place)] = job
-    except (OSError, BrokenExecutor):  # no process can be started, or the first ones died immediately
-        pass
-    except Exception as error:  # any error of a third-party executor, such as one that was shut down
-        raise UsageError(
-            f"the executor takes no jobs: {type(error).__name__}: {error}", hint="give one that is open"
-        ) from error
-    _refuse_without_answers(futures)
-    try:
+        if read_here is not None:
+            _read_beside(futures, read_here)
         for future in _as_completed(futures):
             try:
                 yield futures[future], _own_result(future.result())
@@ -264,10 +266,35 @@ def _run_once(
                 yield futures[future], error
     finally:
         for future in futures:  # a caller that stops needs no further results
-            if goes_on and not future.done():
+            if read_here is None and not future.done():
                 future.cancel()
-    submitted = set(futures.values())
-    yield from ((job, NOT_DONE) for job in jobs if job not in submitted)
+    yield from ((job, NOT_DONE) for job in not_submitted)
+
+
+def _submitted(
+    jobs: Iterable[RankJob], manifest: Manifest | None, cache: Cache, executor: Executor
+) -> dict[Future[JobResult], RankJob]:
+    """Submit the jobs, as many as the executor takes."""
+    futures = {}
+    try:
+        for job in jobs:
+            futures[executor.submit(run_job, job, manifest_of_rank(manifest, job.rank), cache.place)] = job
+    except (OSError, BrokenExecutor):  # no process can be started, or the first ones died immediately
+        pass
+    except Exception as error:  # any error of a third-party executor, such as one that was shut down
+        raise UsageError(
+            f"the executor takes no jobs: {type(error).__name__}: {error}", hint="give one that is open"
+        ) from error
+    _refuse_without_answers(futures)
+    return futures
+
+
+def _read_beside(futures: dict[Future[JobResult], RankJob], read_here: Callable[[RankJob], None]) -> None:
+    """Read the files that no worker has begun, the last first; their futures are dropped."""
+    for future, job in reversed(list(futures.items())):
+        if future.cancel():
+            del futures[future]
+            read_here(job)
 
 
 def _refuse_without_answers(futures: Iterable[object]) -> None:
