@@ -114,7 +114,7 @@ from usp_prof.report.format import column_scale, head_text, quantity, share
 from usp_prof.report.verdict import certain_gain, first_notable, measured_span, saving
 from usp_prof.report.verdict import verdict as run_verdict
 from usp_prof.report.words import REST as REST_OF_FINDINGS
-from usp_prof.report.words import left_out, ranks_of_mean
+from usp_prof.report.words import left_out
 from usp_prof.report.writers.markdown import sections_text as write_markdown
 from usp_prof.report.writers.webpage import write as write_webpage
 from usp_prof.schedule import Schedule

@@ -97,7 +97,7 @@ def communication(document: Document) -> str:
     span, _ = measured_span(figures)
     share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
     axis = max(exposed, key=lambda each: exposed[each])
-    text = f"Exposed communication takes {share} of the {span}"
+    text = f"Exposed communication takes {share} of the mean rank {span}"
     if len(exposed) > 1:
         text += f", most on {axis} ({quantity(exposed[axis] / whole, Unit.FRACTION)})"
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
@@ -167,11 +167,11 @@ def host(document: Document) -> str:
     span, _ = measured_span(figures)
     share = sum(idle.values()) / whole
     if share < NOTABLE:
-        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the {span}"]
+        clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the mean rank {span}"]
     else:
         leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / whole, Unit.FRACTION)
         why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
-        clauses = [f"The device is idle for {leaves} of the {span} because of the host ({why})"]
+        clauses = [f"The device is idle for {leaves} of the mean rank {span} because of the host ({why})"]
     clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:

@@ -185,14 +185,13 @@ def verdict(text: str) -> None:
 def now_and_predicted(together: Prediction | None, changes: str) -> None:
     """Show the step of the ranks that were replayed, now and as predicted, in one line that stays in sight."""
     if together is None:
-        st.html(f"<b>step as recorded</b> ({html.escape(changes)})")
+        st.html(f"<b>As recorded</b> ({html.escape(changes)})")
         return
     now, then = (quantity(length, Unit.NS) for length in (together.before_ns, together.after_ns))
     gain, error = (quantity(part, Unit.FRACTION) for part in (together.gain_fraction, together.error_fraction))
-    st.html(
-        f"<b>step now {now} → predicted {then}</b> ({whatif_answer.step_of(together)}), gain {gain} ±{error} "
-        f"({html.escape(changes)})"
-    )
+    step = whatif_answer.step_of(together)
+    step = f"{step[:1].upper()}{step[1:]}"
+    st.html(f"<b>{step}: {now} → {then} predicted</b>, gain {gain} ±{error} ({html.escape(changes)})")
 
 
 def folded(key: str, title: str, draw: Callable[[], None]) -> None:

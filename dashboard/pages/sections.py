@@ -35,7 +35,6 @@ from ..engine import (
     Unit,
     UspProfError,
     plan_answer,
-    ranks_of_mean,
     whatif_answer,
 )
 from ..report import offer
@@ -168,7 +167,7 @@ def draw_pipeline() -> None:
 
 
 def by_cause(document: Document) -> Stack | None:
-    """Divide the bubble: what the schedule costs by itself, what uneven stages add, what the run lost on top."""
+    """Divide the pipeline window: cost of the schedule, of uneven stages and of delays, and the actions."""
     whole = {value.metric.id: float(value.value) for value in document.values if not value.dims}
     measured = whole.get("bubble_fraction")
     if measured is None:
@@ -176,12 +175,12 @@ def by_cause(document: Document) -> Stack | None:
     even = min(whole.get("bubble_balanced_fraction", 0.0), measured)
     ideal = min(max(whole.get("bubble_ideal_fraction", even), even), measured)
     parts = (
-        StackPart("the schedule itself", "idle:bubble", even),
+        StackPart("bubble of the schedule", "idle:bubble", even),
         StackPart("uneven stages", "action:W", ideal - even),
-        StackPart("lost beside: late actions, transfers, the host", "comm", measured - ideal),
+        StackPart("late actions, transfers and host", "comm", measured - ideal),
         StackPart("pipeline actions", "compute", 1 - measured),
     )
-    return Stack(f"The pipeline's window, mean of {ranks_of_mean(document.run)} steps", 1.0, Unit.FRACTION, parts)
+    return Stack("Pipeline window, mean over steps", 1.0, Unit.FRACTION, parts)
 
 
 def _another(view: View) -> None:

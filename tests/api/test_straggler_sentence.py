@@ -22,7 +22,7 @@ MS = 1_000_000
         (
             40,
             0.4,
-            "Rank 1 delays the others by 40.0 ms per step of 100 ms (40.0%). Repairing it saves 40.0% of the step",
+            "Rank 1 delays the others by 40.0 ms per step (40.0% of the mean rank step). Repairing it saves 40.0%",
         ),
         (40, 0.1, "but repairing it saves only 10.0% of the step (replayed): something else limits the step."),
         (40, 0.0, "but repairing it saves nothing (replayed): something else limits the step."),

@@ -63,9 +63,7 @@ def test_the_parts_before_and_after_add_up_to_the_step(capsys: pytest.CaptureFix
         assert sum(part[side] for part in parts) == pytest.approx(step[side], rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "says"), [("0-3", "mean of all ranks' steps"), ("0,1", "mean of these 2 ranks' steps")]
-)
+@pytest.mark.parametrize(("ranks", "says"), [("0-3", "mean rank step"), ("0,1", "mean step of 2 ranks")])
 def test_a_mean_says_of_which_ranks_it_is(
     ranks: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,8 +74,8 @@ def test_a_mean_of_some_ranks_is_not_said_to_be_of_all() -> None:
         [text.value for text in app.markdown if "Where the" in text.value] for app in (drawn_all, drawn_two)
     )
     assert len(of_all) == len(of_two) == 1
-    assert "mean of all ranks' steps" in of_all[0]
-    assert "mean of these 2 ranks' steps" in of_two[0]
+    assert "mean rank step" in of_all[0]
+    assert "mean step of 2 ranks" in of_two[0]
 
 
 def test_a_change_is_predicted() -> None:
@@ -83,8 +83,8 @@ def test_a_change_is_predicted() -> None:
     app.query_params["edits"] = "comm_faster=2"
     app.run()
     assert not app.exception, app.exception[0].value
-    assert [metric.label for metric in app.metric] == ["step, measured", "step, predicted", "gain"]
-    assert any("(mean of all ranks' steps)" in said.proto.body for said in app.get("html"))
+    assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
+    assert any("Mean rank step: " in said.proto.body for said in app.get("html"))
 
 
 def test_the_chosen_run_is_compared_with_another() -> None:

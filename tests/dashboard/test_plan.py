@@ -255,7 +255,7 @@ def test_a_switch_is_predicted() -> None:
     next(each for each in app.toggle if each.label == "no pauses").set_value(True).run()
     assert not app.exception, app.exception[0].value
     assert "no_pauses" in app.query_params["edits"]
-    assert [metric.label for metric in app.metric] == ["step, measured", "step, predicted", "gain"]
+    assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
 
 
 def test_memory_is_predicted_beside_what_was_measured() -> None:

@@ -11,6 +11,7 @@ from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.facts import FactKind
 from usp_prof.model.metric import Better, Unit
 from usp_prof.report.answers.comparison import FORMATS, render, verdict, waterfall
+from usp_prof.report.answers.wording import change, interval
 from usp_prof.report.document import Chart
 
 RNG = np.random.default_rng(21)
@@ -66,6 +67,41 @@ def test_a_small_share_of_the_peak_is_compared_as_the_speed_it_is() -> None:
     assert direction(judged) == "worse"
 
 
+def test_times_near_zero_are_compared_by_difference() -> None:
+    """An idle time of 5 us in a step of 100 ms that becomes 40 us is +35 us, not +700%."""
+    runs = [
+        measured(
+            series("step_time", steps(RNG, mean=1e8)),
+            series("idle_time", [idle] * 8, cause="sync"),
+            series("wait_time", [wait] * 8),
+        )
+        for idle, wait in ((5e3, 5e6), (4e4, 4e7))
+    ]
+    judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
+    assert change(judged["idle_time[cause=sync]"]) == "+35 us"
+    assert change(judged["wait_time"]) == "+700.00%"
+
+
+def test_a_change_within_an_interval_that_excludes_nothing_is_withheld() -> None:
+    wild = np.array([1e6, 5e7, 2e5, 9e7, 4e6, 3e5])
+    runs = [
+        measured(series("step_time", steps(RNG, mean=1e8)), series("wait_time", wild * factor)) for factor in (1, 1.3)
+    ]
+    judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
+    assert (change(judged["wait_time"]), interval(judged["wait_time"])) == ("-", "not known")
+
+
+def test_the_headline_compares_the_step_of_the_job() -> None:
+    runs = [
+        measured(series("step_time", steps(RNG, mean=mean)), series("job_step_time", steps(RNG, mean=1.1 * mean)))
+        for mean in (1e8, 2e8)
+    ]
+    (pair,) = compare(runs).pairs
+    assert re.match(
+        r"The step of b is [\d.]+% longer than that of a \(1[01]\d ms before, 2[12]\d ms", verdict(pair, "a", "b")
+    )
+
+
 def test_says_what_is_comparable() -> None:
     found = compare([A, B, OTHER])
     assert [pair.label for pair in found.pairs] == ["b", "other"]
@@ -90,10 +126,10 @@ def test_runs_that_are_not_alike_are_said_to_be(kind: FactKind, name: str, value
     other = measured(*B.series, label="other", facts=with_fact(kind, name, value))
     (pair,) = compare([A, other]).pairs
     assert pair.doubts == (f"{doubt} are not compared",)
-    assert verdict(pair, "a", "other").startswith("The steps of a and other are not comparable: ")
+    assert verdict(pair, "a", "other").startswith("The mean rank steps of a and other are not comparable: ")
     (asked,) = compare([A, other], (kind,)).pairs
     assert asked.doubts == ()
-    assert verdict(asked, "a", "other").startswith("The step of other is ")
+    assert verdict(asked, "a", "other").startswith("The mean rank step of other is ")
 
 
 @pytest.mark.parametrize(("across", "is_divided"), [((), False), ((FactKind.HARDWARE,), True)])

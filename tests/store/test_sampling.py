@@ -142,12 +142,12 @@ class TestWhatIsLeftOutIsSaid:
             command = ["analyze", str(folder), "--ranks", "sample:4", "--store", str(store), "-q", "--format", form]
             assert main(command) == 0
             said = capsys.readouterr().out
-            assert "mean of these 4 ranks" in said
-            assert "mean of all ranks" not in said
+            assert "mean step of 4 ranks" in said
+            assert "mean rank step goes" not in said
 
     def test_of_all_ranks_the_mean_is_of_all(self, folder: Path, store: Path) -> None:
         report = open_run(folder, cache_dir=store).report()
-        assert "mean of all ranks' steps" in report.text()
+        assert "Where the mean rank step goes" in report.text()
         assert "only" not in report.summary.sentence
 
     def test_before_an_answer_in_python(self, folder: Path, store: Path) -> None:

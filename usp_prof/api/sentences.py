@@ -110,8 +110,8 @@ def stragglers(figures: Figures) -> str:
     gain = figures.along("repair_gain", "rank").get(rank)
     if gain is None:
         return (
-            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)}, summed over "
-            "its collectives; what its repair saves is unknown."
+            f"Rank {rank} arrives last by {quantity(time, Unit.NS)} per step, summed over its collectives; what its "
+            "repair saves is unknown."
         )
     if gain > time / step + _LEAST_CONTRADICTION:
         return (
@@ -120,8 +120,8 @@ def stragglers(figures: Figures) -> str:
         )
     if time / step <= gain + _LEAST_CONTRADICTION:
         return (
-            f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step of {quantity(step, Unit.NS)} "
-            f"({share(time, step)}). Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed)."
+            f"Rank {rank} delays the others by {quantity(time, Unit.NS)} per step ({share(time, step)} of the mean "
+            f"rank step). Repairing it saves {quantity(gain, Unit.FRACTION)} of the step (replayed)."
         )
     saves = f"only {quantity(gain, Unit.FRACTION)} of the step" if gain >= _LEAST else "nothing"
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from usp_prof.gate.facts import Difference, barred, differences, uncompared
@@ -11,6 +12,7 @@ from usp_prof.gate.judge import judge
 from usp_prof.gate.judgement import Judgement, Limit, Scale, Verdict
 from usp_prof.gate.policy import Rule
 from usp_prof.gate.sample import PRIORS, noise_of
+from usp_prof.gate.series import STEP_TIME
 from usp_prof.gate.verdict import unusable_input
 from usp_prof.gate.why import PartChange, Why, explain, waterfall
 from usp_prof.model.health import Severity
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 _DOUBT = 0.005
 """Tail probability of each interval of a comparison: an interval misses the true change in 1 of 100 cases."""
+_NEAR_ZERO = 0.01
+"""Times below this share of the step are compared by difference.
+
+Steps of unchanged runs differ by about 1%, so a percentage of a smaller time says nothing about the step.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +71,15 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     differing = differences(first.facts, other.facts)
     old, new = first.by_key(), other.by_key()
     noise = noise_of((first, other), PRIORS)
+    near_zero_ns = _NEAR_ZERO * min(_median(old.get(STEP_TIME)), _median(new.get(STEP_TIME)))
     judgements = []
     for key in sorted({*old, *new}):
         series = new[key] if key in new else old[key]
-        judgements.append(_judgement(series, old.get(key), new.get(key), barred(series.unit, differing, across), noise))
+        rule = rule_for(series)
+        if series.unit is Unit.NS and max(_median(old.get(key)), _median(new.get(key))) < near_zero_ns:
+            rule = _by_difference(rule, _median(old.get(key)))
+        bar = barred(series.unit, differing, across)
+        judgements.append(_judgement(series, old.get(key), new.get(key), rule, bar, noise))
     parts_before, parts_after = dict(waterfall(first)), dict(waterfall(other))
     steps = tuple(
         PartChange(name, parts_before.get(name, 0.0), parts_after.get(name, 0.0))
@@ -78,8 +90,22 @@ def _pair(first: Measured, other: Measured, across: Sequence[FactKind]) -> Pair:
     return Pair(other.label, tuple(judgements), differing, doubts, steps, explain(first, other))
 
 
+def _median(series: Series | None) -> float:
+    return median(series.samples) if series is not None and series.samples else 0.0
+
+
+def _by_difference(rule: Rule, before_ns: float) -> Rule:
+    """Return the rule for differences in ns; runs are assumed to differ by the same share as for relative changes."""
+    return replace(
+        rule,
+        allowed=Limit(0.0, Scale.ABSOLUTE),
+        resolve=Limit(rule.resolve.amount, Scale.ABSOLUTE),
+        between=Limit(rule.between.amount * abs(before_ns), Scale.ABSOLUTE),
+    )
+
+
 def _judgement(
-    series: Series, before: Series | None, after: Series | None, bar: Difference | None, noise: Noise
+    series: Series, before: Series | None, after: Series | None, rule: Rule, bar: Difference | None, noise: Noise
 ) -> Judgement:
     blank = Judgement(series.key, series.title, series.unit, series.better, Verdict.NOT_COMPARED)
     if before is None or after is None:
@@ -87,7 +113,7 @@ def _judgement(
         if after is None:
             return replace(blank, reason="only in the first run", before=mean)
         return replace(blank, reason="not in the first run", after=mean)
-    judgement = judge((before,), after, rule_for(series), _DOUBT, noise)
+    judgement = judge((before,), after, rule, _DOUBT, noise)
     if bar is not None:
         return replace(blank, reason=f"not comparable: {bar}", before=judgement.before, after=judgement.after)
     return judgement

@@ -43,11 +43,11 @@ def ranks_phrase(run: RunFacts) -> str:
     return counted(read, "rank")
 
 
-def ranks_of_mean(run: RunFacts) -> str:
-    """Return the ranks that a mean covers, as a possessive: all, or some ranks of a larger job."""
+def mean_rank_step(run: RunFacts, span: str = "step") -> str:
+    """Name the step that shares refer to: the mean over all ranks, or over those read of a larger job."""
     if not run.is_part:
-        return "all ranks'"
-    return f"these {len(run.ranks)} ranks'" if len(run.ranks) != 1 else f"rank {run.ranks[0]}'s"
+        return f"mean rank {span}"
+    return f"mean {span} of {len(run.ranks)} ranks" if len(run.ranks) != 1 else f"{span} of rank {run.ranks[0]}"
 
 
 def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ from usp_prof.gate.comparison import direction
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers.check import plain
-from usp_prof.report.answers.wording import change, interval
+from usp_prof.report.answers.wording import change, excludes_nothing, interval
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -75,42 +75,53 @@ def sections(pair: Pair, before: str, after: str, *, everything: bool) -> tuple[
 
 def waterfall(pair: Pair, before: str, after: str) -> Section:
     """Build why the step is longer or shorter; only the steps if times are not comparable."""
-    why = pair.why
+    name, before_ns, after_ns = headline_step(pair)
     steps = (
-        KeyFigure("step before", why.step_before_ns, Unit.NS, before),
-        KeyFigure("step after", why.step_after_ns, Unit.NS, after),
+        KeyFigure(f"{name} before", before_ns, Unit.NS, before),
+        KeyFigure(f"{name} after", after_ns, Unit.NS, after),
     )
     if not are_times_compared(pair):
         return Section("waterfall", "Steps", (KeyFigures(steps), Text(NOT_DIVIDED)))
-    difference = KeyFigure("difference", why.delta_ns, Unit.NS, "longer" if why.delta_ns > 0 else "shorter")
+    delta_ns = after_ns - before_ns
+    difference = KeyFigure("difference", delta_ns, Unit.NS, "longer" if delta_ns > 0 else "shorter")
     key = KeyFigures((*steps, difference))
     rows = sorted(pair.waterfall, key=lambda part: -abs(part.delta_ns))
     table = DataTable(
         "",
-        (TableColumn("part of the step"), *_BEFORE_AFTER),
+        (TableColumn("part of the mean rank step"), *_BEFORE_AFTER),
         tuple((part.name, *_ms(part.before_ns, part.after_ns)) for part in rows),
     )
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
 
+def headline_step(pair: Pair) -> tuple[str, float, float]:
+    """Return the job's step before and after with its name; the mean rank step if a run has no job step."""
+    job = next((judgement for judgement in pair.judgements if judgement.key == "job_step_time"), None)
+    if job is not None and math.isfinite(job.before + job.after):
+        return "step", job.before, job.after
+    return "mean rank step", pair.why.step_before_ns, pair.why.step_after_ns
+
+
 def verdict(pair: Pair, before: str, after: str) -> str:
     """Describe how much the step differs, and its largest change; only the steps if times are not comparable."""
-    why = pair.why
-    if not why.step_before_ns:
+    name, before_ns, after_ns = headline_step(pair)
+    if not before_ns:
         return ""
-    ratio = why.delta_ns / why.step_before_ns
-    lengths = f"{quantity(why.step_before_ns, Unit.NS)} before, {quantity(why.step_after_ns, Unit.NS)} after"
+    ratio = after_ns / before_ns - 1
+    lengths = f"{quantity(before_ns, Unit.NS)} before, {quantity(after_ns, Unit.NS)} after"
     if not are_times_compared(pair):
-        return f"The steps of {before} and {after} are not comparable: {lengths}."
+        return f"The {name}s of {before} and {after} are not comparable: {lengths}."
     if abs(ratio) < ALIKE:
-        return f"The steps of {before} and {after} take the same time: {lengths}."
+        return f"The {name}s of {before} and {after} take the same time: {lengths}."
     how, by = ("longer", "more") if ratio > 0 else ("shorter", "less")
-    text = f"The step of {after} is {quantity(abs(ratio), Unit.FRACTION)} {how} than that of {before} ({lengths})"
+    text = f"The {name} of {after} is {quantity(abs(ratio), Unit.FRACTION)} {how} than that of {before} ({lengths})"
     same_way = [part for part in pair.waterfall if part.delta_ns * ratio > 0]
     if not same_way:
         return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
-    return f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} per rank."
+    return (
+        f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} of the mean rank step."
+    )
 
 
 def are_times_compared(pair: Pair) -> bool:
@@ -176,6 +187,8 @@ def metrics_shown(pair: Pair, *, everything: bool) -> pd.DataFrame:
             _digits(value / (scale.factor if own or place < _OWN else 0.01), 4 if place < _OWN else 3)
             for place, value in enumerate((judgement.before, judgement.after, judgement.change, *ends))
         )
+        if excludes_nothing(judgement):
+            change = low = high = None
         rows.append(
             {
                 "metric": judgement.title, "of": judgement.key, "before": before, "after": after, "unit": scale.suffix,
@@ -282,7 +295,8 @@ def _ms(before_ns: float, after_ns: float) -> tuple[float, float, float]:
 
 def _importance(judgement: Judgement) -> tuple[int, float, str]:
     """Return the sort key: important metrics first, the others by size of their change."""
-    size = abs(judgement.change) if math.isfinite(judgement.change) else -1.0
+    is_near_zero = judgement.scale is Scale.ABSOLUTE and judgement.unit is Unit.NS
+    size = abs(judgement.change) if math.isfinite(judgement.change) and not is_near_zero else -1.0
     metric = judgement.key.partition("[")[0]
     return IMPORTANT.index(metric) if metric in IMPORTANT else len(IMPORTANT), -size, judgement.key
 

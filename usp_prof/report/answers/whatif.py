@@ -18,7 +18,7 @@ from usp_prof.replay.step_times import unedited
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text, run_facts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.pipeline import simulated_schedule
-from usp_prof.report.words import ranks_of_mean
+from usp_prof.report.words import mean_rank_step
 from usp_prof.whatif.layout import memory_of
 from usp_prof.whatif.predicted import predicted_tables
 
@@ -47,12 +47,12 @@ _SHOWN_CODES = ("predicted_ranks", "predicted_calls", "rearranged")
 
 def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section:
     """Build the step with the changes applied, each alone and together."""
-    missed = f"replay without changes: within {100 * together.replay_error:.2f}%"
+    notes = without_recording(together), f"replay without changes: within {100 * together.replay_error:.2f}%"
     return Section(
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, f"{step_of(together)}; {missed}"),
+            key_figures(together, "; ".join(note for note in notes if note)),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             _table(alone),
             Text("Gains overlap: they are replayed together, never added.", quiet=True),
@@ -65,23 +65,22 @@ def key_figures(together: Prediction, basis: str, gain: str = "gain") -> KeyFigu
     """Build the step before and after, and the gain."""
     return KeyFigures(
         (
-            KeyFigure("step, measured", together.before_ns, Unit.NS, basis),
-            KeyFigure("step, predicted", together.after_ns, Unit.NS),
+            KeyFigure(f"{step_of(together)}, measured", together.before_ns, Unit.NS, basis),
+            KeyFigure("predicted", together.after_ns, Unit.NS),
             KeyFigure(gain, together.gain_fraction, Unit.FRACTION, sure(together)),
         )
     )
 
 
-def mean_of(prediction: Prediction) -> str:
-    """Return the ranks whose mean step is shown."""
-    return f"mean of {ranks_of_mean(run_facts(prediction.replayed.tables, EVERYTHING, ''))} steps"
-
-
 def step_of(prediction: Prediction) -> str:
-    """Return the step that a prediction starts from, and the recording cost that it excludes."""
+    """Name the step that a prediction starts from."""
+    return mean_rank_step(run_facts(prediction.replayed.tables, EVERYTHING, ""))
+
+
+def without_recording(prediction: Prediction) -> str:
+    """Return the recording cost that a prediction excludes, or an empty text."""
     recording_ns = prediction.recorded_ns - prediction.before_ns
-    taken_out = f", without {quantity(recording_ns, Unit.NS)} for recording" if recording_ns else ""
-    return mean_of(prediction) + taken_out
+    return f"without {quantity(recording_ns, Unit.NS)} for recording" if recording_ns else ""
 
 
 def _replayed(prediction: Prediction) -> list[Text]:
@@ -153,7 +152,7 @@ def before_after_section(together: Prediction) -> Section:
         notes.append("Times include the cost of recording; the gain excludes it.")
     if memory_of(together.layout_after) is not None:
         notes.append("* Estimated from the model's description: compare before and after, not with a measured peak.")
-    columns = (TableColumn(mean_of(together)), TableColumn("before"), TableColumn("after"))
+    columns = (TableColumn(step_of(together)), TableColumn("before"), TableColumn("after"))
     table = DataTable("", columns, tuple(rows))
     return Section("before-after", "Before and after", (table, *(Text(note, quiet=True) for note in notes)))
 
@@ -205,7 +204,7 @@ def together_section(ticked: Sequence[Finding], steps: Sequence[Prediction], pat
         (
             key_figures(
                 steps[-1],
-                step_of(steps[-1]),
+                without_recording(steps[-1]),
                 f"gain of {len(ticked)} together" if len(ticked) > 1 else "gain of the selected one",
             ),
             Chart("", bars(ticked, steps)),

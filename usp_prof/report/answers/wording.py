@@ -73,15 +73,20 @@ def signed_duration(value_ns: float) -> str:
 
 
 def change(judgement: Judgement) -> str:
-    """Format a change: in percent of the baseline, in percentage points, or in the unit."""
-    return signed(judgement.change, judgement)
+    """Format a change: in percent of the baseline, in percentage points, or in the unit; "-" if noise hides it."""
+    return "-" if excludes_nothing(judgement) else signed(judgement.change, judgement)
+
+
+def excludes_nothing(judgement: Judgement) -> bool:
+    """Return whether the interval of a relative change is too wide to exclude anything."""
+    return judgement.scale is Scale.RELATIVE and judgement.low <= _LOWEST and judgement.high > _WIDEST
 
 
 def interval(judgement: Judgement) -> str:
     """Format the interval of a change, limited to a readable range."""
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
-    if judgement.scale is Scale.RELATIVE and judgement.low <= _LOWEST and judgement.high > _WIDEST:
+    if excludes_nothing(judgement):
         return "not known"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""

@@ -121,15 +121,51 @@ def _cell(value: Any, unit: Unit | None) -> Cell:  # noqa: ANN401 - whatever is 
 # Parts of every section: an analysis' overall metrics, and its notes.
 
 _MOST_FIGURES = 10
+_EXPLANATIONS = {
+    "kernel_efficiency": "of the roofline; ops with known FLOPs and bytes",
+    "formula_fraction": "of compute time has known FLOPs and bytes",
+    "matrix_core_fraction": "of matrix products, attention and convolutions",
+    "unknown_core_fraction": "of matrix products, attention and convolutions",
+    "small_kernel_fraction": "of compute time is in kernels below 10 \u03bcs",
+    "achieved_flop_rate": "FLOPs over kernel time, ops with known FLOPs",
+    "launch_count": "kernels and copies per step",
+    "launch_delay": "median time from a launch to the start of its work",
+    "empty_queue_fraction": "of launches found an idle device",
+    "queue_full_time": "host blocked by a full queue, per step",
+    "host_sync_time": "host time waiting for the device, per step",
+    "input_time": "host time in the data loader, per step",
+    "gc_time": "host time in Python's garbage collector, per step",
+    "slowdown": "compute vs. the median of its peers",
+    "own_time_slowdown": "step vs. peers' own time, without waiting",
+    "straggler_cost": "own delay per step, on its worst axis",
+    "peak_memory": "tensors at once",
+    "taken_memory": "allocated at once after the profiler started",
+    "peak_reserved_memory": "held by the allocator at once",
+    "fragmentation_fraction": "of reserved memory has no tensor at the peak",
+    "memory_headroom": "of device memory was never reserved",
+    "allocator_calls": "per step; each stalls the host",
+}
+"""Explanations of overall values, by metric id."""
+_OF_LARGEST_RANK = frozenset({"slowdown", "straggler_cost", "peak_memory", "taken_memory", "peak_reserved_memory"})
+"""Metrics whose overall value is the largest rank's."""
 
 
 def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
-    """Yield the overall values of an analysis."""
+    """Yield the overall values of an analysis, with their explanation and the rank that has the value."""
     whole = [value for value in context.values_of(result) if not value.dims]
     if whole:
         yield KeyFigures(
-            tuple(KeyFigure(value.metric.title, value.value, value.metric.unit) for value in whole[:_MOST_FIGURES])
+            tuple(
+                KeyFigure(value.metric.title, value.value, value.metric.unit, _second(context, value.metric.id))
+                for value in whole[:_MOST_FIGURES]
+            )
         )
+
+
+def _second(context: Context, metric: str) -> str:
+    by_rank = context.figures.along(metric, "rank") if metric in _OF_LARGEST_RANK else {}
+    rank = f"rank {max(by_rank, key=lambda each: by_rank[each])}" if len(by_rank) > 1 else ""
+    return ", ".join(part for part in (rank, _EXPLANATIONS.get(metric, "")) if part)
 
 
 def notes(context: Context, result: Result) -> Iterable[Health]:

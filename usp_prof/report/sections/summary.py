@@ -23,7 +23,7 @@ from usp_prof.report.document import (
 from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import without_blanks
-from usp_prof.report.words import ranks_of_mean
+from usp_prof.report.words import mean_rank_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def where_the_step_goes(figures: Figures, run: RunFacts) -> Stack | None:
     total = sum(value for _, _, value in step_parts)
     stack = tuple(StackPart(label, role, value) for label, role, value in step_parts)
     span = "window" if _is_window(figures) else "step"
-    return Stack(f"Where the {span} goes, mean of {ranks_of_mean(run)} {span}s", total, Unit.NS, stack)
+    return Stack(f"Where the {mean_rank_step(run, span)} goes", total, Unit.NS, stack)
 
 
 def _is_window(figures: Figures) -> bool:
