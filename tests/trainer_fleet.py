@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,12 @@ from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
-from trainer.model.decoder import Block
 from trainer.parallel.mesh import Mesh
 from trainer.rules import resolve
 
 if TYPE_CHECKING:
     from trainer.configuration.config import Config
+    from trainer.step import Update
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
@@ -82,20 +82,14 @@ def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
 class Forwards:
     """Counts how often each layer's forward really runs, recomputation included."""
 
-    def __init__(self) -> None:
-        self.runs: Counter[Block] = Counter()
-        self.run = Block._run
+    def __init__(self, update: Update) -> None:
+        self.runs: Counter[torch.nn.Module] = Counter()
+        for chunk in update.chunks.values():
+            for layer in chunk.layers.values():
+                layer.attention_norm.register_forward_pre_hook(self.count)
 
-    def __enter__(self) -> Self:
-        def counted(block: Block, *arguments: Any) -> Any:
-            self.runs[block] += 1
-            return self.run(block, *arguments)
-
-        Block._run = counted
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Block._run = self.run
+    def count(self, norm: torch.nn.Module, _: object) -> None:
+        self.runs[norm] += 1
 
     def per_micro_batch(self, settled: Config, updates: int) -> list[float]:
         """Return the distinct counts of all layers on all ranks."""
@@ -117,11 +111,11 @@ def curve(case: str) -> dict[str, list[float]]:
     folder = settled.options.checkpoint and Path(settled.options.checkpoint)
     first = checkpoint.load(folder, settled, update) if settled.options.resume else 0
     losses, norms = [], []
-    with Forwards() as forwards:
-        for step in range(first, settled.options.steps):
-            outcome = update(step, batches.update(step))
-            losses.append(float(outcome.loss))
-            norms.append(float(outcome.norm))
+    forwards = Forwards(update)
+    for step in range(first, settled.options.steps):
+        outcome = update(step, batches.update(step))
+        losses.append(float(outcome.loss))
+        norms.append(float(outcome.norm))
     runs = forwards.per_micro_batch(settled, len(losses))
     if folder and not settled.options.resume:
         checkpoint.save(folder, settled.options.steps, settled, update)

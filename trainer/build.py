@@ -3,122 +3,168 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from trainer import fp8
 from trainer.configuration.config import Config
 from trainer.configuration.load import load_shape
 from trainer.foundation.weight_gradients import LINEAR, Postponed, Product
+from trainer.instrumentation.attachment import attach, attach_blocking_sync
 from trainer.instrumentation.injection import Faults
-from trainer.instrumentation.pacing import Brake, Pace
+from trainer.instrumentation.pacing import Brake, LayerTimer, Pace
 from trainer.model.decoder import Decoder
-from trainer.parallel.async_tensor_parallel import AsyncEdges, ChunkedProducts
+from trainer.parallel.async_tensor_parallel import ChunkedProducts
 from trainer.parallel.collectives import Group
-from trainer.parallel.context_parallel import ContextAttention
-from trainer.parallel.data_parallel import Buckets, DataParallel, make_buckets
+from trainer.parallel.context_parallel import causal_attention, positions, runs
+from trainer.parallel.data_parallel import Bucket, Buckets
 from trainer.parallel.mesh import SERVED, Mesh
-from trainer.parallel.sequence_parallel import SequenceParallelEdges
-from trainer.parallel.stage import Plan
+from trainer.parallel.ring_attention import AllGatherAttention, RingAttention
+from trainer.parallel.sequence_parallel import AsyncEdges, SequenceParallelEdges
+from trainer.parallel.stage import Attend, Plan
 from trainer.parallel.tensor_parallel import BlockEdges
-from trainer.parallel.zero import Sharded
+from trainer.parallel.ulysses import UlyssesAttention
+from trainer.parallel.weights import FlatWeights, note_of
+from trainer.parallel.zero import Sharded, Unit
 from trainer.step import Update
 
 
 def wanted_groups(config: Config) -> set[str]:
-    """Name the groups that this configuration talks in."""
+    """Name the groups that this configuration communicates in."""
     zero, experts = config.options.zero, bool(config.shape.experts)
     dense, sparse = ({"data"}, {"edata"}) if zero == 0 else ({"fsdp", "dp_replicate"}, {"efsdp"})
     wanted = {"log", "pp", "tp", "cp", "ep"} | dense | (sparse if experts else set())
-    if config.shape.tied and not config.traits.is_v_shaped:  # these hold the first and the last stage on one rank
+    if config.shape.tied and not config.traits.is_v_shaped:  # these have the first and the last stage on one rank
         wanted.add("tied")
     alone = {name for name in wanted if len(config.layout.groups(*SERVED[name])[0]) == 1}
     return wanted - alone
 
 
 def build(config: Config, mesh: Mesh, device: torch.device, faults: Faults) -> Update:
-    """Make this rank's stages, its data parallelism and its update."""
+    """Build this rank's stages, its data parallelism and its update."""
     chunks = {stage: build_stage(config, mesh, device, faults, stage) for stage in config.stages_of(mesh.place["pp"])}
-    return Update(config, mesh, chunks, build_data(config, mesh, device, chunks, faults), faults)
+    update = Update(config, mesh, chunks, build_data(config, mesh, device, chunks, faults), faults.packing)
+    if faults.of_kind("blocking-sync"):
+        attach_blocking_sync(update, mesh["log"])
+    return update
 
 
 def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults, stage: int) -> Decoder:
-    """Make one stage of the decoder; its weights are on paper until data parallelism creates what the rank keeps."""
-    options, shape, layout = config.options, config.shape, config.layout
-    slowdown = faults.slowdown(stage)
-    sequences = config.micro_batch / (layout.cp * layout.tp)
+    """Build one stage of the decoder; its weights have no memory until data parallelism creates them."""
+    options, shape = config.options, config.shape
     postponed = Postponed() if config.traits.splits_backward else None
-    pace = brake = None
-    if options.pace:
-        played = load_shape(options.pace_model)
-        packed = any(fault.kind == "unequal-lengths" for fault in config.faults)
-        pace = Pace.of(options.pace, played, int(sequences * played.sequence), attention_apart=packed)
-        pace.slowdown, pace.postponed = slowdown, postponed
-    elif slowdown is not None:
-        flop = 2.0 * sequences * shape.sequence * shape.layer_parameters(shape.top_k)
-        brake = Brake(slowdown, flop, device, config.compute)
-    attention = ContextAttention(mesh["cp"], config, device)
-    if pace is not None and attention.method == "ring":
-        attention.ring.block_computed = pace.block_of_ring
     product = fp8.PRODUCT if options.dtype == "fp8" else LINEAR
-    plan = Plan(
-        config=config,
-        mesh=mesh,
-        device=device,
-        dtype=config.compute,
-        product=product,
-        edges=block_edges(config, mesh["tp"], product, postponed, pace),
-        attention=attention,
-        router_bias=faults.router_bias(shape.experts, device),
-        postponed=postponed,
-        pace=pace,
-        brake=brake,
-    )
+    timer = layer_timer(config, device, faults, stage, postponed)
+    edges = block_edges(config, mesh["tp"], product, postponed, timer)
+    plan = Plan(config, mesh, device, product, edges, build_attention(config, mesh["cp"], device), postponed)
     decoder = Decoder(plan, stage)
+    attach(decoder, timer, faults.router_bias(shape.experts, device), shape.sequence // config.layout.cp)
     if options.compile:
         for layer in decoder.layers.values():
             layer.compile()
     return decoder
 
 
+def layer_timer(
+    config: Config, device: torch.device, faults: Faults, stage: int, postponed: Postponed | None
+) -> LayerTimer | None:
+    """Return what makes the layers of a stage last longer: a pace, or the brake of a fault."""
+    options, shape, layout = config.options, config.shape, config.layout
+    slowdown = faults.slowdown(stage)
+    sequences = config.micro_batch / (layout.cp * layout.tp)
+    if options.pace:
+        played = load_shape(options.pace_model)
+        packed = any(fault.kind == "unequal-lengths" for fault in config.faults)
+        pace = Pace.of(options.pace, played, int(sequences * played.sequence), attention_apart=packed)
+        pace.slowdown, pace.postponed = slowdown, postponed
+        return pace
+    if slowdown is None:
+        return None
+    flop = 2.0 * sequences * shape.sequence * shape.layer_parameters(shape.top_k)
+    return Brake(slowdown, flop, device, config.compute)
+
+
+def build_attention(config: Config, group: Group, device: torch.device) -> Attend:
+    """Choose the method of context parallelism."""
+    if group.size == 1:
+        return causal_attention
+    ranks = [(config.shape.sequence, group.size, rank, config.options.cp_layout) for rank in range(group.size)]
+    match config.options.cp_method:
+        case "ring":
+            return RingAttention(group, [runs(*rank) for rank in ranks])
+        case "allgather":
+            return AllGatherAttention(group, [runs(*rank) for rank in ranks])
+    return UlyssesAttention(group, torch.cat([positions(*rank) for rank in ranks]).to(device))
+
+
 def block_edges(
-    config: Config, group: Group, product: Product, postponed: Postponed | None, pace: Pace | None
+    config: Config, group: Group, product: Product, postponed: Postponed | None, timer: LayerTimer | None
 ) -> BlockEdges:
     """Choose what tensor-parallel ranks do at the edges of a block."""
     if not config.options.sequence_parallel:
         return BlockEdges(group)
     if not config.options.tp_async:
         return SequenceParallelEdges(group)
-    layer_parameters = config.shape.layer_parameters(config.shape.top_k)
-
-    def multiplied(what: str, weights: int) -> None:
-        # Each rank has 1/n of a weight, and a chunk is 1/n of its rows; a layer's time is that of all its rows here.
-        if pace is not None:
-            pace.product(what, weights / layer_parameters)
-
-    return AsyncEdges(ChunkedProducts(group, product, postponed, multiplied))
+    if isinstance(timer, Pace):
+        product = timer.pace_chunks(product, config.shape.layer_parameters(config.shape.top_k))
+    return AsyncEdges(ChunkedProducts(group, product, postponed))
 
 
-def build_data(
-    config: Config, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults
-) -> DataParallel:
-    """Choose who sums gradients and who keeps the optimizer's state; brings the weights into memory."""
+def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults) -> Buckets:
+    """Build the buckets of gradients and the optimizer's slices; create the weights."""
     options = config.options
-    on_host = options.offload == "optimizer"
     if options.zero >= 2:
-        return Sharded(
-            chunks,
-            mesh,
-            device,
-            free_after_forward=options.zero == 3,
-            prefetch=options.prefetch,
-            on_host=on_host,
-        )
+        units = {stage: make_units(config, mesh, device, chunk) for stage, chunk in chunks.items()}
+        return Sharded(chunks, units, mesh["tp"], free_after_forward=options.zero == 3, prefetch=options.prefetch)
     weights = sum(parameter.nbytes for chunk in chunks.values() for parameter in chunk.parameters())
     limit = int(options.bucket_mb * 2**20) or min(25 * 2**20, weights // 4)
     if faults.of_kind("unbucketed"):
         limit = 0
-    overlap = not faults.of_kind("unoverlapped")
-    buckets = {
-        stage: make_buckets(chunk, mesh, device, limit, sharded=options.zero == 1, on_host=on_host)
-        for stage, chunk in chunks.items()
-    }
-    return Buckets(buckets, mesh, overlap=overlap)
+    buckets = {stage: make_buckets(config, mesh, device, chunk, limit) for stage, chunk in chunks.items()}
+    return Buckets(chunks, buckets, mesh["tp"], overlap=not faults.of_kind("unoverlapped"))
+
+
+def make_buckets(config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, limit: int) -> list[Bucket]:
+    """Fill buckets up to `limit` bytes in the order in which gradients come, one open bucket per kind."""
+    parameters = dict(reversed(list(chunk.named_parameters())))
+    full: list[list[str]] = []
+    filling: dict[str, list[str]] = {}
+    for name, parameter in parameters.items():
+        kind = note_of(parameter).kind
+        bucket = filling.setdefault(kind, [])
+        if bucket and sum(parameters[other].nbytes for other in bucket) + parameter.nbytes > limit:
+            full.append(bucket)
+            bucket = filling[kind] = []
+        bucket.append(name)
+    return [make_bucket(Bucket, config, mesh, device, chunk, names) for names in [*full, *filling.values()]]
+
+
+def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder) -> list[Bucket]:
+    """Make a unit of each kind of weights in each layer, and of those outside of layers.
+
+    Gradients of the last layer are complete first; those of the embedding, which is in no layer, last.
+    """
+    units: dict[tuple[str, str], list[str]] = {}
+    for layer in [*(f"layers.{name}." for name in reversed(chunk.layers.keys())), ""]:
+        for name, parameter in chunk.named_parameters():
+            inside = name.startswith(layer) if layer else not name.startswith("layers.")
+            if inside:
+                kind = note_of(parameter).kind
+                # With one tensor-parallel rank, weights that all of them have are like any other.
+                kind = "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
+                units.setdefault((layer, kind), []).append(name)
+    return [make_bucket(Unit, config, mesh, device, chunk, names) for names in units.values()]
+
+
+def make_bucket(
+    form: type[Bucket], config: Config, mesh: Mesh, device: torch.device, chunk: nn.Module, names: list[str]
+) -> Bucket:
+    """Create some weights of one kind in a bucket; experts are shared by the ranks that have the same experts."""
+    is_expert, zero = note_of(chunk.get_parameter(names[0])).kind == "expert", config.options.zero
+    group = mesh[("efsdp" if is_expert else "fsdp") if zero else ("edata" if is_expert else "data")]
+    return form(
+        FlatWeights(chunk, names, device, multiple=group.size),
+        group,
+        replicas=mesh["dp_replicate"] if zero else None,
+        tensor_ranks=mesh["tp"].size,
+        on_host=config.options.offload == "optimizer",
+    )

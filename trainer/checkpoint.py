@@ -59,7 +59,7 @@ def pieces_of(update: Update) -> list[Piece]:
         tensors = {"weight": part.master, **moments(update.adamw, part.master)}
         for box in part.boxes:
             pieces += [
-                Piece(f"{what}/{box.name}", box.whole, box.offsets, box.view(tensor), part.written)
+                Piece(f"{what}/{box.name}", box.whole, box.offsets, box.view(tensor), part.stored)
                 for what, tensor in tensors.items()
             ]
     for layer, experts in update.experts.items():

@@ -6,21 +6,21 @@ Nothing here waits for the device: loss and norm stay on it until they are logge
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from trainer.configuration.config import Config
-from trainer.instrumentation.injection import Faults, Lengths
-from trainer.model.decoder import Decoder
+from trainer.model.decoder import Decoder, Lengths
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
-from trainer.parallel.data_parallel import DataParallel
+from trainer.parallel.data_parallel import Buckets
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import HostOptimizer
 from trainer.parallel.pipeline_parallel import Pipeline
-from trainer.parallel.placement import Slice
 from trainer.parallel.tensor_parallel import cross_entropy
+from trainer.parallel.weights import Slice
 from usp_prof import record
 
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}
@@ -68,14 +68,18 @@ class Update:
     """One update of the weights, repeated."""
 
     def __init__(
-        self, config: Config, mesh: Mesh, chunks: dict[int, Decoder], data: DataParallel, faults: Faults
+        self,
+        config: Config,
+        mesh: Mesh,
+        chunks: dict[int, Decoder],
+        data: Buckets,
+        packing: Callable[[int], list[Lengths]],
     ) -> None:
+        """Train `chunks`; `packing` returns the lengths of the documents in each micro-batch of a step."""
         self.config, self.mesh, self.chunks, self.data = config, mesh, chunks, data
         options = config.options
         self.pipeline = Pipeline(config, mesh["pp"], chunks, data, self.loss) if config.schedule else None
-        self.packing = faults.packing
-        self.blocking = bool(faults.of_kind("blocking-sync"))
-        """Whether each pass waits for its loss on all ranks, as some loops do to print it."""
+        self.packing = packing
         self.slices = data.slices()
         self.adamw = torch.optim.AdamW(
             [part.master for part in self.slices],
@@ -105,9 +109,7 @@ class Update:
             micro_batches, packed = self.config.options.micro_batches, self.packing(step)
             for index, (tokens, targets) in enumerate(passes):
                 lengths = packed[index * micro_batches : (index + 1) * micro_batches]
-                losses.append(self._pass(tokens, targets, lengths, last=index + 1 == len(passes)))
-                if self.blocking:
-                    self._print_early(losses[-1])
+                losses.append(self.run_pass(tokens, targets, lengths, last=index + 1 == len(passes)))
         with record.mark("dp", "finish"):
             self.data.finish()
         self._tie()
@@ -136,7 +138,10 @@ class Update:
         self.optimizer.publish()
         self.data.publish()
 
-    def _pass(self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last: bool) -> torch.Tensor:
+    def run_pass(
+        self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last: bool
+    ) -> torch.Tensor:
+        """Run forward and backward of one pass; return this rank's share of the loss."""
         if self.pipeline is not None:
             return self.pipeline.run(tokens, targets, lengths, last_round=last)
         with record.phase("forward"):
@@ -156,12 +161,6 @@ class Update:
             all_reduce(total, self.mesh["tied"])
         for gradient in copies:
             gradient.copy_(total)
-
-    def _print_early(self, loss: torch.Tensor) -> None:
-        with record.mark("fault", "blocking_sync"):
-            seen = loss.clone()
-            all_reduce(seen, self.mesh["log"])
-            seen.item()
 
     def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""

@@ -5,24 +5,33 @@ from __future__ import annotations
 import torch
 
 from trainer.configuration.layout import Layout
-from trainer.parallel.data_parallel import Buckets, make_buckets
+from trainer.parallel.data_parallel import Bucket, Buckets
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.placement import Placement
-from trainer.parallel.weights import Constant, Note
+from trainer.parallel.weights import FlatWeights, Note, constant
 
 CPU = torch.device("cpu")
 
 
 def layer_on_paper() -> torch.nn.Linear:
     layer = torch.nn.Linear(2, 2, bias=False, device="meta")
-    layer.weight.note = Note(Constant(1), Placement((2, 2), (0, 0)))
+    layer.weight.note = Note(constant(1), (2, 2), (0, 0))
     return layer
+
+
+def buckets_of(chunk: torch.nn.Module) -> Buckets:
+    """Return a bucket per weight, the last weight first."""
+    mesh = Mesh.build(Layout(), 0, set())
+    names = reversed([name for name, _ in chunk.named_parameters()])
+    return Buckets(
+        {0: chunk},
+        {0: [Bucket(FlatWeights(chunk, [name], CPU, multiple=1), mesh["data"]) for name in names]},
+        mesh["tp"],
+    )
 
 
 def test_a_bucket_waits_for_those_before_it() -> None:
     early, late = layer_on_paper(), layer_on_paper()
-    mesh = Mesh.build(Layout(), 0, set())
-    buckets = Buckets({0: make_buckets(torch.nn.ModuleList([early, late]), mesh, CPU, 0, sharded=False)}, mesh)
+    buckets = buckets_of(torch.nn.ModuleList([early, late]))
     first, second = buckets  # in the order in which backward usually comes by
     buckets.begin(0, last=True)
     early(torch.ones(2)).sum().backward()  # this rank's gradients come the other way round
@@ -37,8 +46,7 @@ def test_a_bucket_waits_for_those_before_it() -> None:
 
 def test_gradients_of_several_passes_add_up_before_anything_starts() -> None:
     layer = layer_on_paper()
-    mesh = Mesh.build(Layout(), 0, set())
-    buckets = Buckets({0: make_buckets(layer, mesh, CPU, 0, sharded=False)}, mesh)
+    buckets = buckets_of(layer)
     (bucket,) = buckets
     for last in (False, True):
         assert not bucket.launched

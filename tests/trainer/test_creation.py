@@ -19,7 +19,7 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.weights import Normal
+from trainer.parallel.weights import normal
 from trainer.rules import resolve
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_each_rank_begins_with_its_part_of_what_one_process_draws(layout: str, d
                     )
                     # Masters are drawn in fp32 whatever the layers compute in.
                     assert torch.equal(box.view(part.master).double(), alone[box.name][region]), box.name
-                    seen[box.name] += box.view(part.master).numel() * part.written
+                    seen[box.name] += box.view(part.master).numel() * part.stored
     assert all(seen[name] >= weight.numel() for name, weight in alone.items())
 
 
@@ -113,11 +113,11 @@ def test_without_shards_a_rank_holds_weights_and_gradients_and_no_third_copy(tmp
 
 def test_a_box_holds_what_the_whole_draw_has_there() -> None:
     whole = torch.empty(3000, 700)  # of 1497 rows each are two blocks, and a third of six
-    beginning = Normal("weight", seed=1)
-    beginning.fill(whole, (3000, 700), (0, 0))
+    begin = normal("weight", seed=1)
+    begin(whole, (3000, 700), (0, 0))
     assert whole.std() == pytest.approx(0.02, rel=0.01)
     assert not torch.equal(whole[:1000], whole[1497:2497])
     for top, left, rows, columns in ((0, 0, 10, 700), (1490, 100, 20, 7), (2993, 0, 7, 1), (5, 699, 2990, 1)):
         box = torch.empty(rows, columns)
-        beginning.fill(box, (3000, 700), (top, left))
+        begin(box, (3000, 700), (top, left))
         assert torch.equal(box, whole[top : top + rows, left : left + columns])

@@ -63,7 +63,7 @@ PLACES = (
     f"77 512 {WIDE} --ep 8 --experts 64 --dp-replicate 2 --zero 3 --schedule interleaved --layers 8 --dtype fp8",
     f"511 512 {WIDE} --zero 1 --dtype bf16 --layers 4 --recompute full --cp-method allgather",
 )
-BUILT = {"context_parallel.__init__", "layers.__init__", "weights.fill", "decoder.__init__", "injection.router_bias"}
+BUILT = {"build.build_attention", "layers.__init__", "weights._draw", "decoder.__init__", "injection.router_bias"}
 """What makes tensors on the host and brings them to the GPU, before the first step."""
 
 
@@ -102,7 +102,7 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     ):  # the lengths of an uneven exchange, once a layer and micro-batch
         assert waits.pop("expert_parallel.plan") > 0
     if "blocking-sync" in place:
-        assert waits.pop("step._print_early") == STEPS
+        assert waits.pop("attachment.run_and_wait") == STEPS
     if "--offload optimizer" in place:  # each slice's gradient comes down, and its weights go up
         slices = waits.pop("offload.step")
         assert slices >= STEPS
@@ -113,6 +113,7 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     assert {crossing.partition(" ")[2] for crossing in said["crossings"]} == {"cpu to cuda"}
     assert crossings.pop("batches._passes") == STEPS
     assert set(crossings) <= BUILT
+    assert said["masks"] == 0, "a mask keeps attention from the flash kernel"
 
 
 def test_a_recording_asks_for_the_gpu_and_names_it() -> None:

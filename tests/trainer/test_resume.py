@@ -17,7 +17,7 @@ from trainer_fleet import launch
 from trainer import checkpoint
 from trainer.configuration.command_line import parse
 from trainer.configuration.options import OptionError
-from trainer.parallel.placement import Placement, boxes_of_run
+from trainer.parallel.weights import Note, boxes_of_run, constant
 from trainer.rules import resolve
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
@@ -139,7 +139,7 @@ def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.
     start = data.draw(st.integers(0, whole.numel()))
     stop = data.draw(st.integers(start, whole.numel()))
     memory = whole.flatten()[start:stop]
-    boxes = boxes_of_run("w", Placement(part, (0,) * len(part)), part, range(start, stop), 0)
+    boxes = list(boxes_of_run("w", Note(constant(0), part, (0,) * len(part)), part, range(start, stop), 0))
     assert sum(box.view(memory).numel() for box in boxes) == stop - start
     assert len(boxes) <= max(2 * len(part) - 1, 1)
     for box in boxes:

@@ -107,9 +107,25 @@ def test_gradients_are_whole_for_one_layer_at_a_time() -> None:
     with rank_of_two():
         update, train = trained("--zero 3")
         whole: list[int] = []
-        units = update.data.units
+        units = list(update.data)
         for layer in update.chunks[0].layers.values():
             layer.register_full_backward_hook(lambda *_: whole.append(sum(unit.grad.numel() > 0 for unit in units)))
         train()
     # Those of the layer before are on their way, and those of the head and the last norm wait for the embedding's.
     assert max(whole) <= 3
+
+
+def test_updated_weights_of_zero_1_travel_while_the_next_forward_begins() -> None:
+    with rank_of_two():
+        update, train = trained("--zero 1 --bucket-mb 0.1")
+        train()
+        assert not any(bucket.is_whole for bucket in update.data), "nothing travels after the last update"
+        on_their_way: list[int] = []
+        for layer in update.chunks[0].layers.values():
+            layer.ffn.register_forward_hook(
+                lambda *_: on_their_way.append(sum(bucket.gathering is not None for bucket in update.data))
+            )
+        train()
+    assert on_their_way == sorted(on_their_way, reverse=True)
+    assert on_their_way[0] >= 2, "the first layer waits for its own weights alone"
+    assert on_their_way[-1] <= 1, "the head's"

@@ -1,1 +1,1 @@
-"""Synthetic: what makes a run other than it would be: paced compute and injected faults."""
+"""Instrumentation: paced compute, injected faults and marks, attached to a finished stage from outside."""

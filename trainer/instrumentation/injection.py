@@ -15,10 +15,8 @@ import torch
 from trainer.configuration.config import Config
 from trainer.configuration.faults import KINDS, Fault
 from trainer.instrumentation.slow_link import SlowLink, connections, open_sockets
+from trainer.model.decoder import Lengths
 from usp_prof import record
-
-Lengths = tuple[int, ...]
-"""Of the documents that a sequence is packed from, in their order; none: it is one document."""
 
 
 def struck(fault: Fault, config: Config) -> list[int]:
@@ -83,12 +81,12 @@ class Faults:
             if fault.acts(step, self.seed):
                 _sleep("late_input", fault["ms"])
 
-    def router_bias(self, experts: int, device: torch.device) -> torch.Tensor | float:
-        """Return the bias of the router."""
+    def router_bias(self, experts: int, device: torch.device) -> torch.Tensor | None:
+        """Return the bias that a fault gives the router, if any."""
         router_bias = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
             router_bias[fault["expert"]] += fault["bias"]
-        return torch.tensor(router_bias, device=device) if any(router_bias) else 0.0
+        return torch.tensor(router_bias, device=device) if any(router_bias) else None
 
     def packing(self, step: int) -> list[Lengths]:
         """Return the lengths of the documents in the sequences of each micro-batch of an update; `()` is one document.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from trainer.configuration.options import OptionError
 from trainer.configuration.shape import ModelShape
-from trainer.foundation.autograd_hooks import observe
-from trainer.foundation.weight_gradients import Postponed
+from trainer.foundation.weight_gradients import Multiply, Postponed, Product
 from trainer.instrumentation.injection import Slowdown
+from trainer.parallel.collectives import observe
 from usp_prof import record
 
 
@@ -103,10 +103,23 @@ class Pace(LayerTimer):
         """Wait for work that differs from rank to rank, forward once and backward twice as long."""
         return observe(x, partial(self.wait, "fwd", seconds), partial(self.wait, "dgrad", 2 * seconds))
 
-    def block_of_ring(self, what: str, share: float) -> None:
-        """Wait for a share of attention, in backward twice as long."""
-        if self.attention:
-            self.wait(what, share * self.attention * (1 if what == "fwd" else 2))
+    def pace_chunks(self, product: Product, layer_parameters: int) -> Product:
+        """Return a product of chunks that waits for each chunk's share of the layer (asynchronous tensor parallelism).
+
+        A rank has 1/n of a weight, and a chunk has 1/n of the rows; the layer's time is that of all its rows here.
+        """
+
+        def paced(what: str, multiply: Multiply) -> Multiply:
+            def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+                out = multiply(x, weight)
+                self.product(what, weight.numel() / layer_parameters)
+                return out
+
+            return run
+
+        return replace(
+            product, forward=paced("fwd", product.forward), input_gradient=paced("dgrad", product.input_gradient)
+        )
 
     def product(self, what: str, share: float) -> None:
         """Wait for a chunk of a product now, a share of the layer's pass; the layer's end waits for the rest."""

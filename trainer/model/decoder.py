@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 from trainer.foundation.weight_gradients import LINEAR, multiply
-from trainer.instrumentation.injection import Lengths
 from trainer.model.experts import Experts
 from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
 from trainer.parallel.context_parallel import positions
 from trainer.parallel.recompute import recompute
-from trainer.parallel.stage import Plan, Stage
+from trainer.parallel.stage import Plan
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from trainer.parallel.weights import tie
+
+Lengths = tuple[int, ...]
+"""Lengths of the documents in each sequence, in their order; none if it is one document."""
 
 
 class Attention(nn.Module):
@@ -25,7 +27,7 @@ class Attention(nn.Module):
     def __init__(self, plan: Plan, name: str) -> None:
         super().__init__()
         shape = plan.config.shape
-        self.edges, self.width, self.pace = plan.edges, shape.head_dim, plan.pace
+        self.edges, self.width = plan.edges, shape.head_dim
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q = ColumnParallelLinear(plan, f"{name}.q", shape.hidden, queries, bias=shape.qkv_bias)
         self.k = ColumnParallelLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
@@ -37,26 +39,31 @@ class Attention(nn.Module):
         self.recomputes = plan.config.options.recompute == "selective"
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
-        """Attend within each document; takes and gives what a rank holds between the blocks."""
+        """Attend within each document; input and output are what a rank has between the blocks."""
         q, k, v = (self._heads(part) for part in self.edges.project(x, (self.q, self.k, self.v)))
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        out = recompute(self._attend, q, k, v, lengths) if self.recomputes else self._attend(q, k, v, lengths)
+        out = (
+            recompute(self.attend, q, k, v, lengths=lengths)
+            if self.recomputes
+            else self.attend(q, k, v, lengths=lengths)
+        )
         return self.out(out.permute(2, 0, 1, 3).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(2, (-1, self.width)).permute(1, 2, 0, 3)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, lengths: Lengths) -> torch.Tensor:
+        """Attend in ``[batch, heads, sequence, head width]``, within each document."""
         if not lengths:
             return self.core(q, k, v)
-        if self.pace is not None:
-            # A document's attention costs its length squared.
-            share = sum(length**2 for length in lengths) / sum(lengths) ** 2
-            q = self.pace.work(q, self.pace.attention * share)
         documents = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
         return torch.cat([self.core(*document) for document in documents], 2)
+
+
+Load = torch.Tensor | None
+"""Tokens sent to each expert of a layer; `None` in a dense layer."""
 
 
 class Block(nn.Module):
@@ -76,29 +83,18 @@ class Block(nn.Module):
         else:
             self.ffn = FeedForward(plan, f"{name}.ffn", shape.ffn, bias=shape.ffn_bias)
         self.recomputes = plan.config.options.recompute == "full"
-        self.pace, self.brake = plan.pace, plan.brake
 
-    def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> torch.Tensor:
-        """Run the layer, keeping its insides or computing them again in backward."""
-        if self.recomputes:
-            out, load = recompute(self._run, x, rotary, lengths, to_the_end=self.pace is not None)
-        else:
-            out, load = self._run(x, rotary, lengths)
-        if isinstance(self.ffn, Experts):
-            self.ffn.count(load)
-        return out
+    def forward(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, Load]:
+        """Run the layer, keeping its activations or computing them again in backward; return its output and load."""
+        return recompute(self.run, x, rotary, lengths) if self.recomputes else self.run(x, rotary, lengths)
 
-    def _run(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run the layer; changes no state, so that it may run again. Gives its output and the experts' load."""
-        for clock in (self.pace, self.brake):
-            x = clock.enter(x) if clock is not None else x
+    def run(self, x: torch.Tensor, rotary: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, Load]:
+        """Run the layer; it changes no state, so that recomputation may run it again."""
         x = x + self.attention(self.attention_norm(x), rotary, lengths)
         inner = self.ffn_norm(x)
         more, load = self.ffn(inner) if isinstance(self.ffn, Experts) else (self.ffn(inner), None)
         if self.shared is not None:
             more = more + self.shared(inner)
-        for clock in (self.pace, self.brake):
-            more = clock.leave(more) if clock is not None else more
         return x + more, load
 
 
@@ -109,8 +105,8 @@ def layers_of(stage: int, stages: int, layers: int) -> range:
     return range(start, start + fewest + (stage < longer_stages))
 
 
-class Decoder(Stage):
-    """The layers of one stage; takes ``[batch, sequence]`` tokens first, gives logits last, hidden states between."""
+class Decoder(nn.Module):
+    """The layers of one stage, from tokens ``[batch, sequence]`` (first stage) or hidden states to these or logits."""
 
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
@@ -131,15 +127,17 @@ class Decoder(Stage):
             self.norm = Norm(plan)
             if not shape.tied:
                 self.head = ColumnParallelLinear(replace(plan, product=LINEAR), "head", shape.hidden, shape.vocab)
-        self.rotary = rotary_table(shape, where, plan.dtype).to(plan.device)
+        self.rotary = rotary_table(shape, where, config.compute).to(plan.device)
 
     def forward(self, x: torch.Tensor, lengths: Lengths = ()) -> torch.Tensor:
-        """Run the stage; `lengths` are of the documents in each sequence, of which positions run on through all."""
+        """Run the stage; `lengths` are those of the documents in each sequence, whose positions are consecutive."""
         if self.first:
             x = self.embedding(x.t())
             x = x if self.positions is None else self.positions(x)
         for layer in self.layers.values():
-            x = layer(x, self.rotary, lengths)
+            x, load = layer(x, self.rotary, lengths)
+            if load is not None:
+                layer.ffn.count(load)
         return self._logits(self.edges.enter(self.norm(x))) if self.last else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:

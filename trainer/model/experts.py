@@ -19,8 +19,6 @@ from trainer.model.layers import ACTIVATIONS
 from trainer.parallel.expert_capacity import EACH, Slots, capacity
 from trainer.parallel.expert_parallel import Route, combine, dispatch
 from trainer.parallel.stage import Plan
-from trainer.parallel.weights import normal, of_experts, replicated
-from usp_prof.record import expert_load, mark
 
 ROW_BYTES = 16
 """Of what the kernel that multiplies groups wants rows to be multiples."""
@@ -41,9 +39,9 @@ class ExpertWeights(nn.Module):
         shape, dtype = plan.config.shape, plan.config.compute
         hidden, ffn = shape.hidden, shape.expert_width
         self.activation = ACTIVATIONS[shape.activation]
-        self.gate = of_experts(plan, f"{name}.gate", hidden, ffn)
-        self.up = of_experts(plan, f"{name}.up", hidden, ffn)
-        self.down = of_experts(plan, f"{name}.down", ffn, hidden)
+        self.gate = plan.expert_weight(f"{name}.gate", hidden, ffn)
+        self.up = plan.expert_weight(f"{name}.up", hidden, ffn)
+        self.down = plan.expert_weight(f"{name}.down", ffn, hidden)
         self.postponed = plan.postponed
         rows_fit = not any(size * dtype.itemsize % ROW_BYTES for size in (hidden, ffn))
         self.in_one_kernel = rows_fit and multiplies_groups(plan.device, dtype)
@@ -95,15 +93,15 @@ class Experts(nn.Module):
         super().__init__()
         self.shape = shape = plan.config.shape
         self.group, self.top_k = plan.mesh["ep"], shape.top_k
-        self.router = replicated(plan, normal(plan, f"{name}.router"), (shape.experts, shape.hidden))
+        self.router = plan.replicated(plan.normal(f"{name}.router"), (shape.experts, shape.hidden))
         self.weights = ExpertWeights(plan, name)
         self.register_buffer("bias", torch.zeros(shape.experts, device=plan.device))
         self.register_buffer("load", torch.zeros_like(self.bias, dtype=torch.int64), persistent=False)
         self.register_buffer("dropped", torch.zeros((), dtype=torch.int64, device=plan.device), persistent=False)
-        self.router_bias, self.pace = plan.router_bias, plan.pace
         layout, config = plan.mesh.layout, plan.config
-        pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
-        self.capacity = capacity(config.options.capacity, pairs, shape.experts)
+        self.pairs = config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k
+        """Pairs of a token and one of its experts that this rank has in a micro-batch."""
+        self.capacity = capacity(config.options.capacity, self.pairs, shape.experts)
         """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,12 +124,15 @@ class Experts(nn.Module):
         accurate = torch.promote_types(tokens.dtype, torch.float32)
         logits = F.linear(tokens.to(accurate), self.router.to(accurate))
         scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
-        # The bias evens loads: it counts in the choice, not in the result.
-        chosen = (scores.detach() + self.bias + self.router_bias).topk(self.top_k, -1).indices
+        chosen = self.preferences(scores).topk(self.top_k, -1).indices
         gates = scores.gather(-1, chosen)
         if self.shape.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)
         return chosen, (gates * self.shape.routed_scale).to(tokens.dtype)
+
+    def preferences(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the values that the choice is made by; the bias balances loads and has no part in the result."""
+        return scores.detach() + self.bias
 
     def _load_of(self, chosen: torch.Tensor) -> torch.Tensor:
         """Count the tokens that chose each expert; the host waits for nothing, as it would with `bincount`."""
@@ -148,22 +149,10 @@ class Experts(nn.Module):
         """Return each pair's result; nothing is dropped, and the host waits for the lengths of the runs."""
         route = Route.plan(chosen, load, self.group)
         arrived = dispatch(tokens, self.top_k, route, self.group)
-        with expert_load(arrived.shape[0], route.experts):
-            results = self.weights(arrived[route.by_expert], route)[route.by_expert.argsort()]
-            results = self._paced(results, arrived.shape[0] / chosen.numel())
-        return combine(results, route, self.group)
+        results = self.weights(arrived[route.by_expert], route)
+        return combine(results[route.by_expert.argsort()], route, self.group)
 
     def _in_slots(self, tokens: torch.Tensor, chosen: torch.Tensor, load: torch.Tensor) -> torch.Tensor:
         """Return each pair's result, zeros beyond the capacity; the host waits for nothing."""
         slots = Slots.plan(chosen, load, self.capacity, self.group)
-        arrived = slots.dispatch(tokens, self.top_k)
-        rows = arrived.shape[0] * arrived.shape[1]
-        with mark("moe", "slots", slots=rows):  # how many of them are taken, only the device knows
-            results = self._paced(self.weights(arrived, None), rows / chosen.numel())
-        return slots.combine(results)
-
-    def _paced(self, results: torch.Tensor, share: float) -> torch.Tensor:
-        """Let a paced layer take as long as its share of the experts' work."""
-        if self.pace is None or not self.pace.experts:
-            return results
-        return self.pace.work(results, self.pace.experts * share)
+        return slots.combine(self.weights(slots.dispatch(tokens, self.top_k), None))

@@ -14,7 +14,7 @@ from torch import nn
 
 from trainer.parallel.stage import Plan
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from trainer.parallel.weights import Constant, normal, replicated
+from trainer.parallel.weights import constant
 
 ACTIVATIONS = {
     "silu": F.silu,
@@ -30,8 +30,8 @@ class Norm(nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         shape = plan.config.shape
-        self.weight = replicated(plan, Constant(1), (shape.hidden,))
-        self.bias = replicated(plan, Constant(0), (shape.hidden,)) if shape.norm == "layer" else None
+        self.weight = plan.replicated(constant(1), (shape.hidden,))
+        self.bias = plan.replicated(constant(0), (shape.hidden,)) if shape.norm == "layer" else None
         self.eps = shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ class HeadNorm(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.weight = replicated(plan, Constant(1), (plan.config.shape.head_dim,), sees_part=True)
+        self.weight = plan.replicated(constant(1), (plan.config.shape.head_dim,), sees_part=True)
         self.eps = plan.config.shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,8 +80,8 @@ class SharedExperts(FeedForward):
     def __init__(self, plan: Plan, name: str) -> None:
         shape = plan.config.shape
         super().__init__(plan, name, shape.shared_ffn)
-        share = normal(plan, f"{name}.share")
-        self.share = replicated(plan, share, (1, shape.hidden)) if shape.shared_gate else None
+        share = plan.normal(f"{name}.share")
+        self.share = plan.replicated(share, (1, shape.hidden)) if shape.shared_gate else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network, and take each token's share of it."""
@@ -96,7 +96,7 @@ class PositionEmbedding(nn.Module):
         """`where` gives the positions of this context-parallel rank's tokens."""
         super().__init__()
         shape = plan.config.shape
-        self.weight = replicated(plan, normal(plan, "positions"), (shape.learned_positions, shape.hidden))
+        self.weight = plan.replicated(plan.normal("positions"), (shape.learned_positions, shape.hidden))
         self.where = plan.edges.local(where).to(plan.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -23,32 +23,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
-from trainer.parallel.collectives import Group
 from trainer.parallel.ring_transfer import Neighbours
-from trainer.parallel.sequence_parallel import SequenceParallelEdges
-from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
-
-class AsyncEdges(SequenceParallelEdges):
-    """Edges of a block whose messages hide behind the chunks of its products."""
-
-    def __init__(self, chunked: ChunkedProducts) -> None:
-        super().__init__(chunked.group)
-        self.chunked = chunked
-
-    def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
-        """Gather the sequence chunk by chunk, and multiply each chunk while the next one arrives."""
-        products = self.chunked.gather_and_multiply(x, [layer.weight for layer in layers])
-        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
-
-    def multiply_and_leave(self, x: torch.Tensor, layer: RowParallelLinear) -> torch.Tensor:
-        """Multiply chunk by chunk, while the sum of the chunk before travels."""
-        return self.chunked.multiply_and_reduce(x, layer.weight)
+if TYPE_CHECKING:
+    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +41,6 @@ class ChunkedProducts:
     group: Group
     product: Product
     postponed: Postponed | None
-    multiplied: Callable[[str, int], None]
-    """Called with `fwd` or `dgrad` and the number of weights when a chunk is multiplied; a paced run waits here."""
 
     def gather_and_multiply(self, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Multiply the whole sequence by each weight: ``[S, B, outputs/n]`` each, of ``[S/n, B, H]`` on every rank."""
@@ -96,7 +77,6 @@ class ChunkedProducts:
     def input_gradient(self, gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return one chunk's contribution of all products to the gradient of their input."""
         parts = [self.product.input_gradient(grad, weight) for grad, weight in zip(gradients, weights, strict=True)]
-        self.multiplied("dgrad", sum(weight.numel() for weight in weights))
         return sum(parts[1:], parts[0])
 
 
@@ -121,7 +101,6 @@ class _GatherAndMultiply(torch.autograd.Function):
             chunks[rank] = chunk
             for product_of, weight in zip(products, weights, strict=True):
                 product_of[rank] = chunked.product.forward(chunk, weight)
-            chunked.multiplied("fwd", sum(weight.numel() for weight in weights))
         ctx.save_for_backward(_in_order(chunks), *weights)  # the weights' gradients take the whole sequence
         # Beside their values: the parameters themselves, which keep their `grad` (recomputation saves detached copies).
         ctx.chunked, ctx.parameters = chunked, weights
@@ -147,14 +126,9 @@ class _MultiplyAndReduce(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, chunked: ChunkedProducts) -> torch.Tensor:  # noqa: ANN401
         chunks = x.chunk(chunked.group.size)
 
-        def part_of(rank: int) -> torch.Tensor:
-            part = chunked.product.forward(chunks[rank], weight)
-            chunked.multiplied("fwd", weight.numel())
-            return part
-
         ctx.save_for_backward(x, weight)
         ctx.chunked, ctx.parameter = chunked, weight
-        return chunked.add_up(part_of)
+        return chunked.add_up(lambda rank: chunked.product.forward(chunks[rank], weight))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401

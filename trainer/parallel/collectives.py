@@ -1,7 +1,14 @@
-"""Collectives that carry gradients: all-gather, reduce-scatter and all-to-all, each with its inverse in backward.
+"""Collectives with gradients: all-gather, reduce-scatter, all-reduce and all-to-all, each with its inverse in backward.
 
-Each is a no-op in a group of one. Tensors are ``[sequence, batch, hidden]``, so that a shard of the sequence is
+Each does nothing in a group of one. Tensors are ``[sequence, batch, hidden]``, so that a shard of the sequence is
 contiguous memory and a gather needs no copy.
+
+    forward           backward
+    all-gather        reduce-scatter
+    reduce-scatter    all-gather
+    all-reduce        nothing
+    nothing           all-reduce
+    all-to-all        all-to-all with sends and receives exchanged
 """
 
 from __future__ import annotations
@@ -14,12 +21,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.foundation.autograd_hooks import pass_on, transform
-
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gather into one tensor; torch 2.13 deprecates the older name."""
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Reduce and scatter one tensor; torch 2.13 deprecates the older name."""
+
+TensorFunction = Callable[[torch.Tensor], torch.Tensor]
+
+
+def nothing(*_: Any) -> None:  # noqa: ANN401 - any arguments
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +42,8 @@ class Group:
     ranks: tuple[int, ...]
     rank: int
     handle: dist.ProcessGroup | None
-    before_message: Callable[[], None] | None = None
-    """Called before each message, if set from outside: a slow link holds the message back."""
-
-    def leave(self) -> None:
-        """Report that a message is posted."""
-        if self.before_message is not None:
-            self.before_message()
+    before_message: Callable[[], None] = nothing
+    """Called before each message; a slow link is attached here."""
 
     @property
     def size(self) -> int:
@@ -45,85 +51,115 @@ class Group:
         return len(self.ranks)
 
 
-def gather_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Concatenate the group's tensors along the first dimension."""
-    out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
-    group.leave()
+# Messages without gradients.
+
+
+def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM) -> torch.Tensor:  # noqa: ANN401 - an enum of C
+    """Add up the group's tensors in place, or combine them by another operation."""
+    if group.size > 1:
+        group.before_message()
+        dist.all_reduce(x, operation, group=group.handle)
+    return x
+
+
+def all_reduce_coalesced(tensors: list[torch.Tensor], group: Group) -> None:
+    """Add up several tensors over the group, in place and in one message."""
+    if group.size == 1 or not tensors:
+        return
+    message = all_reduce(torch.cat([tensor.flatten() for tensor in tensors]), group)
+    for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
+def _all_reduced(x: torch.Tensor, group: Group) -> torch.Tensor:
+    return all_reduce(x.clone(memory_format=torch.contiguous_format), group)
+
+
+def _all_gathered(x: torch.Tensor, group: Group) -> torch.Tensor:
+    out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
+    group.before_message()
     all_gather_single(out, x.contiguous(), group=group.handle)
     return out
 
 
-def reduce_rows(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Add the group's tensors and keep this rank's part of the first dimension."""
+def _reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
     out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
-    group.leave()
+    group.before_message()
     reduce_scatter_single(out, x.contiguous(), group=group.handle)
     return out
 
 
 def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] | None, group: Group) -> torch.Tensor:
-    """Send a run of rows to each rank of the group and receive one from each; equal runs when no splits are given."""
+    """Send a run of rows to each rank of the group and receive one from each; equal runs without `sends`."""
     rows = x.shape[0] if receives is None else sum(receives)
     out = x.new_empty(rows, *x.shape[1:])
-    group.leave()
+    group.before_message()
     dist.all_to_all_single(out, x.contiguous(), receives, sends, group=group.handle)
     return out
 
 
-def all_reduce(x: torch.Tensor, group: Group, operation: Any = dist.ReduceOp.SUM) -> None:  # noqa: ANN401 - an enum of C
-    """Add the group's tensors in place, or combine them in another way."""
-    if group.size > 1:
-        group.leave()
-        dist.all_reduce(x, operation, group=group.handle)
+# Functions of autograd: one function in forward, another one for the gradient.
 
 
-def all_reduce_together(tensors: list[torch.Tensor], group: Group) -> None:
-    """Add each of several tensors over the group, in place, in one message."""
-    if group.size == 1 or not tensors:
-        return
-    message = torch.cat([tensor.flatten() for tensor in tensors])
-    all_reduce(message, group)
-    for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(total.view_as(tensor))
+class _Transform(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward: TensorFunction, backward: TensorFunction) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        ctx.gradient_function = backward
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        return ctx.gradient_function(grad), None, None
 
 
-def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Return the sum of the group's tensors; the tensor itself stays as it is."""
-    total = x.clone(memory_format=torch.contiguous_format)
-    all_reduce(total, group)
-    return total
+def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callable[[], None]) -> torch.Tensor:
+    """Call one function in forward and another one in backward; neither changes the tensor or its gradient."""
+
+    def forward(passing: torch.Tensor) -> torch.Tensor:
+        on_forward()
+        return passing.view_as(passing)  # autograd expects another object than the input
+
+    def backward(grad: torch.Tensor) -> torch.Tensor:
+        on_backward()
+        return grad
+
+    return _Transform.apply(x, forward, backward)
 
 
-def gather(x: torch.Tensor, group: Group) -> torch.Tensor:
+def _view(x: torch.Tensor) -> torch.Tensor:
+    return x.view_as(x)
+
+
+def all_gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Gather along the first dimension; the gradient is reduced and scattered."""
     if group.size == 1:
         return x
-    return transform(x, partial(gather_rows, group=group), partial(reduce_rows, group=group))
+    return _Transform.apply(x, partial(_all_gathered, group=group), partial(_reduce_scattered, group=group))
 
 
 def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Reduce and scatter along the first dimension; the gradient is gathered."""
     if group.size == 1:
         return x
-    return transform(x, partial(reduce_rows, group=group), partial(gather_rows, group=group))
+    return _Transform.apply(x, partial(_reduce_scattered, group=group), partial(_all_gathered, group=group))
 
 
-def sum_forward(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Add the group's tensors; the gradient passes as it is."""
-    return x if group.size == 1 else transform(x, partial(summed, group=group), pass_on)
+def all_reduce_forward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Add up the group's tensors; the gradient passes unchanged (Megatron's g)."""
+    return x if group.size == 1 else _Transform.apply(x, partial(_all_reduced, group=group), _view)
 
 
-def sum_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Pass a tensor as it is; its gradients are added over the group."""
-    return x if group.size == 1 else transform(x, pass_on, partial(summed, group=group))
+def all_reduce_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return the tensor unchanged; its gradients are added up over the group (Megatron's f)."""
+    return x if group.size == 1 else _Transform.apply(x, _view, partial(_all_reduced, group=group))
 
 
-def exchange(
+def all_to_all(
     x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
 ) -> torch.Tensor:
-    """All-to-all along the first dimension, runs of any length; the gradient goes the way back."""
+    """Exchange runs of rows of any lengths; the gradient takes the way back."""
     if group.size == 1:
         return x
     forward = partial(exchange_rows, sends=sends, receives=receives, group=group)
     backward = partial(exchange_rows, sends=receives, receives=sends, group=group)
-    return transform(x, forward, backward)
+    return _Transform.apply(x, forward, backward)

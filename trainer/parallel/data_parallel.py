@@ -1,13 +1,16 @@
-"""Data parallelism, ZeRO-0 and ZeRO-1: one gradient from all ranks, reduced in buckets during backward.
+"""Data parallelism, ZeRO-0 and ZeRO-1: gradients in flat buckets, summed over ranks during backward.
 
-Gradients are gathered into flat buckets (`bucket.py`), and a bucket's all-reduce (ZeRO-0) or
-reduce-scatter (ZeRO-1) starts from a backward hook as soon as its last gradient is there, while backward runs on;
-buckets start in one order on all ranks, whatever order gradients come in.
-Under ZeRO-1 each rank then updates its part of the flat weights and the parts are gathered again. Under ZeRO-2 and -3
-the weights and gradients of each layer come and go (`sharding.py`, on top of this file). All of them give the optimizer
-plain local tensors (`placement.py`).
+A `Bucket` has weights of one kind in one flat buffer, next to a flat gradient that is summed in one message. Its sum
+starts from a backward hook as soon as its last gradient is there, while backward computes those of earlier layers.
+Buckets start in one order on all ranks, whatever order gradients come in.
 
-Loss is normalised by the tokens of all ranks, so gradients are summed, never averaged.
+    ZeRO-0    all-reduce: each rank has all sums and updates all weights
+    ZeRO-1    reduce-scatter: each rank has a part of the sums, and updates this part of the weights and of the
+              optimizer's state (Rajbhandari et al., arXiv:1910.02054). All-gathers bring the parts together: they
+              start with the next forward, and each layer waits for the weights that it uses
+
+ZeRO-2 and ZeRO-3 (`zero.py`) are built on this file. The optimizer always gets plain local tensors (`Slice`). The loss
+is divided by the tokens of all ranks, so gradients are summed and never averaged.
 """
 
 from __future__ import annotations
@@ -15,63 +18,193 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from trainer.parallel.bucket import Bucket
-from trainer.parallel.collectives import all_reduce_together
-from trainer.parallel.mesh import Mesh
-from trainer.parallel.placement import Slice
-from trainer.parallel.weights import note_of
+from trainer.parallel.collectives import (
+    Group,
+    all_gather_single,
+    all_reduce,
+    all_reduce_coalesced,
+    reduce_scatter_single,
+)
+from usp_prof.record import mark
+
+if TYPE_CHECKING:
+    from trainer.parallel.weights import FlatWeights, Slice
 
 
-class DataParallel(Protocol):
-    """What the training step asks of data parallelism."""
+class Bucket:
+    """Weights of one kind in one flat buffer, and their flat gradient."""
 
-    def slices(self) -> list[Slice]:
-        """Return the tensors to optimize on this rank."""
+    scatter_mark, gather_mark, wait_mark = "zero1_reduce_scatter", "zero1_all_gather", "zero1_gather_wait"
+    is_whole = True
+    """Whether the weights of all ranks are here and up to date."""
 
-    def begin(self, chunk: int, *, last: bool) -> None:
-        """Report that a backward pass of a model chunk begins; the `last` one of a step may start communication."""
+    def __init__(
+        self,
+        weights: FlatWeights,
+        group: Group,
+        *,
+        replicas: Group | None = None,
+        tensor_ranks: int = 1,
+        on_host: bool = False,
+    ) -> None:
+        """Sum gradients over `group`; with `replicas`, shard over it and sum over these too."""
+        self.weights, self.flat, self.group, self.replicas = weights, weights.flat, group, replicas
+        self.on_host = on_host
+        self.accurate = torch.promote_types(self.flat.dtype, torch.float32)
+        """The type of masters and gradients."""
+        self.sharded = replicas is not None and group.size > 1
+        part = len(self.flat) // group.size
+        self.run = range(part * group.rank, part * (group.rank + 1)) if self.sharded else range(len(self.flat))
+        """The indices of the flat buffer that this rank updates: all of them, or its part."""
+        self.local = self.make_local()
+        """The weights in that run, as the layers have them."""
+        copies = tensor_ranks if weights.kind in {"partial", "copied"} else 1
+        copies *= (1 if self.sharded else group.size) * (replicas.size if replicas else 1)
+        self.part = weights.slice_of(self.local, self.run, self.accurate, copies, on_host=on_host)
 
-    def take(self, chunk: int, *, last: bool) -> None:
-        """Take up the weight gradients of a split backward, which no hook has seen; after the `last`, sum them."""
+        self.grad = self.make_gradient()
+        """As long as `flat`: this rank's gradients; without shards, the sum over all ranks after `finish`."""
+        self.reduced: torch.Tensor | None = None
+        """This rank's part of the sum, if sharded."""
+        self.missing: set[nn.Parameter] = set()
+        """Weights whose gradient the last backward has yet to bring."""
+        self.launched = False
+        """Whether the sum of this update was started."""
+        self.work: dist.Work | None = None
+        """The sum that is in progress."""
+        self.replica_work: dist.Work | None = None
+        """The sum over replicas that is in progress."""
+        self.gathering: dist.Work | None = None
+        """The all-gather that is in progress."""
+
+    def make_local(self) -> torch.Tensor:
+        """Initialize the flat buffer; return the part that this rank updates."""
+        self.weights.fill(self.flat, range(len(self.flat)))
+        return self.flat[self.run.start : self.run.stop]
+
+    def make_gradient(self) -> torch.Tensor:
+        """Return the flat gradient."""
+        return torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """Move a parameter's new gradient to the flat one."""
+        self.missing.discard(parameter)
+        if parameter.grad is not None:
+            self.grad[self.weights.slices[parameter]] += parameter.grad.flatten()
+            parameter.grad = None
+
+    def launch(self) -> None:
+        """Start summing over the group, while backward computes; `sum_up` waits for it."""
+        self.launched = True
+        if self.group.size == 1:
+            return
+        self.group.before_message()
+        what = self.scatter_mark if self.sharded else "bucket_all_reduce"
+        with mark("dp", what, bytes=self.grad.numel() * self.grad.element_size()):
+            if self.sharded:
+                self.reduced = torch.empty_like(self.local, dtype=self.accurate)
+                self.work = reduce_scatter_single(self.reduced, self.grad, group=self.group.handle, async_op=True)
+            else:
+                self.work = dist.all_reduce(self.grad, group=self.group.handle, async_op=True)
+
+    def sum_up(self) -> None:
+        """Wait for the sum over the group; then start the sum over replicas, also while backward computes."""
+        if self.work is None:
+            return
+        self.work.wait()
+        self.work = None
+        if self.replicas is not None and self.replicas.size > 1:
+            gradient = self.grad if self.reduced is None else self.reduced
+            self.replicas.before_message()
+            with mark("dp", "replica_all_reduce", bytes=gradient.nbytes):
+                self.replica_work = dist.all_reduce(gradient, group=self.replicas.handle, async_op=True)
 
     def finish(self) -> None:
-        """Complete all communication: every slice has its gradient."""
+        """Complete both sums."""
+        self.sum_up()
+        gradient = self.grad if self.reduced is None else self.reduced
+        if self.replica_work is not None:
+            self.replica_work.wait()
+        elif self.replicas is not None:  # no other rank of this replica has these weights
+            all_reduce(gradient, self.replicas)
+        self.part.gradient = gradient
+        self.reduced, self.replica_work, self.launched = None, None, False
 
     def publish(self) -> None:
-        """Bring updated weights to the ranks that did not update them, and drop gradients."""
+        """Drop gradients; other ranks' parts of the weights are outdated until they are gathered."""
+        self.grad.zero_()
+        self.part.gradient = None
+        self.is_whole = not self.sharded
+
+    def gather(self) -> None:
+        """Start to gather the parts that other ranks have updated; `wait` completes it."""
+        if self.is_whole or self.gathering is not None:
+            return
+        self.group.before_message()
+        with mark("dp", self.gather_mark, bytes=self.flat.nbytes):
+            # A copy in the layers' type is sent: masters may be wider, or within the buffer that the message writes.
+            part = self.local.to(self.flat.dtype, copy=True)
+            self.gathering = all_gather_single(self.flat, part, group=self.group.handle, async_op=True)
+
+    def wait(self) -> None:
+        """Have all weights here; wait for the part of a gather that compute has not covered."""
+        self.gather()
+        if self.gathering is not None:
+            with mark("dp", self.wait_mark):
+                self.gathering.wait()
+            self.gathering, self.is_whole = None, True
 
 
 class Buckets:
-    """The buckets of this rank's model chunks; `Sharded` adds what ZeRO-2 and -3 do besides."""
+    """The buckets of this rank's model chunks."""
 
-    def __init__(self, buckets: Mapping[int, Sequence[Bucket]], mesh: Mesh, *, overlap: bool = True) -> None:
-        """`buckets` are by model chunk, in the order in which they start; without `overlap`, after backward."""
-        self.buckets, self.tp, self.overlap = buckets, mesh["tp"], overlap
+    def __init__(
+        self,
+        chunks: Mapping[int, nn.Module],
+        buckets: Mapping[int, Sequence[Bucket]],
+        tp: Group,
+        *,
+        overlap: bool = True,
+    ) -> None:
+        """Take buckets by model chunk, in the order in which they start; without `overlap`, after backward."""
+        self.buckets, self.tp, self.overlap = buckets, tp, overlap
         self.armed: set[int] = set()
+        """Chunks whose hooks may start sums: the last backward of the step runs."""
         self.summing: Bucket | None = None
         """The bucket whose sum was started last."""
-        for chunk, of_chunk in buckets.items():
-            for bucket in of_chunk:
-                for parameter in bucket.places:
-                    parameter.register_post_accumulate_grad_hook(partial(self._arrived, chunk, bucket))
+        for chunk, chunk_buckets in buckets.items():
+            for bucket in chunk_buckets:
+                for parameter in bucket.weights.slices:
+                    parameter.register_post_accumulate_grad_hook(partial(self._take_gradient, chunk, bucket))
+            self.watch(chunks[chunk], chunk_buckets)
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return (bucket for buckets in self.buckets.values() for bucket in buckets)
+
+    def watch(self, chunk: nn.Module, buckets: Sequence[Bucket]) -> None:
+        """Gather when a chunk's forward begins; wait before the modules that use a bucket: layers, or the chunk."""
+        sharded = [bucket for bucket in reversed(buckets) if bucket.sharded]  # forward uses them in this order
+        chunk.register_forward_pre_hook(partial(_gather, sharded))
+        for bucket in sharded:
+            layers = {".".join(name.split(".")[:2]) for name in bucket.weights.names.values()}
+            for user in {layer if layer.startswith("layers.") else "" for layer in layers}:
+                chunk.get_submodule(user).register_forward_pre_hook(partial(_wait_before, bucket))
 
     def launch(self, bucket: Bucket) -> None:
-        """Start a bucket's sum; with replicas, the bucket before starts its second sum, over these."""
+        """Start a bucket's sum; with replicas, the previous bucket starts its second sum, over these."""
         if self.summing is not None and self.summing.replicas is not None:
             self.summing.sum_up()
         bucket.launch()
         self.summing = bucket
 
-    def __iter__(self) -> Iterator[Bucket]:
-        return (bucket for buckets in self.buckets.values() for bucket in buckets)
-
-    def _arrived(self, chunk: int, bucket: Bucket, parameter: nn.Parameter) -> None:
-        """Take up a gradient. Buckets start in their order: those that are full, up to the first that is not."""
+    def _take_gradient(self, chunk: int, bucket: Bucket, parameter: nn.Parameter) -> None:
+        """Take a gradient; start the buckets that are full, in their order, up to the first that is not."""
         bucket.take(parameter)
         if chunk not in self.armed:
             return
@@ -80,26 +213,26 @@ class Buckets:
                 self.launch(full)
 
     def slices(self) -> list[Slice]:
-        """Return this rank's part of each bucket."""
+        """Return the tensors to optimize on this rank: its part of each bucket."""
         return [bucket.part for bucket in self]
 
     def begin(self, chunk: int, *, last: bool) -> None:
-        """Let the hooks of this chunk start communication when this is its last backward of the step."""
+        """Prepare for a backward pass of a chunk; in its `last` one of a step, hooks start communication."""
         if last and self.overlap:
             self.armed.add(chunk)
             for bucket in self.buckets[chunk]:
-                bucket.missing = set(bucket.places)
+                bucket.missing = set(bucket.weights.slices)
 
     def take(self, chunk: int, *, last: bool) -> None:
-        """Take up the gradients that a W left on the parameters; after the last, start all buckets of the chunk."""
+        """Take the weight gradients of a split backward, which no hook has seen; after the `last`, sum them."""
         for bucket in self.buckets[chunk]:
-            for parameter in bucket.places:
+            for parameter in bucket.weights.slices:
                 bucket.take(parameter)
             if last and self.overlap:
                 self.launch(bucket)
 
     def finish(self) -> None:
-        """Complete every bucket's sum."""
+        """Complete every bucket's sum: each slice has its gradient."""
         self.armed.clear()
         for bucket in self:
             if not bucket.launched:
@@ -109,34 +242,26 @@ class Buckets:
         for bucket in self:
             bucket.finish()
         self.summing = None
-        # Weights that see a slice of the sequence (norms) on each tensor-parallel rank: one message for all of them.
-        partial_sums = [bucket.part.gradient for bucket in self if bucket.is_partial]
-        all_reduce_together([sums for sums in partial_sums if sums is not None], self.tp)
+        # Weights that see a slice of the sequence on each tensor-parallel rank (norms): one message for all of them.
+        partial_sums = [bucket.part.gradient for bucket in self if bucket.weights.kind == "partial"]
+        all_reduce_coalesced([sums for sums in partial_sums if sums is not None], self.tp)
 
     def publish(self) -> None:
-        """Gather updated weights."""
-        for work in [bucket.publish() for bucket in self]:
-            if work is not None:
-                work.wait()
+        """Drop gradients, and bring updated weights to the ranks that did not update them."""
+        for bucket in self:
+            bucket.publish()
+
+    def wait(self) -> None:
+        """Have all updated weights of other ranks."""
+        for bucket in self:
+            bucket.wait()
 
 
-def make_buckets(
-    chunk: nn.Module, mesh: Mesh, device: torch.device, limit: int, *, sharded: bool, on_host: bool = False
-) -> list[Bucket]:
-    """Make the buckets of a model chunk, in the order in which gradients usually come."""
-    last_first = dict(reversed(list(chunk.named_parameters())))
-    return [Bucket(chunk, names, mesh, device, sharded=sharded, on_host=on_host) for names in _fill(last_first, limit)]
+def _gather(buckets: list[Bucket], _: nn.Module, __: object) -> None:
+    for bucket in buckets:
+        bucket.gather()
 
 
-def _fill(parameters: dict[str, nn.Parameter], limit: int) -> list[list[str]]:
-    """Fill buckets in the order in which gradients come, one open bucket for each kind, up to `limit` bytes."""
-    full: list[list[str]] = []
-    filling: dict[str, list[str]] = {}
-    for name, parameter in parameters.items():
-        kind = note_of(parameter).kind
-        bucket = filling.setdefault(kind, [])
-        if bucket and sum(parameters[held].nbytes for held in bucket) + parameter.nbytes > limit:
-            full.append(bucket)
-            bucket = filling[kind] = []
-        bucket.append(name)
-    return full + list(filling.values())
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _wait_before(bucket: Bucket, _: nn.Module, __: object) -> None:
+    bucket.wait()

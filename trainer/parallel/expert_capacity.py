@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.foundation.weight_gradients import Product
-from trainer.parallel.collectives import Group, exchange
+from trainer.parallel.collectives import Group, all_to_all
 from usp_prof.record import expert_combine, expert_dispatch
 
 EACH = Product(
@@ -59,12 +59,12 @@ class Slots:
         pairs = tokens.unsqueeze(1).expand(-1, top_k, -1).flatten(0, 1)
         slots = tokens.new_zeros(self.experts * self.capacity + 1, tokens.shape[1]).index_copy(0, self.slot, pairs)
         with expert_dispatch():
-            arrived = exchange(slots[:-1], self.group)
+            arrived = all_to_all(slots[:-1], self.group)
         return arrived.unflatten(0, (self.group.size, -1, self.capacity)).transpose(0, 1).flatten(1, 2)
 
     def combine(self, results: torch.Tensor) -> torch.Tensor:
         """Send results back; gives a row for each pair, zeros for one that was dropped."""
         by_rank = results.unflatten(1, (self.group.size, self.capacity)).transpose(0, 1).flatten(0, 2)
         with expert_combine():
-            returned = exchange(by_rank, self.group)
+            returned = all_to_all(by_rank, self.group)
         return torch.cat([returned, returned.new_zeros(1, returned.shape[1])])[self.slot]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.parallel.collectives import Group, exchange, exchange_rows
+from trainer.parallel.collectives import Group, all_to_all, exchange_rows
 from usp_prof.record import expert_combine, expert_dispatch, mark
 
 
@@ -56,11 +56,11 @@ class Route:
 def dispatch(tokens: torch.Tensor, top_k: int, route: Route, group: Group) -> torch.Tensor:
     """Send each token to the ranks of its `top_k` experts; gives the rows that arrive, by source rank."""
     with expert_dispatch():
-        return exchange(tokens[route.order // top_k], group, route.sends, route.receives)
+        return all_to_all(tokens[route.order // top_k], group, route.sends, route.receives)
 
 
 def combine(results: torch.Tensor, route: Route, group: Group) -> torch.Tensor:
     """Send results back; gives one row for each (token, choice) pair, in the order of the tokens."""
     with expert_combine():
-        returned = exchange(results, group, route.receives, route.sends)
+        returned = all_to_all(results, group, route.receives, route.sends)
     return returned[route.order.argsort()]

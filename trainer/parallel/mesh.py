@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from trainer.configuration.layout import ORDER, Layout
-from trainer.parallel.collectives import Group
+from trainer.parallel.collectives import Group, nothing
 
 OpenLink = Callable[[tuple[str, ...]], Callable[[], None] | None]
 """Called when a group is opened, with the axes that it serves; returns what to call before each of its messages."""
@@ -59,13 +59,13 @@ class Mesh:
                 partition = [[ranks[0], ranks[-1]] for ranks in partition]
             members = next((ranks for ranks in partition if rank in ranks), [rank])
             axes = served_axes(name, layout)
-            handle, before_message = None, None
+            handle, before_message = None, nothing
             if name in wanted:
                 # The description is what a trace says of the group; the experts' data parallelism says that it is.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
-                before_message = open_link(axes) if open_link else None
+                before_message = (open_link(axes) if open_link else None) or nothing
             groups[name] = Group(name, axes, tuple(members), members.index(rank), handle, before_message)
         return cls(layout, rank, layout.coordinates(rank), groups)
 

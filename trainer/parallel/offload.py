@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.parallel.placement import Slice, room_on_host
+from trainer.parallel.weights import Slice, room_on_host
 from usp_prof.record import mark
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
@@ -25,10 +26,8 @@ from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
 if TYPE_CHECKING:
     from trainer.configuration.config import Config
     from trainer.foundation.weight_gradients import Job
-    from trainer.instrumentation.injection import Lengths
     from trainer.parallel.collectives import Group
-    from trainer.parallel.data_parallel import DataParallel
-    from trainer.parallel.stage import Stage
+    from trainer.parallel.data_parallel import Buckets
 
 
 # Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
@@ -98,7 +97,7 @@ class Pipeline:
     """The stages of this rank under one schedule."""
 
     def __init__(
-        self, config: Config, group: Group, chunks: dict[int, Stage], data: DataParallel, loss: TakeLoss
+        self, config: Config, group: Group, chunks: dict[int, nn.Module], data: Buckets, loss: TakeLoss
     ) -> None:
         self.group, self.chunks, self.data, self.take_loss = group, chunks, data, loss
         self.micro_batches = config.options.micro_batches
@@ -114,7 +113,7 @@ class Pipeline:
         self.dtype = config.compute
 
     def run(
-        self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[Lengths], *, last_round: bool
+        self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[tuple[int, ...]], *, last_round: bool
     ) -> torch.Tensor:
         """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
         self.lengths = lengths
@@ -196,7 +195,7 @@ class Pipeline:
         peer = self.group.ranks[transfer.peer]
         sends = transfer.name.startswith("send")
         if sends:
-            self.group.leave()
+            self.group.before_message()
             tensor = self.leaving.pop(key)
         else:
             tensor = self.arrived[key] = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 
-def recompute(function: Callable[..., Any], *arguments: Any, to_the_end: bool = False) -> Any:  # noqa: ANN401 - as the function has them
-    """Return the function's result; what its backward needs is computed again in backward.
+def recompute(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of the function
+    """Return the function's result; tensors that its backward needs are computed again in backward.
 
-    torch stops the second run once it has every tensor; `to_the_end` runs all of it, with hooks at the very end. No
-    state of random numbers is restored, because nothing in training draws any.
+    torch stops the second run once it has every tensor. No state of random numbers is restored, because nothing in
+    training draws any.
     """
-    with set_checkpoint_early_stop(not to_the_end):
-        return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False, **options)

@@ -1,81 +1,105 @@
-"""Ring attention: keys and values travel from rank to rank, and each block is folded into an exact softmax.
+"""Ring attention: keys and values travel from rank to rank, and each block is merged into an exact softmax.
 
-While a block is computed the next one is on its way. Blocks are cut into tiles that the causal mask shows wholly,
-along the diagonal or not at all, and the last kind costs nothing: that is what makes the contiguous layout unbalanced
-and zigzag balanced. Each tile is one fused kernel that also gives a log-sum-exp, by which tiles are merged (`attend`,
-at the end). On the way back a block's gradient travels with it and ends at its owner.
+While a block is computed, the next one is on its way (Liu et al., arXiv:2310.01889). A block is cut into tiles: the
+causal mask shows a tile wholly, along its diagonal or not at all. Tiles that are not shown cost nothing, which makes
+the contiguous layout unbalanced and zigzag balanced. Each tile is one fused kernel without a mask. It also returns a
+log-sum-exp, by which tiles are merged (`attend`, below). In backward, a block's gradient travels with the block and
+ends at its owner.
+
+`AllGatherAttention` runs the same tiles after one all-gather of all keys and values (as in Llama 3, arXiv:2407.21783).
+In the trace: `cp::ring_send_recv` and `cp::ring_wait`, or `cp::all_gather_kv`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
-from trainer.parallel.causal_attention import expand
+from trainer.parallel.collectives import all_gather, reduce_scatter
 from trainer.parallel.ring_transfer import Neighbours, RingTransfer
+from usp_prof.record import mark
 
 if TYPE_CHECKING:
     from trainer.parallel.collectives import Group
 
+Tensors = tuple[torch.Tensor, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A run of my queries against a run of the block's keys."""
+    """A run of this rank's queries and a run of the block's keys."""
 
     rows: slice
     columns: slice
     causal: bool
-    """Whether both are the same run of the sequence, so that a query sees the keys up to its own alone."""
-
-    @property
-    def area(self) -> float:
-        """How many pairs of a query and a key it computes with, about."""
-        pairs = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
-        return pairs / 2 if self.causal else pairs
+    """Whether both are the same run of the sequence, so that a query sees only the keys up to its own."""
 
 
-class Ring:
-    """The ranks that pass blocks on, and the tiles of each rank's block that this rank's queries see."""
+class RingAttention:
+    """Causal attention over ``[batch, heads, local sequence, head width]``; blocks of keys and values travel."""
 
     def __init__(self, group: Group, runs: Sequence[Sequence[range]]) -> None:
+        """Take the runs of the sequence that each rank has."""
         self.group = group
-        self.block_computed: Callable[[str, float], None] = _nothing
-        """Called with `fwd` or `dgrad` and the block's share of the work when a block is computed."""
         self.neighbours = Neighbours(group, "cp")
+        self.attend, self.attend_backward = attend, attend_backward
         self.tiles = [_tiles(runs[group.rank], source) for source in runs]
-        held = sum(len(run) for run in runs[group.rank])
-        self.shares = [sum(tile.area for tile in tiles) / (held * held * group.size / 2) for tiles in self.tiles]
-        """What each rank's block costs me, in shares of what a rank computes when all compute alike."""
+        """Tiles of each rank's block that this rank's queries see."""
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attend from my queries to all ranks' keys."""
-        return _RingAttention.apply(q, k, v, self)
+        """Attend from this rank's queries to all ranks' keys."""
+        return _BlockwiseAttention.apply(q, k, v, self)
 
-    def source(self, step: int) -> int:
-        """Return whose block is here at a step."""
-        return (self.group.rank - step) % self.group.size
+    def bring(self, block: torch.Tensor) -> torch.Tensor:
+        """Return what forward and backward keep of keys and values: this rank's block."""
+        return block
 
-    def rounds(self, block: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, list[Tile]]]:
-        """Yield each step with a rank's block and its tiles, this rank's first, while the next block arrives."""
+    def blocks(self, block: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
+        """Yield each rank's block and its tiles, this rank's first, while the next block arrives."""
         for step in range(self.group.size):
             transfer = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
-            yield step, block, self.tiles[self.source(step)]
+            yield block, self.tiles[(self.group.rank - step) % self.group.size]
             if transfer is not None:
                 block = transfer.arrived(step)
 
+    def sum_gradients(self, gradients: Iterator[torch.Tensor]) -> torch.Tensor:
+        """Add up each block's gradients over ranks, in the order of `blocks`; return those of this rank's block."""
+        travelling: RingTransfer | None = None
+        for step, own in enumerate(gradients):
+            total = own if travelling is None else own.add_(travelling.arrived(step))
+            travelling = self.neighbours.shift(total, step)
+        return travelling.arrived(self.group.size)
 
-def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
-    """Cut a block into tiles; runs are of one length, and two of them are the same or do not overlap."""
+
+class AllGatherAttention(RingAttention):
+    """The same attention after one all-gather; nothing travels while blocks are computed."""
+
+    def bring(self, block: torch.Tensor) -> torch.Tensor:
+        """Gather all ranks' blocks."""
+        with mark("cp", "all_gather_kv"):
+            return all_gather(block.unsqueeze(0), self.group)
+
+    def blocks(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
+        """Yield each rank's block and its tiles."""
+        yield from zip(gathered, self.tiles, strict=True)
+
+    def sum_gradients(self, gradients: Iterator[torch.Tensor]) -> torch.Tensor:
+        """Reduce and scatter the gradients of all blocks."""
+        return reduce_scatter(torch.stack(list(gradients)), self.group).squeeze(0)
+
+
+def _tiles(own: Sequence[range], block: Sequence[range]) -> list[Tile]:
+    """Cut a block into tiles; runs are of one length, and two of them are equal or do not overlap."""
     tiles = []
     row = 0
     for queries in own:
         column = 0
-        for keys in held:
+        for keys in block:
             if keys[0] <= queries[0]:
                 tiles.append(Tile(slice(row, row + len(queries)), slice(column, column + len(keys)), keys == queries))
             column += len(keys)
@@ -83,75 +107,70 @@ def _tiles(own: Sequence[range], held: Sequence[range]) -> list[Tile]:
     return tiles
 
 
-def _nothing(_what: str, _share: float) -> None:
-    """Do nothing: the default of `block_computed`."""
+def _expand(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Repeat keys or values for each head of queries."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Add up gradients of repeated keys or values."""
     return x if x.shape[1] == heads else x.unflatten(1, (heads, -1)).sum(2)
 
 
-class _RingAttention(torch.autograd.Function):
+class _BlockwiseAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - torch's context
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        ring: Ring,
-    ) -> torch.Tensor:
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: RingAttention) -> torch.Tensor:  # noqa: ANN401 - torch's context
         accurate = torch.promote_types(q.dtype, torch.float32)
         out = torch.zeros(q.shape, dtype=accurate, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
-        for step, block, tiles in ring.rounds(torch.stack([k, v])):
+        kept = ring.bring(torch.stack([k, v]))
+        for block, tiles in ring.blocks(kept):
             for tile in tiles:
-                keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-                part, part_lse = attend(q[:, :, tile.rows], keys, values, causal=tile.causal)
+                keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+                part, part_lse = ring.attend(q[:, :, tile.rows], keys, values, causal=tile.causal)
                 before = lse[:, :, tile.rows]
                 after = torch.logaddexp(before, part_lse)
-                kept = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
-                out[:, :, tile.rows] = kept + part * (part_lse - after).exp().unsqueeze(-1)
+                scaled = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
+                out[:, :, tile.rows] = scaled + part * (part_lse - after).exp().unsqueeze(-1)
                 lse[:, :, tile.rows] = after
-            ring.block_computed("fwd", ring.shares[ring.source(step)])
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, kept, out, lse)
         ctx.ring = ring
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        q, k, v, out, lse = ctx.saved_tensors
-        ring: Ring = ctx.ring
+        q, kept, out, lse = ctx.saved_tensors
+        ring: RingAttention = ctx.ring
         dq = torch.zeros_like(q, dtype=lse.dtype)
-        travelling: RingTransfer | None = None
-        for step, block, tiles in ring.rounds(torch.stack([k, v])):
-            own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
-            for tile in tiles:
-                _tile_backward(tile, block, own, (q, out, lse, grad, dq))
-            ring.block_computed("dgrad", ring.shares[ring.source(step)])
-            if travelling is not None:
-                own += travelling.arrived(step)
-            travelling = ring.neighbours.shift(own, step)
-        dk, dv = travelling.arrived(ring.group.size).to(k.dtype).unbind(0)
+
+        def gradients() -> Iterator[torch.Tensor]:
+            for block, tiles in ring.blocks(kept):
+                own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
+                for tile in tiles:
+                    _tile_backward(ring, tile, block, own, (q, out, lse, grad, dq))
+                yield own
+
+        dk, dv = ring.sum_gradients(gradients()).to(q.dtype).unbind(0)
         return dq.to(q.dtype), dk, dv, None
 
 
-def _tile_backward(tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: tuple[torch.Tensor, ...]) -> None:
+def _tile_backward(ring: RingAttention, tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: Tensors) -> None:
     """Add one tile's share to the gradients of queries (`dq`) and of the block (`own`)."""
     q, out, lse, grad, dq = saved
-    keys, values = (expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-    queries, of_queries, merged, merged_lse = (x[:, :, tile.rows] for x in (q, grad, out, lse))
-    d_q, d_k, d_v = attend_backward(of_queries, (queries, keys, values), merged, merged_lse, causal=tile.causal)
+    keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
+    queries, d_out, merged, merged_lse = (x[:, :, tile.rows] for x in (q, grad, out, lse))
+    d_q, d_k, d_v = ring.attend_backward(d_out, (queries, keys, values), merged, merged_lse, causal=tile.causal)
     dq[:, :, tile.rows] += d_q
     own[0][:, :, tile.columns] += _fold(d_k.to(own.dtype), block.shape[2])
     own[1][:, :, tile.columns] += _fold(d_v.to(own.dtype), block.shape[2])
 
 
-# Attention of one tile: from some queries to some keys, with the log-sum-exp that lets several tiles be merged.
+# Attention of one tile: from some queries to some keys, with the log-sum-exp by which tiles are merged.
 #
 # The fused kernels behind `scaled_dot_product_attention` keep scores out of memory. That function drops the
-# log-sum-exp, so they are called by their own names (`torch_private`). Where there is none (fp32 and fp64 on a GPU,
-# heads of an odd width), `plain` and `plain_backward` do the same with scores in memory; they are what to read.
+# log-sum-exp, so the kernels are called directly (`torch_private`). If there is none (fp32 and fp64 on a GPU, heads of
+# an odd width), `plain` and `plain_backward` do the same with scores in memory. Read these to understand the others.
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -46,7 +46,7 @@ class Neighbours:
     def shift(self, x: torch.Tensor, step: int) -> RingTransfer:
         """Start passing a tensor on to the next rank, and receiving one from the rank before."""
         arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        self.group.leave()
+        self.group.before_message()
         with mark(self.axis, "ring_send_recv", step=step):
             out = dist.P2POp(dist.isend, x, self.next, self.group.handle)
             into = dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle)

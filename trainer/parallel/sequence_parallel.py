@@ -9,10 +9,16 @@ Shapes: S is the sequence of this context-parallel rank, B the batch, H the hidd
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
-from trainer.parallel.collectives import gather, reduce_scatter
-from trainer.parallel.tensor_parallel import BlockEdges
+from trainer.parallel.collectives import all_gather, reduce_scatter
+from trainer.parallel.tensor_parallel import BlockEdges, ColumnParallelLinear, RowParallelLinear
+
+if TYPE_CHECKING:
+    from trainer.parallel.async_tensor_parallel import ChunkedProducts
 
 
 class SequenceParallelEdges(BlockEdges):
@@ -20,7 +26,7 @@ class SequenceParallelEdges(BlockEdges):
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Gather the whole sequence, ``[S, B, H]``; the gradient is reduced and scattered."""
-        return gather(x, self.group)
+        return all_gather(x, self.group)
 
     def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
         """Add up the ranks' ``[S, B, H]``, of which each keeps its slice; the gradient is gathered."""
@@ -29,3 +35,20 @@ class SequenceParallelEdges(BlockEdges):
     def local(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the positions of this rank's slice: S/n of S."""
         return positions.chunk(self.group.size)[self.group.rank]
+
+
+class AsyncEdges(SequenceParallelEdges):
+    """The same edges, whose messages travel behind the chunks of a block's products (`async_tensor_parallel.py`)."""
+
+    def __init__(self, chunked: ChunkedProducts) -> None:
+        super().__init__(chunked.group)
+        self.chunked = chunked
+
+    def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
+        """Gather the sequence chunk by chunk, and multiply each chunk while the next one arrives."""
+        products = self.chunked.gather_and_multiply(x, [layer.weight for layer in layers])
+        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
+
+    def multiply_and_leave(self, x: torch.Tensor, layer: RowParallelLinear) -> torch.Tensor:
+        """Multiply chunk by chunk, while the sum of the previous chunk travels."""
+        return self.chunked.multiply_and_reduce(x, layer.weight)

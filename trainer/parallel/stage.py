@@ -1,4 +1,4 @@
-"""Stage: what its layers are built from (`Plan`), and what parallelism asks of it (`Stage`)."""
+"""Plan of a pipeline stage: what its layers are built from, and the weights that they declare."""
 
 from __future__ import annotations
 
@@ -11,59 +11,70 @@ from torch import nn
 
 from trainer.configuration.config import Config
 from trainer.foundation.weight_gradients import Postponed, Product, multiply
-from trainer.instrumentation.pacing import Brake, Pace
-from trainer.parallel import weights
-from trainer.parallel.context_parallel import ContextAttention
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.tensor_parallel import BlockEdges
+from trainer.parallel.weights import Beginning, Note, Sizes, constant, declare, normal, normal_each
 
-
-class Stage(nn.Module):
-    """A pipeline stage as data parallelism and the pipeline see it; `model.decoder` says what it computes."""
-
-    first: bool
-    last: bool
-    layers: nn.ModuleDict
-    """By number, in the order in which they run."""
-    rotary: torch.Tensor
-    postponed: Postponed | None
-    """Where an I leaves its weight gradients; `None` where the schedule never splits a backward."""
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Causal attention from queries to keys and values, ``[batch, heads, local sequence, head width]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that the layers need to know beside their sizes."""
+    """What layers need besides their sizes, and how they declare weights."""
 
     config: Config
     mesh: Mesh
     device: torch.device
-    dtype: torch.dtype
-    """Of the weights."""
     product: Product
     """How the layers' projections multiply; the head stays in the wider type."""
     edges: BlockEdges
     """What tensor-parallel ranks do at the start and at the end of a block."""
-    attention: ContextAttention
-    router_bias: torch.Tensor | float
-    """Added to the router's preferences, to send too many tokens to some experts (a fault)."""
+    attention: Attend
     postponed: Postponed | None
-    """Where the stage's weight gradients wait for their W; `None` where the schedule never splits a backward."""
-    pace: Pace | None
-    brake: Brake | None
+    """Where the stage's weight gradients wait for their W; `None` if the schedule never splits a backward."""
 
     @property
     def multiply(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         """The product of an input with a weight, whose gradient may come later (split backward)."""
         return partial(multiply, product=self.product, postponed=self.postponed)
 
-    def split_weight(self, name: str, whole: tuple[int, ...], *, dim: int) -> nn.Parameter:
-        """Create this tensor-parallel rank's part of a weight that is drawn by its name, split along `dim`."""
-        return weights.sharded(self, weights.normal(self, name), whole, dim)
+    def normal(self, name: str) -> Beginning:
+        """Return how a weight begins that is drawn by its name with the run's seed."""
+        return normal(name, self.config.options.seed)
+
+    def split_weight(self, name: str, whole: Sizes, *, dim: int) -> nn.Parameter:
+        """Declare this tensor-parallel rank's part of a weight, split along `dim`."""
+        return self._split(self.normal(name), whole, dim)
 
     def split_bias(self, size: int) -> nn.Parameter:
-        """Create this tensor-parallel rank's part of a bias."""
-        return weights.sharded(self, weights.Constant(0), (size,), 0)
+        """Declare this tensor-parallel rank's part of a bias."""
+        return self._split(constant(0), (size,), 0)
 
     def whole_bias(self, size: int) -> nn.Parameter:
-        """Create a bias that every tensor-parallel rank has."""
-        return weights.replicated(self, weights.Constant(0), (size,))
+        """Declare a bias that every tensor-parallel rank has."""
+        return self.replicated(constant(0), (size,))
+
+    def _split(self, beginning: Beginning, whole: Sizes, dim: int) -> nn.Parameter:
+        group = self.mesh["tp"]
+        length = whole[dim] // group.size
+        offsets = tuple(group.rank * length if axis == dim else 0 for axis in range(len(whole)))
+        part = tuple(length if axis == dim else size for axis, size in enumerate(whole))
+        return declare(part, self.config.compute, Note(beginning, whole, offsets))
+
+    def replicated(self, beginning: Beginning, whole: Sizes, *, sees_part: bool = False) -> nn.Parameter:
+        """Declare a weight that every tensor-parallel rank has.
+
+        If a rank sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its
+        gradient is partial, to be summed over tp. Otherwise every rank has the whole gradient.
+        """
+        kind = "partial" if sees_part or self.config.options.sequence_parallel else "copied"
+        return declare(whole, self.config.compute, Note(beginning, whole, (0,) * len(whole), kind))
+
+    def expert_weight(self, name: str, rows: int, columns: int) -> nn.Parameter:
+        """Declare the matrices of this rank's experts, ``[local experts, rows, columns]``."""
+        group, experts = self.mesh["ep"], self.config.shape.experts
+        local = experts // group.size
+        beginning = normal_each(name, self.config.options.seed)
+        note = Note(beginning, (experts, rows, columns), (group.rank * local, 0, 0), "expert")
+        return declare((local, rows, columns), self.config.compute, note)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 
-from trainer.parallel.collectives import Group, all_reduce, sum_backward, sum_forward
+from trainer.parallel.collectives import Group, all_reduce, all_reduce_backward, all_reduce_forward
 
 if TYPE_CHECKING:
     from trainer.parallel.stage import Plan
@@ -45,11 +45,11 @@ class BlockEdges:
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Return the whole sequence that a block computes on: ``[S, B, H]``."""
-        return sum_backward(x, self.group)
+        return all_reduce_backward(x, self.group)
 
     def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
         """Add up the ranks' ``[S, B, H]``."""
-        return sum_forward(partial_sums, self.group)
+        return all_reduce_forward(partial_sums, self.group)
 
     def local(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the positions that this rank holds between the blocks: all of them."""

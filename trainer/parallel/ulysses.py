@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.parallel.causal_attention import causal_attention, expand
-from trainer.parallel.collectives import Group, exchange
+from trainer.parallel.collectives import Group, all_to_all
+from trainer.parallel.context_parallel import causal_attention
 from usp_prof.record import mark
 
 
@@ -32,14 +32,14 @@ class UlyssesAttention:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend from this rank's queries to the whole sequence before them."""
         if k.shape[1] % self.group.size:
-            k, v = (expand(x, q.shape[1]) for x in (k, v))
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         return self._split_sequence(causal_attention(*(self._split_heads(x) for x in (q, k, v))))
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """Send the other ranks' heads away and receive the whole sequence of this rank's heads."""
         batch, heads, local, width = x.shape
         with mark("cp", "ulysses_a2a"):
-            rows = exchange(x.movedim(1, 0).contiguous(), self.group)
+            rows = all_to_all(x.movedim(1, 0).contiguous(), self.group)
         parts = rows.view(self.group.size, heads // self.group.size, batch, local, width)
         return parts.permute(2, 1, 0, 3, 4).reshape(batch, -1, self.group.size * local, width)[:, :, self.in_order]
 
@@ -47,5 +47,5 @@ class UlyssesAttention:
         """Undo `_split_heads`."""
         parts = x[:, :, self.gathered].unflatten(2, (self.group.size, -1))
         with mark("cp", "ulysses_a2a"):
-            rows = exchange(parts.permute(2, 1, 0, 3, 4).flatten(0, 1).contiguous(), self.group)
+            rows = all_to_all(parts.permute(2, 1, 0, 3, 4).flatten(0, 1).contiguous(), self.group)
         return rows.movedim(0, 1)

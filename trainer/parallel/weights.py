@@ -1,149 +1,106 @@
-"""Weights: declared without memory first; then each rank creates the part that it keeps, and no more.
+"""Weights: declared without memory; then each rank creates the part that it keeps, and no more.
 
-A layer asks for its part of a weight and gets a parameter on torch's `meta` device, which has a shape and no memory.
-On it stands a `Note`: how the whole weight begins, which box of it the part is, and over whom its gradient is summed.
-Data parallelism knows what this rank keeps (the part, or a shard of it under ZeRO), allocates that and fills it.
-A rank never holds more of a weight than it keeps, and one block of it while it draws.
+A layer gets its part of a weight as a parameter on torch's `meta` device, which has a shape and no memory. Its `note`
+describes how the whole weight begins, which box of the whole the part is, and over which ranks its gradient is summed.
+Data parallelism knows what this rank keeps (the part, or a shard of it under ZeRO). It puts weights of one kind into a
+flat buffer (`FlatWeights`) and fills in that. A rank never holds more of a weight than it keeps, and one block of it
+while it draws.
 
-Each weight is drawn from the seed and its name, in blocks of whole rows that have a generator each. A shard draws the
-blocks that it overlaps, so it gets what the whole draw has there, and every layout starts from the same model.
+Each weight is drawn from the seed and its name, in blocks of whole rows with a generator each. A shard draws the blocks
+that it overlaps, so it has the values of the whole draw, and every layout starts from the same model.
+
+A box is given by its first index and its size in each dimension of the whole weight. Tensor and expert parallelism cut
+along one dimension. ZeRO cuts a flat buffer into equal parts, which may end within a row. Such a run of memory is
+several boxes. The run 3..12 of a weight with rows of 5 has
+
+    the end of row 0      [0:1, 3:5]
+    all of row 1          [1:2, 0:5]
+    the start of row 2    [2:3, 0:2]
+
+Checkpoints store boxes under the weight's name, so any layout finds its boxes in those of any other.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
 
-from trainer.parallel.placement import Box, Placement, Sizes
-
-if TYPE_CHECKING:
-    from trainer.parallel.stage import Plan
-
+Sizes = tuple[int, ...]
+Beginning = Callable[[torch.Tensor, Sizes, Sizes], None]
+"""Takes memory, the sizes of the whole weight, and the offsets of the box that the memory has: writes its values."""
 BLOCK = 2**20
-"""Numbers that one generator draws, about; 4 MB."""
+"""Approximate count of numbers that one generator draws; 4 MB."""
 
 
-class Beginning(Protocol):
-    """How a weight begins."""
-
-    def fill(self, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
-        """Write the box of the whole weight that begins at `offsets` and is as large as `memory`."""
+def constant(value: float) -> Beginning:
+    """Begin with the same value everywhere."""
+    return lambda memory, _whole, _offsets: memory.fill_(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """The same value everywhere: norms begin with one, biases with zero."""
-
-    value: float
-
-    def fill(self, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:  # noqa: ARG002 - alike everywhere
-        """Write the value."""
-        memory.fill_(self.value)
+def normal(name: str, seed: int, std: float = 0.02) -> Beginning:
+    """Begin with normally distributed numbers, drawn in fp32 whatever type they are kept in."""
+    return partial(_draw, name, seed, std)
 
 
-@dataclass(frozen=True, slots=True)
-class Normal:
-    """Normally distributed numbers, drawn in fp32 whatever they are kept in."""
+def normal_each(name: str, seed: int) -> Beginning:
+    """Draw routed experts, ``[experts, rows, columns]``: each is a weight with its number in the name."""
 
-    name: str
-    seed: int
-    std: float = 0.02
-
-    def fill(self, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
-        """Draw the blocks that the box overlaps, one after another, and take from each what lies in the box."""
-        rows_of_block = max(1, BLOCK // prod(whole[1:]))
-        first, end = offsets[0], offsets[0] + memory.shape[0]
-        columns = [slice(offset, offset + size) for offset, size in zip(offsets[1:], memory.shape[1:], strict=True)]
-        for start in range(first - first % rows_of_block, end, rows_of_block):
-            rows = min(rows_of_block, whole[0] - start)
-            drawn = self._block(start // rows_of_block, (rows, *whole[1:]))
-            top, bottom = max(first, start), min(end, start + rows)
-            memory[top - first : bottom - first] = drawn[(slice(top - start, bottom - start), *columns)]
-
-    def _block(self, index: int, shape: Sizes) -> torch.Tensor:
-        name = f"{self.name}[{index}]" if index else self.name
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + 1_000_003 * self.seed)
-        return torch.randn(shape, generator=generator).mul_(self.std)
-
-
-@dataclass(frozen=True, slots=True)
-class NormalEach:
-    """Routed experts, ``[experts, rows, columns]``: each is a weight of its own, named by its number."""
-
-    name: str
-    seed: int
-
-    def fill(self, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
-        """Draw the box expert by expert."""
+    def draw(memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
         for expert, matrix in enumerate(memory, offsets[0]):
-            Normal(f"{self.name}.{expert}", self.seed).fill(matrix, whole[1:], offsets[1:])
+            normal(f"{name}.{expert}", seed)(matrix, whole[1:], offsets[1:])
+
+    return draw
+
+
+def _draw(name: str, seed: int, std: float, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
+    """Draw the blocks that the box overlaps, one after another, and copy the overlap of each."""
+    rows_of_block = max(1, BLOCK // prod(whole[1:]))
+    first, end = offsets[0], offsets[0] + memory.shape[0]
+    columns = [slice(offset, offset + size) for offset, size in zip(offsets[1:], memory.shape[1:], strict=True)]
+    for start in range(first - first % rows_of_block, end, rows_of_block):
+        index, rows = start // rows_of_block, min(rows_of_block, whole[0] - start)
+        block = f"{name}[{index}]" if index else name
+        generator = torch.Generator().manual_seed(zlib.crc32(block.encode()) + 1_000_003 * seed)
+        drawn = torch.randn((rows, *whole[1:]), generator=generator).mul_(std)
+        top, bottom = max(first, start), min(end, start + rows)
+        memory[top - first : bottom - first] = drawn[(slice(top - start, bottom - start), *columns)]
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is known of a parameter beside its values."""
+    """Properties of a parameter other than its values."""
 
     beginning: Beginning
-    placement: Placement
+    whole: Sizes
+    offsets: Sizes
+    """Where this rank's part begins in the whole weight."""
     kind: str = "dense"
-    """Over whom its gradient is summed: `dense` (data parallelism), `partial` (and over tp), `expert` or `tied`.
+    """Over which ranks its gradient is summed: `dense` (data parallelism), `partial` (tp too), `expert` or `tied`.
 
-    `copied` is as `dense`, with the same weight on each tensor-parallel rank: a norm of all gradients counts it once.
-    A tied embedding has a bucket of its own, so that both of its stages cut it alike; `update` adds the two gradients.
+    `copied` is like `dense`, with the same weight on each tensor-parallel rank: a norm of all gradients counts it once.
+    A tied embedding has a bucket of its own, so that both of its stages cut it alike; `Update` adds the two gradients.
     """
     stored: bool = True
-    """Whether checkpoints take it from this stage; not so for the second copy of a tied embedding."""
+    """Whether checkpoints take it from this stage; false for the second copy of a tied embedding."""
 
 
 def note_of(parameter: nn.Parameter) -> Note:
-    """Return the note on a parameter."""
+    """Return the note of a parameter."""
     note: Note = parameter.note  # type: ignore[attr-defined]
     return note
 
 
-def on_paper(plan: Plan, part: Sizes, note: Note) -> nn.Parameter:
-    """Make a parameter without memory, in the weights' type."""
-    parameter = nn.Parameter(torch.empty(part, dtype=plan.dtype, device="meta"))
+def declare(part: Sizes, dtype: torch.dtype, note: Note) -> nn.Parameter:
+    """Return a parameter without memory."""
+    parameter = nn.Parameter(torch.empty(part, dtype=dtype, device="meta"))
     parameter.note = note  # type: ignore[attr-defined] # read by `note_of`
     return parameter
-
-
-def normal(plan: Plan, name: str) -> Normal:
-    """Let a weight be drawn by its name, with the run's seed."""
-    return Normal(name, plan.config.options.seed)
-
-
-def sharded(plan: Plan, beginning: Beginning, whole: Sizes, dim: int) -> nn.Parameter:
-    """Keep this tensor-parallel rank's part of a weight along `dim`."""
-    group = plan.mesh["tp"]
-    length = whole[dim] // group.size
-    offsets = tuple(group.rank * length if axis == dim else 0 for axis in range(len(whole)))
-    part = tuple(length if axis == dim else size for axis, size in enumerate(whole))
-    return on_paper(plan, part, Note(beginning, Placement(whole, offsets)))
-
-
-def replicated(plan: Plan, beginning: Beginning, whole: Sizes, *, sees_part: bool = False) -> nn.Parameter:
-    """Keep a whole weight on each tensor-parallel rank.
-
-    Where it sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its gradient
-    is partial, to be summed over tp. Otherwise every rank has the whole gradient.
-    """
-    over_tp = "partial" if sees_part or plan.config.options.sequence_parallel else "copied"
-    return on_paper(plan, whole, Note(beginning, Placement(whole, (0,) * len(whole)), over_tp))
-
-
-def of_experts(plan: Plan, name: str, rows: int, columns: int) -> nn.Parameter:
-    """Keep the matrices of this rank's experts, ``[local experts, rows, columns]``."""
-    group, experts = plan.mesh["ep"], plan.config.shape.experts
-    local = experts // group.size
-    placement = Placement((experts, rows, columns), (group.rank * local, 0, 0))
-    beginning = NormalEach(name, plan.config.options.seed)
-    return on_paper(plan, (local, rows, columns), Note(beginning, placement, "expert"))
 
 
 def tie(parameter: nn.Parameter, *, stored: bool) -> None:
@@ -151,18 +108,129 @@ def tie(parameter: nn.Parameter, *, stored: bool) -> None:
     parameter.note = replace(note_of(parameter), kind="tied", stored=stored)  # type: ignore[attr-defined]
 
 
-@torch.no_grad()
-def fill(memory: torch.Tensor, boxes: list[Box], notes: dict[str, Note]) -> None:
-    """Write how weights begin into the boxes of a rank's memory; `notes` are by the weights' names."""
-    for box in boxes:
-        notes[box.name].beginning.fill(box.view(memory), box.whole, box.offsets)
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a named weight that is one run of a flat buffer's memory."""
+
+    name: str
+    whole: Sizes
+    offsets: Sizes
+    sizes: Sizes
+    start: int
+    """First index of the run in the buffer."""
+
+    def view(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return the box in memory of that layout: weights, or one of their moments."""
+        return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
 
 
-def create(owner: nn.Module, name: str, memory: torch.Tensor) -> nn.Parameter:
-    """Return a parameter on paper its memory; the parameter of this name is another object from now on."""
-    path, _, leaf = name.rpartition(".")
-    module = owner.get_submodule(path)
-    parameter = nn.Parameter(memory)
-    parameter.note = note_of(getattr(module, leaf))  # type: ignore[attr-defined]
-    module.register_parameter(leaf, parameter)
-    return parameter
+@dataclass(slots=True)
+class Slice:
+    """Weights that this rank updates: the optimizer's tensor, the model's tensor, and their gradient."""
+
+    master: torch.Tensor
+    """What the optimizer updates and checkpoints store, in fp32 or wider; in host memory if it is offloaded."""
+    weights: torch.Tensor
+    """What the model reads: the masters themselves, or their copy in the layers' type or on the device."""
+    copies: int
+    """Number of ranks in the world with this slice; a norm over all ranks must count it once."""
+    boxes: list[Box]
+    """The weights in it, for checkpoints."""
+    tied: bool = False
+    """Whether it is a tied embedding, of which two pipeline stages have a copy; their gradients are added up."""
+    stored: bool = True
+    """Whether a checkpoint takes it from here; false for the second copy of a tied embedding."""
+    gradient: torch.Tensor | None = None
+    """In the masters' type, on the model's device; exists from `finish` to `publish`."""
+
+
+class FlatWeights:
+    """Some weights of one kind of a module, one after another in a flat buffer."""
+
+    def __init__(self, owner: nn.Module, names: list[str], device: torch.device, *, multiple: int) -> None:
+        """Take the declared parameters of these names; the length is padded to a multiple."""
+        declared = {name: owner.get_parameter(name) for name in names}
+        length = sum(parameter.numel() for parameter in declared.values())
+        self.flat = torch.zeros(length + -length % multiple, dtype=declared[names[0]].dtype, device=device)
+        self.slices: dict[nn.Parameter, slice] = {}
+        """Where each weight is in the flat buffer, and in the flat gradient."""
+        self.names: dict[nn.Parameter, str] = {}
+        start = 0
+        for name, parameter in declared.items():
+            part = slice(start, start + parameter.numel())
+            # `data`: autograd does not count the arrival of other ranks' parts as a change.
+            created = nn.Parameter(self.flat[part].view(parameter.shape).data)
+            created.note = note_of(parameter)  # type: ignore[attr-defined]
+            path, _, leaf = name.rpartition(".")
+            owner.get_submodule(path).register_parameter(leaf, created)
+            self.slices[created], self.names[created] = part, name
+            start = part.stop
+        self.kind = note_of(declared[names[0]]).kind
+        self.stored = all(note_of(parameter).stored for parameter in declared.values())
+
+    def boxes(self, run: range) -> list[Box]:
+        """Return the boxes of weights in a run of the flat buffer."""
+        return [box for box, _ in self._boxes(run)]
+
+    def slice_of(self, local: torch.Tensor, run: range, dtype: torch.dtype, copies: int, *, on_host: bool) -> Slice:
+        """Return a run of the buffer for the optimizer: the weights, or masters in a wider type or on the host."""
+        master = local
+        if on_host:
+            master = room_on_host(local, dtype)
+        elif local.dtype != dtype:
+            master = torch.empty_like(local, dtype=dtype)
+        if master is not local:
+            self.fill(master, run)
+        is_tied = self.kind == "tied"  # on two stages
+        return Slice(master, local, copies * (2 if is_tied else 1), self.boxes(run), is_tied, self.stored)
+
+    @torch.no_grad()
+    def fill(self, memory: torch.Tensor, run: range) -> None:
+        """Write the initial values of a run of the flat buffer into some memory."""
+        for box, note in self._boxes(run):
+            note.beginning(box.view(memory), box.whole, box.offsets)
+
+    def _boxes(self, run: range) -> Iterator[tuple[Box, Note]]:
+        for parameter, part in self.slices.items():
+            note, start = note_of(parameter), max(part.start, run.start)
+            inside = range(start - part.start, min(part.stop, run.stop) - part.start)
+            for box in boxes_of_run(self.names[parameter], note, tuple(parameter.shape), inside, start - run.start):
+                yield box, note
+
+
+def room_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Allocate host memory for a tensor; page-locked if a GPU copies from and to it during other work."""
+    return torch.empty(like.shape, dtype=dtype, pin_memory=like.is_cuda)
+
+
+def boxes_of_run(name: str, note: Note, part: Sizes, run: range, start: int) -> Iterator[Box]:
+    """Yield the boxes of a run of a part's memory, which is at `start` of a buffer."""
+    for corner, sizes in _cut(part, run.start, run.stop):
+        offsets = tuple(first + inner for first, inner in zip(note.offsets, corner, strict=True))
+        yield Box(name, note.whole, offsets, sizes, start)
+        start += prod(sizes)
+
+
+def _cut(part: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    """Cut a run of row-major memory into boxes, in the order of the memory: corner and sizes of each."""
+    if start >= stop:
+        return
+    if len(part) == 1:
+        yield (start,), (stop - start,)
+        return
+    row = prod(part[1:])
+    first_whole, last_whole = -(-start // row), stop // row
+    # Rows that the run has in part: the one it begins in, the one it ends in, or one that has all of it.
+    if first_whole > last_whole:
+        yield from _within(part, last_whole, start, stop)
+        return
+    yield from _within(part, first_whole - 1, start, first_whole * row)
+    if last_whole > first_whole:
+        yield (first_whole, *(0 for _ in part[1:])), (last_whole - first_whole, *part[1:])
+    yield from _within(part, last_whole, last_whole * row, stop)
+
+
+def _within(part: Sizes, index: int, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    row = prod(part[1:])
+    for corner, sizes in _cut(part[1:], start - index * row, stop - index * row):
+        yield (index, *corner), (1, *sizes)
