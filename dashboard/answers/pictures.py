@@ -25,8 +25,10 @@ from ..engine import (
     certain_gain,
     clock_of,
     kernels_of,
+    parse_edit,
     quantity,
     step_parts,
+    whatif_answer,
 )
 from . import verdicts
 
@@ -37,12 +39,13 @@ if TYPE_CHECKING:
 
 ChartKind = TypeVar("ChartKind")
 A_ROW = 16
-"""Ranks beside each other where nothing tells their places on the mesh."""
+"""Ranks per row if their places in the mesh are unknown."""
 MOST_LINES = 4
 MOST_POINTS = 1000
 MOST_BARS = 12
 FEW_BARS = 6
 MOST_RANKS = 24
+MOST_AXES = 6
 
 
 def chart_of(document: Document, kind: type[ChartKind]) -> Chart | None:
@@ -68,7 +71,7 @@ def lateness(document: Document) -> Chart | None:
 
 
 def _in_rows(ranks: list[int]) -> RankGrid:
-    """Lay ranks out in rows, where their places on the mesh are not known."""
+    """Arrange ranks in rows if their places in the mesh are unknown."""
     count = -(-len(ranks) // A_ROW)
     cells = np.full((count, min(A_ROW, len(ranks))), -1)
     cells.flat[: len(ranks)] = ranks
@@ -77,7 +80,7 @@ def _in_rows(ranks: list[int]) -> RankGrid:
 
 
 def time_of_ops(tables: TableSet, selection: Selection) -> dict[str, int]:
-    """Add up the device time of each op, ns, which has an entry for each of its shapes."""
+    """Sum the device time of each op over its shapes, in ns."""
     total: dict[str, int] = {}
     for op in kernels_of(tables, selection).ops:
         total[op.name] = total.get(op.name, 0) + op.time_ns
@@ -85,22 +88,20 @@ def time_of_ops(tables: TableSet, selection: Selection) -> dict[str, int]:
 
 
 def of_kernels(document: Document, times: Mapping[str, int]) -> tuple[Chart, ...]:
-    """Return the ops that take most of the device's time; and the roofline, where the device's roof is known."""
+    """Draw the ops with the most device time, and the roofline if the device's peaks are known."""
     roof = chart_of(document, RooflinePoints)
     names = sorted(times, key=lambda name: (-times[name], name))[: MOST_BARS if roof is None else FEW_BARS]
     values = tuple(float(times[name]) for name in names)
-    bars = RankBars("device time of all ranks and steps", tuple(names), values, (), "compute", is_time=True)
+    bars = RankBars("device time, all ranks and steps", tuple(names), values, (), "compute", is_time=True)
     shown = [Chart("Ops by device time", bars)] if names else []
     if roof is not None:
-        shown.append(Chart("Roofline: each op and the limit of the device at its intensity", roof.data))
+        title = "Roofline: labels show the share of device time that an op would save at the device's limit"
+        shown.append(Chart(title, roof.data))
     return tuple(shown)
 
 
 def of_host(document: Document, tables: TableSet) -> Chart | None:
-    """Set out who waits for its host; where that costs next to nothing or is not known, how far the hosts run ahead.
-
-    A single rank has nobody to be set beside: its own lead over time tells more than one bar.
-    """
+    """Draw the idle time because of the host; if it is negligible or unknown, or for one rank, the launch lead."""
     waits = idle_for_host(document)
     if waits is not None and waits_notably(document) and len(document.run.ranks) > 1:
         return waits
@@ -108,14 +109,14 @@ def of_host(document: Document, tables: TableSet) -> Chart | None:
 
 
 def waits_notably(document: Document) -> bool:
-    """Return whether some rank's device waits for its host for a part of the step that is worth a picture."""
+    """Return whether a rank's device waits for its host for a notable part of the step."""
     figures = Figures(document.values)
     waited = figures.along("idle_time", "rank", cause="host")
     return max(waited.values(), default=0.0) > verdicts.NOTABLE * sum(value for _, _, value in step_parts(figures))
 
 
 def idle_for_host(document: Document) -> Chart | None:
-    """Set out for each rank how long its device waits for the host; of many, for those that wait longest."""
+    """Draw how long each rank's device waits for its host; of many ranks those that wait longest."""
     figures = Figures(document.values)
     waited = figures.along("idle_time", "rank", cause="host")
     if not waited:
@@ -123,30 +124,33 @@ def idle_for_host(document: Document) -> Chart | None:
     mean = sum(waited.values()) / len(waited)
     longest = sorted(waited, key=lambda rank: -waited[rank])[:MOST_RANKS]
     shown = [rank for rank in waited if rank in longest]
-    span = sum(value for _, _, value in step_parts(figures))
-    apart = verdicts.rank_apart(waited, span)
+    apart = verdicts.ranks_apart(waited, sum(value for _, _, value in step_parts(figures)))
     bars = RankBars(
         "device idle per step because of the host", tuple(f"rank {rank}" for rank in shown),
         tuple(float(waited[rank]) for rank in shown), (mean,) * len(shown), "idle:host", is_time=True,
-        apart=(f"rank {apart}",) if apart is not None else (),
+        apart=tuple(f"rank {rank}" for rank in apart),
     )  # fmt: skip
     which = f", longest {MOST_RANKS} of {len(waited)}" if len(shown) < len(waited) else ""
     return Chart(f"Idle time of each rank's device because of its host{which}", bars)
 
 
 def gains(document: Document) -> tuple[Chart, dict[str, str]] | None:
-    """Set out what each change that a finding names would save of a step; and the change of each bar's label."""
+    """Draw the time that the change of each finding saves; also return the edit of each bar's label."""
     shown = [cause.finding for cause in causes_of(document.findings).shown]
-    edits = {finding.title: finding for finding in shown if finding.edit and certain_gain(finding) > 0}
+    edits = {
+        whatif_answer.in_words(parse_edit(finding.edit)): finding
+        for finding in shown
+        if finding.edit and certain_gain(finding) > 0
+    }
     if not edits:
         return None
     values = tuple(finding.saved_ns for finding in edits.values())
     bars = RankBars("time saved per step by this change alone", tuple(edits), values, (), "measured", is_time=True)
-    return Chart("Changes worth trying", bars), {label: finding.edit for label, finding in edits.items()}
+    return Chart("Changes that save time", bars), {label: finding.edit for label, finding in edits.items()}
 
 
 def launch_lead(document: Document, tables: TableSet) -> Chart | None:
-    """Return how far hosts run ahead over time, for the straggler and the ranks whose queue is empty most often."""
+    """Draw the launch lead over time, for the straggler and the ranks whose queue is empty most often."""
     empty = Figures(document.values).along("empty_queue_fraction", "rank")
     late = verdicts.late_rank(document)  # the straggler is always drawn
     worst = sorted((int(rank) for rank in empty), key=lambda rank: (rank != late, -empty[rank], rank))[:MOST_LINES]
@@ -156,13 +160,13 @@ def launch_lead(document: Document, tables: TableSet) -> Chart | None:
     begin = min(int(line.time_ns[0]) for line in lines)
     lines = [replace(line, time_ns=line.time_ns - begin) for line in lines]
     return Chart(
-        "Time from launch to start of work; when it falls to zero, the device waits for the host",
+        "Time from launch to start of work; at zero, the device waits for the host",
         LaunchLines(tuple(lines)),
     )
 
 
 def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
-    """Return a rank's leads; if there are too many, the minimum of each section, where the device waits."""
+    """Return a rank's launch leads; of too many, the minimum of each section, where the device waits."""
     launches = tables.columns("launches", rank)
     started = np.flatnonzero(launches["delay_ns"] >= 0)
     if not len(started):
@@ -192,7 +196,7 @@ def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | 
 
 
 def _capacity(document: Document, learnt: Calibration | None) -> float | None:
-    """Return the bytes of a device: what the trace says of the fullest rank's, or what the planner knows."""
+    """Return the bytes of the fullest rank's device, from the trace or from the planner."""
     figures = Figures(document.values)
     free, peak = figures.whole("memory_headroom"), figures.whole("peak_memory")
     if free is not None and free < 1 and peak is not None:
@@ -204,23 +208,34 @@ def _capacity(document: Document, learnt: Calibration | None) -> float | None:
 
 
 def bandwidth_of_axes(document: Document) -> KeyFigures | None:
-    """Return the achieved bus bandwidth of each axis next to its link's, for the kind of call that moves most bytes."""
+    """Return each axis' achieved bus bandwidth, its share of the link, and its straggler.
+
+    The bandwidth is that of the collective that moves most bytes.
+    """
     table = next((block for block in blocks_of(document, "collectives") if isinstance(block, DataTable)), None)
     heads = [column.head for column in table.columns] if table is not None else []
-    if table is None or not {"axis", "collective", "busbw", "of link", "volume"} <= set(heads):
+    if table is None or not {"axis", "collective", "busbw", "volume"} <= set(heads):
         return None
+    waited = Figures(document.values).along("wait_time", "axis")
+    late = verdicts.latest_by_axis(document)
     calls = [dict(zip(heads, row, strict=True)) for row in table.rows]
     figures = []
-    for axis in dict.fromkeys(str(call["axis"]) for call in calls):
+    exposed = Figures(document.values).along("exposed_comm_time", "axis")
+    axes = dict.fromkeys(str(call["axis"]) for call in calls)
+    for axis in sorted(axes, key=lambda axis: -exposed.get(axis, 0))[:MOST_AXES]:
         of_axis = [call for call in calls if str(call["axis"]) == axis and isinstance(call["busbw"], int | float)]
         largest = max(of_axis, key=lambda call: _number(call["volume"]), default=None)
         if largest is None:
             continue
-        share = largest["of link"]
+        share = largest.get("of link")
         link = f"{quantity(share, Unit.FRACTION)} of the link" if isinstance(share, int | float) else "link unknown"
+        notes = [f"{link}, {largest['collective']}"]
+        if waited.get(axis):
+            notes.append(f"waits {quantity(waited[axis], Unit.NS)} per step")
+        if axis in late:
+            notes.append(f"most for rank {late[axis]}")
         unit = table.columns[heads.index("busbw")].unit or Unit.BYTES_PER_SECOND
-        value = _number(largest["busbw"])
-        figures.append(KeyFigure(f"{axis} bus bandwidth", value, unit, f"{link}, {largest['collective']}"))
+        figures.append(KeyFigure(f"{axis} bus bandwidth", _number(largest["busbw"]), unit, ", ".join(notes)))
     return KeyFigures(tuple(figures)) if figures else None
 
 

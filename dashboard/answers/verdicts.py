@@ -30,6 +30,8 @@ NOTABLE = 0.02
 APART = 2.0
 """A rank that waits this many times as long as the mean rank is named."""
 UNKNOWN_AXIS = "unknown"
+MOST_NAMED = 2
+"""Number of ranks that a sentence names."""
 FEWEST_RANKS = 4
 """With fewer ranks, an outlier can hardly differ from the mean."""
 IDLE = {"host": "waiting for launches", "input": "waiting for input", "sync": "after a synchronization"}
@@ -119,6 +121,15 @@ def _late_on(document: Document, figures: Figures, axis: Key) -> str:
     return f"Rank {rank} arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}." if late else ""
 
 
+def latest_by_axis(document: Document) -> dict[str, Key]:
+    """Return the straggler that costs most on each axis that has one."""
+    cost = Figures(document.values).along("straggler_cost", "rank")
+    latest: dict[str, Key] = {}
+    for row in sorted(_culprits(document), key=lambda row: cost.get(row["rank"], 0)):
+        latest[str(row["axis"])] = row["rank"]
+    return latest
+
+
 def _late_anywhere(document: Document) -> str:
     rank = late_rank(document)
     return f"The other ranks wait longest for rank {rank}." if rank is not None else ""
@@ -180,21 +191,21 @@ def host(document: Document) -> str:
 
 
 def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
-    """Name the rank whose device waits far longer for its host than the mean rank."""
-    rank = rank_apart(waited, span)
-    if rank is None:
+    """Name the ranks whose devices wait far longer for their host than the mean rank."""
+    apart = ranks_apart(waited, span)[:MOST_NAMED]
+    if not apart:
         return []
     mean = sum(waited.values()) / len(waited)
-    return [f"rank {rank} waits {quantity(waited[rank], Unit.NS)}, the mean is {quantity(mean, Unit.NS)}"]
+    named = " and ".join(f"rank {rank} waits {quantity(waited[rank], Unit.NS)}" for rank in apart)
+    return [f"{named}, the mean is {quantity(mean, Unit.NS)}"]
 
 
-def rank_apart(waited: Mapping[Key, Number], span: Number) -> Key | None:
-    """Return the rank that waits far longer than the mean rank and for a notable part of the step, or None."""
+def ranks_apart(waited: Mapping[Key, Number], span: Number) -> list[Key]:
+    """Return the ranks that wait far longer than the mean rank and for a notable part of the step, longest first."""
     if len(waited) < FEWEST_RANKS:
-        return None
-    rank, longest = sentences.largest(waited)
-    mean = sum(waited.values()) / len(waited)
-    return rank if longest >= max(APART * mean, NOTABLE * span) else None
+        return []
+    least = max(APART * sum(waited.values()) / len(waited), NOTABLE * span)
+    return sorted((rank for rank in waited if waited[rank] >= least), key=lambda rank: -waited[rank])
 
 
 def memory(document: Document, learnt: Calibration | None = None) -> str:

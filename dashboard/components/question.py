@@ -1,7 +1,7 @@
-"""The question of a plan (which model, devices and batch), and one configuration under sliders as its answer.
+"""Inputs of a plan (model, devices, batch), and the prediction for one configuration with sliders.
 
-A run answers most of the question; else it is chosen. All choices live in the address and are checked like any other
-input: a model is one of the known names or a shape of numbers, never a path.
+A run provides most inputs; without one they are chosen. All choices are in the address and are checked like any other
+input. A model is a known name or a shape of numbers, never a path.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from ..engine import (
     memory_of_ranks,
     model_named,
     one_plan_answer,
+    plan_answer,
     predict_plan,
     quantity,
 )
 from ..work import wait
-from .blocks import show
+from .blocks import show, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from streamlit.delta_generator import DeltaGenerator
 
     from ..engine import Calibration, Plan, RunFacts
 
@@ -57,7 +60,7 @@ SHAPE = {
     "layers": ("Layers", 1, 1024, 32), "hidden": ("Hidden size", 64, 1 << 17, 4096), "heads": ("Heads", 1, 1024, 32),
     "kv_heads": ("Key/value heads", 1, 1024, 8), "ffn_hidden": ("Inner width", 64, 1 << 19, 14336),
     "vocab": ("Vocabulary", 256, 1 << 21, 128256), "experts": ("Experts", 0, 1024, 0),
-    "experts_per_token": ("Experts of a token", 1, 64, 2),
+    "experts_per_token": ("Experts per token", 1, 64, 2),
 }  # fmt: skip
 """Fields of a shape that is typed: label, least, most, usual."""
 
@@ -71,9 +74,9 @@ def learnt_from(index: int) -> tuple[Calibration | None, str]:
 
 
 def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Question:
-    """Show what is chosen of model, devices, batch, device and type; what stays as it is, is no part of the address.
+    """Show the choices of model, devices, batch, device and type, and return them; defaults are not in the address.
 
-    A run that does not tell its model still tells its devices by its `facts`.
+    `facts` provide the devices of a run whose model is unknown.
     """
     model_column, devices_column, batch_column, device_column, dtype_column = st.columns([1.7, 1.1, 1.1, 1.5, 1.3])
     with model_column:
@@ -83,7 +86,7 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
     with devices_column:
         devices = _whole("Devices", "devices", 1, MOST_DEVICES, recorded.devices if recorded else known_devices)
     with batch_column:
-        batch = _whole("Sequences a step", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
+        batch = _whole("Batch size", "batch", 1, MOST_SEQUENCES, recorded.batch if recorded else USUAL_BATCH)
     with device_column:
         device = _device(learnt, facts)
     known_dtypes = [dtype for dtype in DTYPES if device == AS_RECORDED or _has_peak(device, dtype)]
@@ -93,11 +96,13 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
     dtypes = (usual, *(dtype for dtype in known_dtypes if dtype != usual))
     dtype = dtype_column.selectbox("Type", dtypes, dtypes.index(state.word("dtype", dtypes)))
     state.keep("dtype", None if dtype == usual else dtype)
-    model = _model(name, learnt)
+    sequence_column, habits_column, efficiency_column = st.columns(3)
+    with sequence_column:
+        sequence = _sequence(name)
+    model = _model(name, learnt, sequence)
     if learnt is not None and device == AS_RECORDED:
         return Question(model, learnt.cluster, devices, batch, dtype, profile=learnt.profile)
     known = cluster_of_device(device, dtype)
-    habits_column, efficiency_column = st.columns(2)
     with efficiency_column:
         cluster = replace(known, efficiency=_efficiency(known.efficiency))
     with habits_column:
@@ -106,7 +111,7 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
 
 
 def _model_name(learnt: Calibration | None) -> str:
-    """Choose whose model it is: the recorded one, a known name, or a shape."""
+    """Choose the recorded model, a known one, or a shape."""
     usual = AS_RECORDED if learnt is not None else USUAL_MODEL
     names = (usual, *(name for name in (*known_models(), OWN) if name != usual))
     name: str = st.selectbox(
@@ -116,11 +121,17 @@ def _model_name(learnt: Calibration | None) -> str:
     return name
 
 
-def _model(name: str, learnt: Calibration | None) -> ModelEntry:
-    """Return the model; of one that was not recorded ask for the length of a sequence, and for a shape of its own."""
+def _sequence(name: str) -> int:
+    """Ask for the tokens per sequence of a model that was not recorded."""
+    if name == AS_RECORDED:
+        return USUAL_SEQUENCE
+    return _whole("Tokens per sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
+
+
+def _model(name: str, learnt: Calibration | None, sequence: int) -> ModelEntry:
+    """Return the recorded model, a known one, or one whose shape is asked for."""
     if learnt is not None and name == AS_RECORDED:
         return learnt.model
-    sequence = _whole("Tokens of a sequence", "sequence", 1, MOST_TOKENS, USUAL_SEQUENCE)
     return _own_shape(sequence) if name == OWN else model_named(name, sequence)
 
 
@@ -143,7 +154,7 @@ def _own_shape(sequence: int) -> ModelEntry:
 
 
 def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
-    """Choose a device: as recorded, or the one by whose name the run's devices go."""
+    """Choose a device; the default is the recorded one."""
     known = tuple(device.name for device in DEVICES)
     usual = AS_RECORDED
     if learnt is None:
@@ -156,7 +167,7 @@ def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
 
 
 def _has_peak(device: str, dtype: str) -> bool:
-    """Return whether a source gives the device a peak for a type; each device has one for some."""
+    """Return whether the peak of a device is known for a type."""
     try:
         cluster_of_device(device, dtype)
     except UspProfError:
@@ -165,7 +176,7 @@ def _has_peak(device: str, dtype: str) -> bool:
 
 
 def _habits() -> str:
-    """Ask whose measured habits to predict with."""
+    """Choose the trainer whose measured behavior is assumed."""
     names = (DEFAULT_TRAINER, *(name for name in sorted(PROFILES) if name != DEFAULT_TRAINER))
     name: str = st.selectbox("Trainer behavior", names, names.index(state.word("habits", names)))
     state.keep("habits", None if name == names[0] else name)
@@ -173,10 +184,10 @@ def _habits() -> str:
 
 
 def _efficiency(measured: float) -> float:
-    """Ask for the share of its peak that a device reaches, 0..1."""
+    """Choose the share of its peak that a device reaches, 0..1."""
     usual = round(100 * measured)
     percent = state.number("efficiency", 1, 100) or usual
-    chosen = st.slider("Share of the peak that large matrix products reach, %", 1, 100, percent)
+    chosen = st.slider("Large matrix products reach, % of peak", 1, 100, percent)
     state.keep("efficiency", None if chosen == usual else chosen)
     return measured if chosen == usual else chosen / 100
 
@@ -188,23 +199,26 @@ def _whole(label: str, name: str, least: int, most: int, usual: int) -> int:
     return chosen
 
 
-# One configuration under sliders. Nothing is searched: a prediction is a matter of milliseconds, so that the bars
-# follow the hand.
+# One configuration with sliders. A prediction takes milliseconds, so the bars follow the sliders.
 
 MOST_MICRO_BATCH = 64
 SCHEDULES = tuple(str(schedule) for schedule in Schedule)
 RECOMPUTES = tuple(str(kind) for kind in Recompute)
 
 
-def draw_configuration(question: Question, ask_trainer: Callable[[], str]) -> None:
-    """Show what one configuration is predicted to take, and beneath it its sliders: the bars stay in sight."""
+def draw_configuration(
+    question: Question, usual: Configuration | None, heading: DeltaGenerator, ask_trainer: Callable[[], str]
+) -> None:
+    """Show the prediction for one configuration above its sliders, which start at `usual`."""
     place = st.container()
-    chosen = _chosen(question)
+    chosen = _chosen(question, usual)
     rule = chosen if isinstance(chosen, str) else broken_rule(question.model, chosen)
     if rule or isinstance(chosen, str):
         place.warning(state.plain(rule))
         return
     plan = predict_plan(question.model, chosen, question.cluster, question.convention, profile=question.profile)
+    with heading:
+        verdict(plan_answer.sentence(plan, question.cluster.memory_bytes))
     with place:
         _show(question, plan)
     show_start(ask_trainer(), question, plan)
@@ -215,30 +229,30 @@ def show_start(trainer: str, question: Question, plan: Plan) -> None:
     try:
         st.code(launch_command(trainer, question.model, plan.configuration), language=None, wrap_lines=True)
     except UspProfError as error:
-        st.info(state.plain(f"{error.message}. {error.hint or ''}"))
+        hint = error.hint or ""
+        st.info(state.plain(f"{error.message}. {hint[:1].upper()}{hint[1:]}"))
 
 
-def _chosen(question: Question) -> Configuration | str:
-    """Read the sliders; a sentence where they cannot be together. dp takes the devices that the other axes leave."""
+def _chosen(question: Question, usual: Configuration | None) -> Configuration | str:
+    """Read the sliders, or return why they do not go together; dp takes the devices that the other axes leave."""
     devices = question.devices
+    usual = usual or Configuration(zero=1)
     left, middle, right = st.columns(3)
     with left:
-        tp = _power("Tensor parallel (tp)", "tp", devices)
-        pp = _power("Pipeline parallel (pp)", "pp", devices)
-        cp = _power("Context parallel (cp)", "cp", devices)
-        ep = _power("Expert parallel (ep)", "ep", question.model.experts) if question.model.experts else 1
+        tp = _power("Tensor parallel (tp)", "tp", devices, usual.tp)
+        pp = _power("Pipeline parallel (pp)", "pp", devices, usual.pp)
+        cp = _power("Context parallel (cp)", "cp", devices, usual.cp)
+        experts = question.model.experts
+        ep = _power("Expert parallel (ep)", "ep", experts, usual.ep) if experts else 1
     with middle:
-        zero = _slide("ZeRO stage", "zero", (0, 1, 2, 3), 1)
-        size = _power("Sequences of a micro-batch", "micro", MOST_MICRO_BATCH)
-        chunks = _slide("Stages on a pipeline rank", "chunks", (1, 2, 4, 8), 1) if pp > 1 else 1
+        zero = _slide("ZeRO stage", "zero", (0, 1, 2, 3), usual.zero)
+        size = _power("Sequences per micro-batch", "micro", MOST_MICRO_BATCH, usual.micro_batch)
+        chunks = _slide("Stages per pipeline rank", "chunks", (1, 2, 4, 8), usual.chunks) if pp > 1 else 1
     with right:
-        recompute = _word("Recompute", "recompute", RECOMPUTES)
-        schedule = (
-            _word("Schedule", "schedule", ("1f1b", *(each for each in SCHEDULES if each != "1f1b")))
-            if pp > 1
-            else "1f1b"
-        )
-        sequence_parallel = _word("Sequence parallelism", "sp", ("on", "off")) == "on" if tp > 1 else True
+        recompute = _word("Recompute", "recompute", RECOMPUTES, str(usual.recompute))
+        schedule = _word("Schedule", "schedule", SCHEDULES, str(usual.schedule)) if pp > 1 else "1f1b"
+        is_usual_on = "on" if usual.sequence_parallel else "off"
+        sequence_parallel = _word("Sequence parallelism", "sp", ("on", "off"), is_usual_on) == "on" if tp > 1 else True
     ranks = tp * pp * cp
     if devices % ranks:
         return f"tp x pp x cp = {ranks} does not divide {devices} devices"
@@ -257,20 +271,17 @@ def _show(question: Question, plan: Plan) -> None:
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
     whole, room = ranks[fullest].total_bytes, question.cluster.memory_bytes
-    fits = whole <= room
     figures = (
         KeyFigure("step", plan.step_ns, Unit.NS),
         KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
         KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
         KeyFigure("memory", whole, Unit.BYTES, f"of {quantity(room, Unit.BYTES)}"),
-        KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "what the other axes leave"),
+        KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "the devices that other axes leave"),
     )
     show(KeyFigures(figures), "one-figures", dark)
-    if not fits:
-        st.error(f"Does not fit: needs {quantity(whole, Unit.BYTES)} of {quantity(room, Unit.BYTES)}.")
     memory, time = st.columns(2)
     with memory:
-        named = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory of a rank"
+        named = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory per rank"
         show(one_plan_answer.memory_parts(ranks[fullest], named), "one-memory", dark)
     with time:
         show(one_plan_answer.step_parts(plan), "one-step", dark)
@@ -280,12 +291,13 @@ def _show(question: Question, plan: Plan) -> None:
 # Choices, each kept in the address.
 
 
-def _power(label: str, name: str, most: int) -> int:
-    return _slide(label, name, tuple(2**power for power in range(max(most, 1).bit_length())), 1)
+def _power(label: str, name: str, most: int, usual: int) -> int:
+    return _slide(label, name, tuple(2**power for power in range(max(most, 1).bit_length())), usual)
 
 
 def _slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     wanted = state.number(name, min(offered), max(offered))
+    usual = usual if usual in offered else offered[0]
     value = wanted if wanted in offered else usual
     if len(offered) < 2:
         return offered[0]
@@ -294,7 +306,8 @@ def _slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
     return chosen
 
 
-def _word(label: str, name: str, offered: tuple[str, ...]) -> str:
+def _word(label: str, name: str, offered: tuple[str, ...], usual: str) -> str:
+    offered = (usual, *(each for each in offered if each != usual))
     chosen: str = st.selectbox(label, offered, offered.index(state.word(name, offered)))
     state.keep(name, None if chosen == offered[0] else chosen)
     return chosen

@@ -1,4 +1,4 @@
-"""The rank wall on a page: every rank as a row of pixels, in the order of the mesh or by lateness; a drag chooses."""
+"""Rank wall: one row of pixels per rank, by mesh position or lateness; dragging over rows selects ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..engine import Document, TimelineStore, Topology
 
-MESH, LATE = "by place on the axes", "the latest first"
+MESH, LATE = "by mesh position", "latest first"
 _NOWHERE = 1 << 30
 
 
@@ -39,14 +39,14 @@ def mesh_order(ranks: Sequence[int], layout: Topology) -> list[int]:
 
 
 def late_order(ranks: Sequence[int], document: Document) -> list[int]:
-    """Sort ranks by how long the others wait for each in a step."""
+    """Sort ranks by how long the others wait for them per step."""
     cost = Figures(document.values).along("straggler_cost", "rank")
     cost_of_rank = {int(rank): value for rank, value in cost.items()}
     return sorted(ranks, key=lambda rank: (-cost_of_rank.get(rank, 0.0), rank))
 
 
 def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
-    """Name the first row of each block that shares the first axis; without a mesh every eighth of the rows."""
+    """Label the first row of each block that shares the first axis; without a mesh, about eight rows."""
     first = next(iter(layout.axes), "")
     if not first or any(rank not in layout.coordinates for rank in order):
         stride = max(len(order) // 8, 1)
@@ -57,7 +57,7 @@ def mesh_heads(order: Sequence[int], layout: Topology) -> list[tuple[int, str]]:
 
 
 def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
-    """Return where each rank lies on the axes: "pp 1, tp 0"."""
+    """Return each rank's coordinates in words: "pp 1, tp 0"."""
     words = {}
     for rank in ranks:
         if rank in layout.coordinates:
@@ -67,10 +67,10 @@ def place_words(ranks: Sequence[int], layout: Topology) -> dict[int, str]:
 
 
 def wall_legend(store: TimelineStore) -> None:
-    """Name the colours of a wall."""
+    """Show the legend of a wall."""
     axes = {name.partition(" ")[2] for name in store.names if name.startswith("exposed ")}
     waits = {axis: axis for axis in CATEGORIES if axis in axes}
-    legend(chips({"compute": "compute", "memcpy": "copies"}) + chips(waits, "communication that nothing hides"))
+    legend(chips({"compute": "compute", "memcpy": "copies"}) + chips(waits, "exposed communication"))
 
 
 def rank_wall(
@@ -81,7 +81,7 @@ def rank_wall(
     height: int,
     heads: Sequence[tuple[int, str]],
 ) -> list[int]:
-    """Show every rank of a run in an order, `heads` next to its rows; return the ranks that were last dragged over."""
+    """Show all ranks of a run in an order, with labels next to rows; return the ranks that were dragged over last."""
     store = data.timeline_store(index)
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(

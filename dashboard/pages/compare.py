@@ -1,4 +1,4 @@
-"""What is different between two runs? Metrics with their noise, and the step's parts that grew or shrank."""
+"""Compare page: why the step of one run is longer than another's, metrics with their noise, aligned timelines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
+from ..answers import verdicts
 from ..components.blocks import folded, section, show, verdict
 from ..components.download import numbers
 from ..components.findings import outliers_first
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
     from ..engine import Document, Pair, Section, TimelineStore
 
+AROUND_PX, RANK_PX = 70, 37
+"""Height of a timeline: of its axis, and of a folded rank."""
 MOST_RANKS = 8
-"""Ranks whose timelines are shown, each folded to what it computes and what is exposed."""
+"""Number of ranks whose folded timelines are shown."""
 
 
 def draw() -> None:
@@ -37,13 +40,15 @@ def draw() -> None:
     others = [index for index in range(data.run_count()) if index != second]
     asked = data.index_of(st.query_params.get("before", ""))
     first = st.selectbox(
-        f"Compare {names[second]} (after) with (before)", others, others.index(asked) if asked in others else 0,
+        f"Compare {names[second]} with an earlier run", others, others.index(asked) if asked in others else 0,
         names.__getitem__,
     )  # fmt: skip
     state.keep("before", data.key(first) if first != others[0] else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
-    verdict(comparison_answer.verdict(pair, names[first], names[second]))
+    said = comparison_answer.verdict(pair, names[first], names[second])
+    repaired = _repaired(first, second, names[first]) if comparison_answer.are_times_compared(pair) else ""
+    verdict(f"{said} {repaired}".strip())
     if pair.doubts:
         st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
     why = comparison_answer.waterfall(pair, names[first], names[second])
@@ -69,8 +74,17 @@ def draw() -> None:
     )  # fmt: skip
 
 
+def _repaired(first: int, second: int, before: str) -> str:
+    """Name the straggler of the first run if the second run has none, or another."""
+    late, later = (verdicts.late_rank(wait(data.ask_document(index, EVERYTHING))) for index in (first, second))
+    if late is None or late == later:
+        return ""
+    text = f"Rank {late}, the straggler of {before}, no longer delays the others"
+    return f"{text}; rank {later} does." if later is not None else f"{text}."
+
+
 def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
-    """Draw the timelines of a step of both runs, which a page without a server can show."""
+    """Draw the timelines of a step of both runs for a page without a server."""
     if step is None:
         return ()
     steps = [(data.name(run), data.open_numbered(run).tables, data.timeline_store(run).steps[step]) for run in runs]
@@ -78,7 +92,7 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
 
 
 def _metrics(pair: Pair) -> None:
-    """List the metrics; the CSV holds each in its own unit, with the interval of its change."""
+    """List the metrics; the CSV contains raw values with the interval of each change."""
     place = st.container()
     everything = st.toggle("Each axis, cause and rank", state.word("all", ("0", "1")) == "1")
     state.keep("all", "1" if everything else None)
@@ -91,7 +105,7 @@ def _metrics(pair: Pair) -> None:
 
 
 def _timelines(first: int, second: int, names: list[str]) -> int | None:
-    """Show both runs' timelines, aligned at the begin of a step; they move together. Gives the place of the step."""
+    """Show the linked timelines of both runs, aligned at the start of a step; return the position of the step."""
     stores = [wait(data.ask_timeline(index)) for index in (first, second)]
     most = min(len(store.steps) for store in stores)
     if not most:
@@ -99,9 +113,9 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
     st.markdown("**Timelines, aligned by step**")
     place = (state.number("step", 1, most) or 1) - 1
     if most > 1:
-        place = st.number_input("Step of both runs, counted from the first recorded one", 1, most, place + 1) - 1
+        place = st.number_input("Recorded step (1: the first of each run)", 1, most, place + 1) - 1
         state.keep("step", place + 1)
-    ranks = _ranks_worth_seeing(first, stores)
+    ranks = _ranks_of_both(first, stores)
     longest = max(store.steps[place].end_ns - store.steps[place].start_ns for store in stores)
     for index, store in zip((first, second), stores, strict=True):
         step = store.steps[place]
@@ -116,20 +130,20 @@ def _timelines(first: int, second: int, names: list[str]) -> int | None:
             jump=[step.start_ns, step.start_ns + longest],
             zero=step.start_ns,
             group="compare",
-            height=330,
+            height=AROUND_PX + RANK_PX * len(ranks or store.ranks[:MOST_RANKS]),
         )
     return place
 
 
-def _ranks_worth_seeing(first: int, stores: Sequence[TimelineStore]) -> list[int]:
-    """Choose ranks that both runs have: those unlike the others in the run before first."""
+def _ranks_of_both(first: int, stores: Sequence[TimelineStore]) -> list[int]:
+    """Choose ranks that both runs have, outliers of the first run first."""
     common = set(stores[0].ranks).intersection(*(store.ranks for store in stores))
     before = wait(data.ask_document(first, EVERYTHING))
     return sorted(outliers_first(before, sorted(common))[:MOST_RANKS])
 
 
 def _alone(_: Document) -> str:
-    return "" if data.run_count() > 1 else "One run is open: usp-prof dashboard traces/before traces/after opens two."
+    return "" if data.run_count() > 1 else "One run is open. To open two: usp-prof dashboard traces/before traces/after"
 
 
 COMPARE = Page("Compare", "compare", draw, Room.COMPARE, _alone)

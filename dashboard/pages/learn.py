@@ -1,4 +1,4 @@
-"""The playbook, live: each lesson's text, pictures and figures, and its runs where they are open."""
+"""Learn page: text, pictures and figures of each lesson, with links to its runs if they are open."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..engine import (
 from ..state import Page, Room
 
 PICTURE_PX = 960
-"""As wide as pictures were drawn; a narrower screen shrinks them. Wider, four of them would fill three screens."""
+"""Width at which the pictures were drawn; larger ones would fill three screens."""
 
 
 def draw() -> None:
-    """Draw the choice of a lesson, and the lesson."""
+    """Draw the page."""
     lessons = all_lessons()
     names = tuple(lesson.name for lesson in lessons)
     titles = {lesson.name: f"{lesson.part}: {lesson.title}" for lesson in lessons}
@@ -75,12 +75,10 @@ def _links(lesson: Lesson) -> None:
         return
     (first, number), *others = runs.items()
     for other, after in others:
-        query = {"before": str(number), "after": str(after)}
-        words = state.link("compare", query)
-        st.page_link(pages["compare"], label=f"Compare {first} with {other}", query_params=words)
+        words = {"run": data.key(after), "before": data.key(number)}
+        st.page_link(pages["compare"], label=f"Compare {other} with {first}", query_params=words)
     for run, number in runs.items():
-        query = {"run": str(number)} if number else {}
-        st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params=query)
+        st.page_link(pages["timeline"], label=f"Timeline of {run}", query_params={"run": data.key(number)})
 
 
 def _open_runs(lesson: Lesson) -> dict[str, int]:

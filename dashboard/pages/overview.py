@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from ..engine import Block, Cause, Document, Section, Topology
 
 
-GAIN = (
-    "Gain: the share of the step that a replay with this one change saves. Gains overlap and never add up. "
-    "± is the error of the replay; the certain gain is the gain minus its error."
-)
+GAIN = "Gain: share of the step that a replay with this change saves, ± its error. Gains overlap and never add up."
 MOST_RANKS = 6
 """Number of ranks shown for the longest step."""
 ORDERS = {"rank": "by rank", "slowest": "most compute first", "waiting": "longest idle first"}
@@ -77,7 +74,7 @@ def draw() -> None:
 
 def _wrong(document: Document, view: View, *, dark: bool) -> None:
     """Show the findings in the report's order, and the health of the traces."""
-    st.markdown("**Findings**, largest certain gain first")
+    st.markdown("**Findings**, most important first")
     st.caption(GAIN)
     for found in _of(document.summary.blocks, Findings):
         listed(found, view, brief=True)
@@ -182,7 +179,7 @@ def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
 
 
 def along(rows: BreakdownRows, axis: str, placed: Mapping[str, int]) -> BreakdownRows:
-    """Sort rows by their coordinate on an axis, which is named; those that have none come first."""
+    """Sort rows by their coordinate on an axis and label them with it; rows without one come first."""
     order = sorted(range(len(rows.labels)), key=lambda place: placed.get(rows.labels[place], -1))
     taken = _taken(rows, order)
     named = (f"{axis} {placed[label]}, {label}" if label in placed else label for label in taken.labels)
@@ -209,11 +206,11 @@ def _charts(document: Document, kind: type) -> list[Chart]:
     ]
 
 
-# The incident story: two buttons that download the most important cause, told for somebody else.
+# The incident story: two buttons that download a description of the most important cause.
 
 
 def offer_incident(document: Document, view: View) -> None:
-    """Offer the story of the cause that the page's sentence names, as HTML and as Markdown."""
+    """Offer the story of the most important cause, as HTML and as Markdown."""
     cause = first_notable(document)
     if cause is None:
         return
@@ -247,7 +244,7 @@ def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
 
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:
-    """Return what to type to replay the change, and to see the rows that prove the finding."""
+    """Return the commands that replay the change and show the rows that prove the finding."""
     named = data.runs()[run]
     where = shlex.quote(named.path) + (f" --run {shlex.quote(named.run)}" if named.run else "")
     made = []

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from streamlit.delta_generator import DeltaGenerator
 
-    from ..engine import Calibration, Plan, Published, Question, Section, SweepRow
+    from ..engine import Calibration, Configuration, Plan, Published, Question, Section, SweepRow
 
 
 MOST_PLANS = 200
@@ -54,8 +54,8 @@ def _learnt() -> tuple[Calibration | None, str]:
 
 
 def draw_plan() -> None:
-    """Draw one of the tabs; without a run that tells its model it opens on one configuration and its sliders."""
-    _draw(BEST if _learnt()[0] is not None else ONE)
+    """Draw one of the tabs; the page opens on the best plans."""
+    _draw(BEST)
 
 
 def draw_sweep() -> None:
@@ -78,15 +78,13 @@ def _draw(first: str) -> None:
     learnt, reason = _learnt()
     facts = None
     if reason:
-        st.info(
-            state.plain(f"Not planned from this run: {reason}. Choose a model here, or record with usp_prof.record.")
-        )
+        st.info(state.plain(f"Not based on this run: {reason}. Choose a model, or record with usp_prof.record."))
         facts = wait(data.ask_document(state.current().run, EVERYTHING)).run
     trainer = state.word("trainer", _trainers(learnt))
     question = replace(ask_question(learnt, facts), trainer=trainer)
     if tab == ONE:
         _doubted(learnt, question)
-        draw_configuration(question, lambda: _trainer(learnt))
+        draw_configuration(question, _best_configuration(question, trainer), place, lambda: _trainer(learnt))
         return
     plans = wait(data.ask_plans(question))
     if tab == BEST or not plans.best or _is_doubtful(learnt, question):
@@ -101,6 +99,16 @@ def _draw(first: str) -> None:
         _best(learnt, plans, trainer)
     else:
         _sweep(learnt, plans, place)
+
+
+def _best_configuration(question: Question, trainer: str) -> Configuration | None:
+    """Return the fastest configuration that fits and that the trainer can start, or None."""
+    try:
+        plans = wait(data.ask_plans(question))
+    except UspProfError:
+        return None
+    place = max(plan_answer.startable(plans, trainer)[0], 0) if plans.best else 0
+    return plans.best[place].configuration if plans.best else None
 
 
 def _trainers(learnt: Calibration | None) -> tuple[str, ...]:

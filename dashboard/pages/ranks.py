@@ -1,4 +1,4 @@
-"""Which rank is late, where does it lie on the axes, and what fills its time beside the others'?"""
+"""Ranks page: the straggler, its place in the mesh, and what fills each rank's time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import streamlit as st
 from .. import data, state
 from ..answers import pictures, verdicts
 from ..components.blocks import fold_sections, show, verdict
+from ..components.findings import beside
 from ..components.rank_wall import LATE, MESH, late_order, mesh_heads, mesh_order, rank_wall, wall_legend
 from ..engine import KeyFigures
 from ..state import Page, Room, View
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from ..engine import Document
 
 WALL_PX = 260
-"""The wall's height; of more ranks than that it is as high as there are."""
+"""Least height of the wall; it has at least one pixel per rank."""
 RANKS_SECTIONS = ("stragglers", "step_time", "critical_path", "clock")
 
 
 def draw() -> None:
-    """Draw how late each rank is of its own doing, and where it lies on the axes."""
+    """Draw the page."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     verdict(verdicts.ranks(document))
@@ -37,17 +38,33 @@ def draw() -> None:
     chart = wait(data.ask_picture("ranks", view.run, view.selection, lambda: pictures.lateness(document)))
     if chart is not None:
         show(chart, "picture-ranks", state.is_dark())
+    _next_steps(view, document)
     _wall(view, document)
     fold_sections(document, RANKS_SECTIONS)
 
 
+def _next_steps(view: View, document: Document) -> None:
+    """Link to the straggler on the timeline, and to the prediction of its repair."""
+    rank, pages = verdicts.late_rank(document), st.session_state.get("pages", {})
+    if rank is None or not pages:
+        return
+    shown = beside({int(rank)}, data.open_numbered(view.run).tables.ranks)
+    there = {"only": state.format_ranks(shown), "focus": str(rank), "show": "exposed"}
+    with st.container(horizontal=True, gap="medium"):
+        st.page_link(
+            pages["timeline"], label=f"Rank {rank} on the timeline", query_params=state.link("timeline", there)
+        )
+        edit = {"edits": f"rank_as_peers={rank}"}
+        st.page_link(
+            pages["whatif"], label=f"What repairing rank {rank} saves", query_params=state.link("whatif", edit)
+        )
+
+
 def _wall(view: View, document: Document) -> None:
-    """Show what fills each rank's time; ranks that are dragged over are offered to the timeline."""
+    """Show what fills each rank's time; dragging over ranks offers to open them in the timeline."""
     store, layout = wait(data.ask_timeline(view.run)), data.open_numbered(view.run).tables.topology
     left, right = st.columns([3, 1.4], vertical_alignment="bottom")
-    left.markdown(
-        "**What fills each rank's time**: a row of pixels a rank, coloured by its largest part, blank where it is idle"
-    )
+    left.markdown("**What fills each rank's time**: one row per rank, colored by the largest part, blank while idle")
     offered = (MESH, LATE)
     by = MESH
     if len(store.ranks) > 1:
@@ -67,7 +84,7 @@ def _wall(view: View, document: Document) -> None:
         query = state.link("timeline", {"only": words})
         st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query)
     elif len(store.ranks) > 1:
-        st.caption("Drag over rows to choose ranks for the timeline.")
+        st.caption("Drag over rows to open their ranks in the timeline.")
 
 
 RANKS = Page("Ranks", "ranks", draw, Room.DIAGNOSE, lacking(RANKS_SECTIONS, "No figures differ between ranks."))

@@ -1,7 +1,7 @@
-"""Pages that answer from sections of the report: communication, pipeline, kernels, host, memory.
+"""Pages on sections of the report: communication, pipeline, kernels, host, memory.
 
-Each opens with its sentence and its picture; the sections themselves are folded below. Some offer more: pipeline
-another schedule, memory what the planner predicts.
+Each page starts with its sentence and its picture; the sections are folded below. Pipeline adds other schedules, and
+memory adds the planner's prediction.
 """
 
 from __future__ import annotations
@@ -46,27 +46,29 @@ if TYPE_CHECKING:
 
     from ..engine import Calibration, Document
 
-AS_IT_IS = "as it ran"
+AS_IT_IS = "as recorded"
+CALLS_PX, AROUND_PX, GROUP_PX = 360, 70, 50
+"""Largest height of the calls, and what their axis and a group take."""
 MOST_MICRO_BATCHES = 256
 
 
 def lacking(sections: Sequence[str], otherwise: str) -> Callable[[Document], str]:
-    """Make what says `otherwise` of a run whose sections of these names hold nothing but remarks."""
+    """Return a function that returns `otherwise` if these sections contain only remarks."""
 
     def lacks(document: Document) -> str:
         parts = [part for part in document.sections if part.id in sections]
-        tells = any(
+        has_content = any(
             not (isinstance(block, Text) and block.quiet) and not isinstance(block, Health)
             for part in parts
             for block in part.blocks
         )
-        return "" if tells else otherwise
+        return "" if has_content else otherwise
 
     return lacks
 
 
 def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tuple[View, Document]:
-    """Draw the page's sentence, or why there is nothing to show; give what is selected and its report."""
+    """Draw the page's sentence, or why there is nothing to show; return the selection and its report."""
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     verdict((sentence or verdicts.OF_PAGE[page.path])(document))
@@ -76,7 +78,7 @@ def _opened(page: Page, sentence: Callable[[Document], str] | None = None) -> tu
 
 
 def _figures(document: Document, section: str) -> None:
-    """Show the key figures of a section, unless nothing of it happened."""
+    """Show the key figures of a section, unless all are zero."""
     for block in pictures.blocks_of(document, section):
         if isinstance(block, KeyFigures) and any(figure.value for figure in block.figures):
             show(block, f"key-{section}", state.is_dark())
@@ -91,7 +93,7 @@ def _picture(page: str, view: View, build: Callable[[], Chart | None]) -> Chart 
 
 
 def _folds(document: Document, sections: Sequence[str], shown: Chart | None = None) -> None:
-    """Fold the sections below the picture, without what it shows already."""
+    """Fold the sections below the picture, without the picture itself."""
     same = [
         block
         for name in sections
@@ -101,11 +103,11 @@ def _folds(document: Document, sections: Sequence[str], shown: Chart | None = No
     fold_sections(document, sections, without=same)
 
 
-# Communication: what is communicated, on which axis, how fast, and who waits for whom.
+# Communication: calls by group, bandwidth by axis, and the ranks that others wait for.
 
 
 def draw_communication() -> None:
-    """Draw the calls of each group over time, and what the axes cost."""
+    """Draw the bandwidth of each axis, the calls of each group over time, and the cost of each axis."""
     view, document = _opened(COMMUNICATION)
     bandwidth = pictures.bandwidth_of_axes(document)
     if bandwidth is not None:
@@ -118,22 +120,23 @@ def draw_communication() -> None:
 
 
 def _calls(view: View, document: Document) -> None:
-    """Show the calls of each group over time, first of the axis that the page's sentence names."""
+    """Show the calls of each group over time; the axis that the page's sentence names comes first."""
     store = wait(data.ask_calls(view.run))
     if not store.ranks:
         return
     count = len(store.ranks)
     groups = f"{count} groups" if count > 1 else "one group"
     st.markdown(f"**Calls of {groups} over time**, most exposed axis first, then longest waits")
-    st.caption("Gray: waiting for the last participant, which the tooltip names. Color: the transfer.")
+    st.caption("Gray: waiting for the last rank (delayed: that rank waited for others). Color: transfer.")
     timeline(
-        f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], height=360, fixed=True,
+        f"{data.source(view.run)}&of=calls", key="calls", dark=state.is_dark(), kinds=[], fixed=True,
+        height=min(CALLS_PX, AROUND_PX + GROUP_PX * count),
         ranks=most_exposed_first(store.labels, document),
     )  # fmt: skip
 
 
 def most_exposed_first(labels: Mapping[int, str], document: Document) -> list[int]:
-    """Sort groups, whose labels begin with their axis, by what that exposes; those of one axis stay in their order."""
+    """Sort groups by the exposed time of their axis, with which their labels start."""
     exposed = Figures(document.values).along("exposed_comm_time", "axis")
     return sorted(labels, key=lambda group: -exposed.get(labels[group].partition(" ")[0], 0.0))
 
@@ -145,11 +148,11 @@ COMMUNICATION = Page(
 )  # fmt: skip
 
 
-# Pipeline: how the schedule runs, what its bubble costs beside the ideal, what another schedule would do.
+# Pipeline: the schedule as it ran, its bubble and the ideal, other schedules.
 
 
 def draw_pipeline() -> None:
-    """Draw the schedule as it ran, the parts of the bubble, and the actions under another schedule."""
+    """Draw the parts of the bubble, the schedule as it ran, and the actions under another schedule."""
     view, document = _opened(PIPELINE)
     causes = by_cause(document)
     if causes is not None:
@@ -190,14 +193,14 @@ def _another(view: View) -> None:
     before = state.word("schedule", names)
     name = left.selectbox("Schedule", names, names.index(before))
     passes = middle.number_input(
-        "Micro-batches (0: as it ran)", 0, MOST_MICRO_BATCHES, state.number("m", 0, MOST_MICRO_BATCHES) or 0
+        "Micro-batches (0: as recorded)", 0, MOST_MICRO_BATCHES, state.number("m", 0, MOST_MICRO_BATCHES) or 0
     )
-    chunks = right.number_input("Stages on a rank (0: the usual)", 0, 8, state.number("v", 0, 8) or 0)
+    chunks = right.number_input("Stages per rank (0: default)", 0, 8, state.number("v", 0, 8) or 0)
     state.keep("schedule", name if name != AS_IT_IS else None)
     state.keep("m", passes or None)
     state.keep("v", chunks or None)
     if name == AS_IT_IS:
-        st.caption("Choose a schedule to see the same actions in its order.")
+        st.caption("Choose a schedule to see the measured actions in its order.")
         return
     places = [("m", str(passes))] * bool(passes) + [("v", str(chunks))] * bool(chunks)
     edit = Edit("schedule", name, tuple(places))
@@ -214,15 +217,15 @@ def _another(view: View) -> None:
 
 PIPELINE = Page(
     "Pipeline", "pipeline", draw_pipeline, Room.DIAGNOSE,
-    lacking(("pipeline",), "This run has no pipeline, or its traces do not tell its actions."),
+    lacking(("pipeline",), "This run has no pipeline, or its traces do not show the actions."),
 )  # fmt: skip
 
 
-# Memory: how much is in use, when and for what; as measured, and as the planner predicts for this configuration.
+# Memory: usage over time and by use, measured and predicted by the planner.
 
 
 def draw_memory() -> None:
-    """Draw memory over time beneath the predicted peak and the capacity; without it, what fills it by prediction."""
+    """Draw memory over time with the predicted peak and the capacity; without a recording, the predicted parts."""
     learnt, reason = learnt_from(state.current().run)
     view, document = _opened(MEMORY, partial(verdicts.memory, learnt=learnt))
     _figures(document, "memory")
@@ -232,9 +235,7 @@ def draw_memory() -> None:
     elif learnt is not None:
         folded("predicted", "Predicted memory of each pipeline rank, by part", lambda: _predicted(view, learnt))
     else:
-        st.caption(
-            state.plain(f"The memory need is not predicted: {reason}. Plan predicts it for a model that you choose.")
-        )
+        st.caption(state.plain(f"Memory is not predicted: {reason}. Plan predicts it for a model that you choose."))
     figures = Figures(document.values)
     is_measured = figures.whole("taken_memory") is not None or figures.along("peak_memory", "rank")
     if learnt is not None and not is_measured:  # without a prediction the page's sentence says it
@@ -250,10 +251,10 @@ def _predicted(view: View, learnt: Calibration) -> None:
 
 def _no_memory(document: Document) -> str:
     """Return why neither a measured nor a predicted peak can be shown."""
-    if document.run.model:
+    figures = Figures(document.values)
+    if document.run.model or any(figures.has(metric) for metric in ("peak_memory", "taken_memory")):
         return ""
-    why = "The traces hold no allocator events (profile_memory=True), and no model to predict memory for."
-    return lacking(("memory",), why)(document)
+    return "Memory was not recorded (profile_memory=True), and the model is unknown, so nothing can be predicted."
 
 
 MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
@@ -263,7 +264,7 @@ MEMORY = Page("Memory", "memory", draw_memory, Room.DIAGNOSE, _no_memory)
 
 
 def draw_kernels() -> None:
-    """Draw how well the device is used, by op; a click on one leads to its calls."""
+    """Draw device time and the roofline by op; a click on an op shows its calls."""
     view = state.current()
     tables = data.open_numbered(view.run).tables
     times = wait(data.ask_made(("ops", view.selection), lambda: pictures.time_of_ops(tables, view.selection), view.run))
@@ -279,7 +280,7 @@ def draw_kernels() -> None:
 
 
 def draw_host() -> None:
-    """Draw whether the host keeps the device busy: which device waits for it, or how far it runs ahead."""
+    """Draw which devices wait for their host, or how far hosts run ahead."""
     view, document = _opened(HOST)
     _figures(document, "host")
     tables = data.open_numbered(view.run).tables
@@ -287,7 +288,7 @@ def draw_host() -> None:
     launched = Figures(document.values).whole("empty_queue_fraction") is not None
     if launched and shown is not None and not isinstance(shown.data, LaunchLines):
         folded(
-            "lead", "How far each host runs ahead of its device",
+            "lead", "Launch lead of each host over its device",
             lambda: _picture("lead", view, lambda: pictures.launch_lead(document, tables)),
         )  # fmt: skip
     _folds(document, ("host",))

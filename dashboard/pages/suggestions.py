@@ -1,4 +1,4 @@
-"""What should be changed, and what would that be worth, together?"""
+"""Suggestions page: findings to select, and the prediction for all selected changes together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..engine import Document, Finding, Prediction
 
-ORDER = "Sorted by certain gain (gain minus error). Select changes to replay them together: gains never add up."
+ORDER = "Most important first. Select changes to replay them together: gains overlap and never add up."
 
 
 def draw() -> None:
@@ -47,7 +47,6 @@ def draw() -> None:
         return
     st.caption(ORDER)
     place = st.container(key="now")
-    below = st.container()
     asked = st.query_params.get("ticked", "").split(",")
     shown = [cause.finding for cause in causes_of(findings).shown]
     first = [number for number, finding in enumerate(findings) if any(finding is each for each in shown)]
@@ -59,11 +58,10 @@ def draw() -> None:
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place, st.container():
         steps = _replayed(view.run, ticked)
-        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} selected")
-    with below:
-        _together(view.run, ticked, steps)
-        if steps:
-            offer_play(view, document, steps[-1])
+        now_and_predicted(steps[-1] if steps else None, f"{len(ticked)} selected" if ticked else "no change selected")
+    _together(view.run, ticked, steps)
+    if steps:
+        offer_play(view, document, steps[-1])
     folded(
         "table", "All findings as a table", lambda: data_table(as_table(findings), "findings", raw=as_frame(findings))
     )
@@ -75,7 +73,7 @@ def _with_box(findings: Sequence[Finding], numbers: Sequence[int], asked: Sequen
     for number in numbers:
         finding = findings[number]
         with st.container(border=True):
-            left, right = st.columns([1, 22])
+            left, right = st.columns([1, 30])
             before = bool(finding.edit) and (str(number) in asked or asked == ["all"])
             if left.checkbox(
                 "Select this change",
@@ -136,7 +134,7 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
 
 
 def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Return the same raw, with the evidence and the settings as JSON."""
+    """Return one row of raw values per finding, with evidence and settings as JSON."""
     return pd.DataFrame(
         [
             {

@@ -1,7 +1,7 @@
-"""What would a change be worth? The run replayed with changes made, alone and together.
+"""What if page: the run replayed with changes, each alone and all together.
 
-Changes are chosen without typing: switches for those that take no value, sliders and lists for the usual ones. What is
-chosen becomes words of the same grammar that the text takes, so that a link holds all of it.
+Changes are chosen with switches, sliders and lists. Each choice becomes an edit in the grammar of the text field, so a
+link contains all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import streamlit as st
 
 from .. import data, state
 from ..answers import pictures, verdicts
-from ..components.blocks import folded, now_and_predicted, picking_figure, section, verdict
+from ..components.blocks import folded, picking_figure, section, verdict
 from ..components.play import offer_play
 from ..engine import EDITS, EVERYTHING, PARALLEL_AXES, Schedule, parse_edit, whatif_answer
 from ..report import offer
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from ..engine import Document
 
 
-AS_IT_IS = "as it is"
+AS_IT_IS = "as recorded"
 SWITCHES = tuple((each.example, each.doc) for each in EDITS if "=" not in each.example and "," not in each.example)
-"""Changes that are on or off."""
+"""Edits without a value."""
 LISTS = {
     "schedule": tuple(str(each) for each in Schedule),
     "recompute": ("none", "selective", "full"),
     "zero": ("0", "1", "2", "3"),
 }
-"""Changes that are one word of a few."""
+"""Edits with one of a few values."""
 COUNTS = ("dp", "tp", "cp", "ep", "micro_batches")
-"""Changes that are a number."""
+"""Edits with a number."""
 MOST = 65536
 LARGEST = 10.0
-"""The factor at which a slider ends."""
+"""Largest factor of a slider."""
 _COUNT = re.compile(r"[0-9]{1,5}")
 _FACTOR = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?")
 
 
 def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Show the choices set as the words say; give the words that they now make, and those that no choice covers."""
+    """Show the inputs for `words`; return the edits that they now make, and the words that no input covers."""
     left = list(words)
     found: list[str] = []
     with st.expander("Choose changes"):
@@ -74,9 +74,9 @@ def _taken(left: list[str], word: str) -> bool:
 
 
 def _value(left: list[str], name: str, fits: Callable[[str], bool], tail: str = "") -> str:
-    """Take the word of a change out of those that are left, where a choice can show it; empty when there is none.
+    """Remove the first edit that an input can show from `left`, and return its value or an empty text.
 
-    Whatever no choice can show stays typed, so that it is replayed or refused as it was written.
+    Other edits stay in the text field, so that they are replayed or rejected as typed.
     """
     for word in left:
         value = word[len(name) + 1 : len(word) - len(tail)]
@@ -114,38 +114,35 @@ MOST_LETTERS = 400
 def draw() -> None:
     """Draw the page."""
     view = state.current()
-    heading = st.container()
-    place = st.container(key="now")
-    worth_trying = st.container()
+    heading, answer = st.container(), st.container()
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
     found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
-        "More changes, one after the other with a blank between",
+        "More changes, separated by spaces",
         " ".join(left),
         placeholder="rank_as_peers=all bandwidth=2,axis=dp",
         max_chars=MOST_LETTERS,
     )
     text = " ".join([*found, *typed.split()])
     state.keep("edits", text)
-    folded("edits", "All changes", _edits)
+    folded("edits", "List of all changes", _edits)
     whole = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
         with heading:
             verdict(verdicts.whatif(whole))
-        with place:
-            now_and_predicted(None, "no change chosen")
-        with worth_trying:
+        with answer:
             _offer_first(view.run, whole)
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):
         alone = [data.prediction(view.run, (edit,), edits) for edit in edits]
         together = data.prediction(view.run, edits)
-    with place:
-        now_and_predicted(together, text)
+    with heading:
+        verdict(whatif_answer.verdict(together))
     made = whatif_answer.whatif_section(alone, together)
-    offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
-    section(made, dark=state.is_dark())
+    with answer:
+        section(made, dark=state.is_dark(), heading=False)
+        offer_play(view, wait(data.ask_document(view.run, view.selection)), together)
     offer(WHAT_IF, view.run, text, lambda: (made,))
 
 
@@ -154,7 +151,7 @@ def _edits() -> None:
 
 
 def _offer_first(index: int, document: Document) -> None:
-    """Show what the findings' changes would save; a click on one replays it."""
+    """Show the gain of each finding's change; a click replays it."""
     found = wait(data.ask_made("gains", lambda: pictures.gains(document), index))
     if found is None:
         st.caption("Choose a change below to see what it saves.")

@@ -196,7 +196,7 @@ def test_the_largest_ops_of_a_roofline_are_named_once_and_do_not_cover_each_othe
     shares = np.array([0.4, 0.3, 0.2, 0.1])
     plot = charts.draw(inputs.RooflinePoints(labels, intensity, rate, shares, 3e14, 2e12, "GPU"), LIGHT)
     named = {each.text for each in plot.select(Label) if "%" in each.text}
-    assert named == {"mm, 40%", "…t_product_flash_attention, 10%"}
+    assert named == {"mm: saves up to 38%", "…t_product_flash_attention: saves up to 5%"}
 
 
 def test_the_plan_that_is_named_has_its_label_beside_its_mark() -> None:

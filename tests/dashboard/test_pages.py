@@ -84,13 +84,13 @@ def test_a_change_is_predicted() -> None:
     app.run()
     assert not app.exception, app.exception[0].value
     assert [metric.label for metric in app.metric] == ["mean rank step, measured", "predicted", "gain"]
-    assert any("Mean rank step: " in said.proto.body for said in app.get("html"))
+    assert any("Transfers 2x faster: saves " in said.proto.body for said in app.get("html"))
 
 
 def test_the_chosen_run_is_compared_with_another() -> None:
     for chosen, other in ((0, 1), (1, 0)):
         app = drawn("compare", run=data.key(chosen), before=data.key(chosen))
-        assert app.selectbox[0].label == f"Compare {data.name(chosen)} (after) with (before)"
+        assert app.selectbox[0].label == f"Compare {data.name(chosen)} with an earlier run"
         assert app.selectbox[0].value == other
 
 

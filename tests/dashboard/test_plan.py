@@ -74,10 +74,21 @@ def test_a_run_that_does_not_tell_its_model_still_offers_one_to_choose(
     write(Declaration(mesh=Mesh(dp=2)), bare, described=False)
     with naming([bare], tmp_path / "cache", monkeypatch):
         app = drawn("plan")
-        assert "does not tell its model" in app.info[0].value.replace("\\", "")
+        assert "model and mesh are unknown" in app.info[0].value.replace("\\", "")
         assert app.number_input[0].value == 2
         assert app.selectbox[1].value == "H100 SXM"
         assert app.code[0].value
+
+
+def test_the_page_never_opens_on_a_configuration_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with naming([], tmp_path, monkeypatch):
+        for view in ("", "One configuration"):
+            app = drawn("plan", **({"view": view} if view else {}), devices="8")
+            said = next(text.proto.body for text in app.get("html") if "usp-verdict" in text.proto.body)
+            assert " fits" in said
+            assert "does not fit" not in said
 
 
 def test_another_device_and_number_change_the_plan() -> None:
@@ -114,7 +125,7 @@ def test_a_batch_that_cannot_be_spread_is_an_error_with_a_hint() -> None:
 
 def test_without_a_run_sliders_move_memory_and_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with naming([], tmp_path, monkeypatch):
-        app = drawn("plan", model="Llama-3-70B", devices="64", tp="8", pp="4")
+        app = drawn("plan", view="One configuration", model="Llama-3-70B", devices="64", tp="8", pp="4", zero="1")
         before = {metric.label: metric.value for metric in app.metric}
         assert before["data parallel (dp)"] == "2"
         assert "pretrain_gpt.py" in app.code[0].value
@@ -128,9 +139,9 @@ def test_without_a_run_sliders_move_memory_and_step(monkeypatch: pytest.MonkeyPa
 
 def test_a_shape_is_typed_and_what_is_impossible_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with naming([], tmp_path, monkeypatch):
-        app = drawn("plan", model="own shape", heads="6", tp="4", devices="8", batch="64")
+        app = drawn("plan", view="One configuration", model="own shape", heads="6", tp="4", devices="8", batch="64")
         assert "tp=4 does not divide the 6 attention heads" in app.warning[0].value.replace("\\", "")
-        app = drawn("plan", model="/etc/passwd", devices="7", tp="2")
+        app = drawn("plan", view="One configuration", model="/etc/passwd", devices="7", tp="2")
         assert app.selectbox[0].value == "Llama-3-8B"
         assert "does not divide 7 devices" in app.warning[0].value
 

@@ -88,7 +88,7 @@ def test_changes_worth_trying_are_bars_that_know_their_edit(slow_rank: Document)
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = pictures.gains(replace(slow_rank, findings=(finding("no change for this", 0.5, 0.0), change)))
     assert found is not None
-    assert found[1] == {"rank 2 is late": "rank_as_peers=2"}
+    assert found[1] == {"rank 2 performs like its peers": "rank_as_peers=2"}
     assert pictures.gains(replace(slow_rank, findings=())) is None
 
 

@@ -82,7 +82,7 @@ def test_a_run_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None
     (tmp_path / "t.json").write_text(
         '{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"aten::mm","ts":1,"dur":2,"pid":1,"tid":1}]}'
     )
-    with pytest.raises(InputError, match="does not tell its model"):
+    with pytest.raises(InputError, match="model and mesh are unknown"):
         calibrate(open_run(tmp_path, cache_dir=tmp_path / "cache").tables)
 
 

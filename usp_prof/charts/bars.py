@@ -66,7 +66,7 @@ def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     return plot
 
 
-_MEMORY_ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp")
+_MEMORY_ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
 _MEMORY_ROW_HEIGHT = 26
 
 
@@ -176,7 +176,7 @@ def rank_bars(data: RankBars, theme: Theme) -> Figure:
         plot.segment("even", "below", "even", "above", source=source, line_color=color, line_width=width)
     plot.x_range = Range1d(0, 1.05 * max(float(values.max(initial=0.0)), float(even.max(initial=0.0))) or 1.0)
     plot.xaxis.formatter = time_ticks() if data.is_time else NumeralTickFormatter(format="0,0")
-    plot.xaxis.axis_label = f"{data.what}; the mark is the mean of the group" if data.even else data.what
+    plot.xaxis.axis_label = f"{data.what}; line: mean of all ranks" if data.even else data.what
     plot.ygrid.grid_line_color = None
     if len(values) > _NAMED:
         plot.yaxis.major_label_text_font_size = "0px"

@@ -116,7 +116,7 @@ def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
 
 
 def roofline(data: RooflinePoints, theme: Theme) -> Figure:
-    """Draw the roofline and a mark per op, larger with its share of device time."""
+    """Draw the roofline and a mark per op, larger with its share of device time; labels state the gain per op."""
     plot = base(theme, 400, x_axis_type="log", y_axis_type="log")
     drawable = (data.intensity > 0) & (data.rate > 0)
     intensity, rate, share = data.intensity[drawable], data.rate[drawable], data.share[drawable]
@@ -129,6 +129,7 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
             "share": share,
             "tflops": rate / 1e12,
             "efficiency": rate / roof,
+            "gain": share * np.maximum(1 - rate / roof, 0),
             "label": [label for label, keep in zip(data.label, drawable, strict=True) if keep],
         }
     )
@@ -156,8 +157,9 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
             ("", "@label"),
             ("rate", "@tflops{0,0.000} TFLOP/s"),
             ("intensity", "@intensity{0,0.0} FLOP/B"),
-            ("of the roof", "@efficiency{0.0%}"),
+            ("of the roofline", "@efficiency{0.0%}"),
             ("of device time", "@share{0.0%}"),
+            ("device time saved at the roofline", "@gain{0.0%}"),
         ],
     )
     return plot
@@ -166,27 +168,31 @@ def roofline(data: RooflinePoints, theme: Theme) -> Figure:
 _NAMED = 3
 """Ops of a roofline with a label."""
 _LARGE = 0.01
-"""Ops with a smaller share of device time get no label."""
+"""Ops whose time at the roofline would save a smaller share of device time get no label."""
 _SPAN = (950, 300)
 """Approximate width and height of a roofline, in pixels."""
-_APART = (220, 24)
+_APART = (170, 24)
 """Labels closer than this would overlap, in pixels."""
 _LETTERS = 26
 """Longer labels are cut at the start, because the end of an op's name says most."""
 
 
 def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners: Floats) -> None:
-    """Label the largest ops below their marks if there is space; each op is labeled once.
+    """Label the ops with the largest gain below their marks if there is space; each op is labeled once.
+
+    The gain is the share of device time that an op, over all shapes, would save at the roofline.
 
     `corners` are the lowest and highest intensity and rate of the axes.
     """
-    share, labels = source.data["share"], source.data["label"]
+    gain, labels = source.data["gain"], source.data["label"]
+    ops = [str(label).partition(" ")[0].removeprefix("aten::") for label in labels]
+    gain_of_op = {op: sum(gain[row] for row in range(len(ops)) if ops[row] == op) for op in dict.fromkeys(ops)}
     decades = np.maximum(np.log10(corners[1::2] / corners[::2]), 1.0)
     places = np.log10(np.stack([source.data["intensity"], source.data["rate"]], axis=1)) * (_SPAN / decades)
     named: dict[str, int] = {}
-    large = [row for row in np.argsort(-share, kind="stable").tolist() if share[row] >= _LARGE]
+    large = [row for row in np.argsort(-gain, kind="stable").tolist() if gain_of_op[ops[row]] >= _LARGE]
     for row in large:
-        op = str(labels[row]).partition(" ")[0].removeprefix("aten::")
+        op = ops[row]
         away = [np.abs(places[row] - places[other]) >= _APART for other in named.values()]
         if op not in named and len(named) < _NAMED and all(apart.any() for apart in away):
             named[op] = row
@@ -196,7 +202,7 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
             Label(
                 x=float(source.data["intensity"][row]), y=float(source.data["rate"][row]),
                 y_offset=-float(source.data["size"][row]) / 2 - 3, text_align="center", text_baseline="top",
-                text=f"{short}, {100 * share[row]:.0f}%", text_color=theme.ink, text_font=theme.font,
+                text=f"{short}: saves up to {100 * gain_of_op[op]:.0f}%", text_color=theme.ink, text_font=theme.font,
                 text_font_size="11px",
             )
         )  # fmt: skip

@@ -102,7 +102,7 @@ def calibrate(tables: TableSet) -> Calibration:
     model = tables.assumptions.model or (manifest.model if manifest is not None else None)
     if manifest is None or model is None or missing_sizes(model) or not model.sequence:
         raise InputError(
-            "the run does not tell its model and mesh, so that nothing can be planned from it",
+            "the run's model and mesh are unknown",
             hint="record it with usp_prof.record, which writes run.json, or name a model and a device",
         )
     work = mfu.compute(tables)

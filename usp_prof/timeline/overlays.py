@@ -15,6 +15,7 @@ import numpy as np
 
 from usp_prof.analyses.critical_path import compute as critical_path_of
 from usp_prof.analyses.measures.partition import sets_of as time_sets_of
+from usp_prof.analyses.stragglers import compute as stragglers_of
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.report.format import quantity
@@ -154,7 +155,7 @@ def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 # Rows of calls: one per group; a call is the wait for the last member, then the transfer.
 
 
-CALLS_FORM = "calls-6"
+CALLS_FORM = "calls-8"
 """Name and version of the stored format."""
 MOST_GROUPS = 256
 MOST_LETTERS = 20
@@ -179,10 +180,17 @@ def prepare_calls(tables: TableSet, folder: Path) -> None:
     waited = np.zeros(len(keys), np.int64)
     np.add.at(waited, group_code, np.maximum(table["last_ns"] - table["first_ns"], 0))
     kept.sort(key=lambda group: (-int(waited[group]), titles[group]))
+    delayed = _delayed_ranks(tables)
     for number, group in enumerate(kept):
-        write(_slices_of_group(table, calls_of_group[group], number), folder / f"rank{number}")
+        write(_slices_of_group(table, calls_of_group[group], number, delayed), folder / f"rank{number}")
     labels = {number: titles[group] for number, group in enumerate(kept)}
     (folder / "run.json").write_text(json.dumps({"steps": [], "labels": labels}), encoding="utf-8")
+
+
+def _delayed_ranks(tables: TableSet) -> set[tuple[int, str]]:
+    """Return ranks, with the axis, that are late mostly because other ranks delay them."""
+    lateness = stragglers_of(tables).lateness
+    return {(late.rank, late.axis) for late in lateness if late.own_ns < late.late_by_ns / 2}
 
 
 def open_calls(folder: Path) -> TimelineStore:
@@ -207,7 +215,8 @@ def _title_of_group(axis: str, key: str) -> str:
     return f"{axis or 'unknown'} {members}"
 
 
-def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Slices:
+def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int, delayed: set[tuple[int, str]]) -> Slices:
+    """Build the waits and transfers of a group's calls; the names of waits end with what a narrow slice should show."""
     first, last, end = (table[name][rows] for name in ("first_ns", "last_ns", "end_ns"))
     last = np.clip(last, first, end)
     depth = depths(first, end - first)
@@ -217,15 +226,20 @@ def _slices_of_group(table: Columns, rows: NDArray[np.int64], number: int) -> Sl
     transfers = [
         f"{quantity(size, Unit.BYTES)} {op_names[op]}" if size >= 0 else op_names[op] for op, size in sizes
     ]  # the op is last: labels are cut from the front, and half a size would be wrong
+    axes = [axis_names[code] for code in axis_code[rows].tolist()]
     late_ranks = table["late_rank"][rows].tolist()
-    waits = [f"waiting for rank {late}" if late >= 0 else "waiting" for late in late_ranks]
+    waits = [
+        "waiting" if late < 0 else f"waiting for rank {late}, itself delayed" if (late, axis) in delayed
+        else f"waiting for rank {late}"
+        for late, axis in zip(late_ranks, axes, strict=True)
+    ]  # fmt: skip
     # Each call has two slices: first all waits, then all transfers.
     texts = [*waits, *transfers]
     number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     name = np.array([number_of[text] for text in texts], np.int64)
     start = np.concatenate([first, last])
     dur = np.concatenate([last - first, end - last])
-    axis = np.array([category_number(axis_names[code] or "unknown") for code in axis_code[rows].tolist()])
+    axis = np.array([category_number(name or "unknown") for name in axes])
     category = np.concatenate([np.full(len(rows), category_number(WAITING)), axis]).astype(np.uint8)
     lane = np.concatenate([depth, depth])
     order = np.lexsort((start, lane))

@@ -120,7 +120,7 @@ def verdict(pair: Pair, before: str, after: str) -> str:
         return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
     return (
-        f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} of the mean rank step."
+        f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} in the mean rank step."
     )
 
 

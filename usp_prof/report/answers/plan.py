@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,6 +96,16 @@ def in_words(configuration: Configuration) -> str:
     count, _, size = micro_batches.partition("x")
     batches = f"{count} micro-batches of {size}" if count != "1" else ""
     return ", ".join(filter(None, [f"{', '.join(axes)} parallel" if axes else "1 device", *settings, batches]))
+
+
+def sentence(plan: Plan, room_bytes: float) -> str:
+    """Describe one plan: its configuration, its step, and whether it fits into a device."""
+    need, step = quantity(plan.footprint.total_bytes, Unit.BYTES), quantity(plan.step_ns, Unit.NS)
+    text = f"{in_words(plan.configuration)}: {step} per step"
+    if not isfinite(room_bytes):
+        return f"{text}, needs {need} per device."
+    fits = "fits" if plan.footprint.total_bytes <= room_bytes else "does not fit"
+    return f"{text}, {fits}: needs {need} of {quantity(room_bytes, Unit.BYTES)} per device."
 
 
 def startable(plans: Plans, trainer: str) -> tuple[int, str]:

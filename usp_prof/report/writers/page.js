@@ -14,13 +14,25 @@
     return item;
   }
 
-  // BokehJS is kept as text until the first chart is seen, which keeps the first paint fast.
-  function loadLibrary() {
-    if (!window.Bokeh) document.head.append(Object.assign(document.createElement("script"), { textContent: document.getElementById("bokeh").textContent }));
+  // BokehJS is packed, and unpacked after the first paint.
+  let library;
+  async function unpackLibrary() {
+    const packed = Uint8Array.from(atob(document.getElementById("bokeh").textContent), (letter) => letter.charCodeAt(0));
+    const textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    document.head.append(Object.assign(document.createElement("script"), { textContent }));
+  }
+  const loadLibrary = () => (library ??= unpackLibrary());
+
+  // A page cannot unpack while it prints, so the load event, after which it may print, waits: an open document in a
+  // frame delays it. The first paint does not wait.
+  if (document.getElementById("bokeh")) {
+    const frame = document.body.appendChild(Object.assign(document.createElement("iframe"), { hidden: true }));
+    frame.contentDocument.open();
+    loadLibrary().finally(() => { frame.contentDocument.close(); frame.remove(); });
   }
 
   async function draw(target) {
-    loadLibrary();
+    if (!window.Bokeh) await loadLibrary();
     const id = target.dataset.chart;
     const item = read("chart-" + id);
     const { doc } = root.dataset.theme === "dark" ? patched(item, read("dark-" + id)) : item;

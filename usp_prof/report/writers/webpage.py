@@ -7,6 +7,8 @@ follow the system or a button. A chart is stored once: `patch` holds the differe
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from functools import singledispatch
@@ -68,11 +70,12 @@ def write(documents: Sequence[Document], timelines: Sequence[str] = (), timeline
 
 
 def _library() -> str:
-    """Return BokehJS as text; the page runs it for its first chart, so that it does not delay the first paint."""
+    """Return BokehJS packed; the page unpacks it after the first paint."""
     from bokeh.resources import Resources  # noqa: PLC0415 - loaded by those who draw only
 
     code = "\n".join(Resources(mode="inline", components=["bokeh", "bokeh-api"]).js_raw)
-    return f'<script type="text/plain" id="bokeh">{code}</script>\n'
+    packed = base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode()
+    return f'<script type="text/plain" id="bokeh">{packed}</script>\n'
 
 
 def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401 - JSON

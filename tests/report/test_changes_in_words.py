@@ -1,0 +1,28 @@
+"""Changes in words, on pages about predictions."""
+
+from __future__ import annotations
+
+import pytest
+
+from usp_prof.model.edit import parse_edit
+from usp_prof.report.answers.whatif import _WORDS, in_words
+from usp_prof.whatif.edits import EDITS
+
+
+def test_every_change_has_words() -> None:
+    assert {edit.name for edit in EDITS} <= set(_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("rank_as_peers=7", "rank 7 performs like its peers"),
+        ("rank_as_peers=2+3", "ranks 2 and 3 perform like their peers"),
+        ("rank_as_peers=all", "all slower ranks perform like their peers"),
+        ("comm_faster=2,axis=dp", "transfers 2x faster (axis dp)"),
+        ("no_pauses", "no host pauses"),
+        ("schedule=zbv", "zbv schedule"),
+    ],
+)
+def test_a_change_is_described_with_its_places(edit: str, words: str) -> None:
+    assert in_words(parse_edit(edit)) == words
