@@ -83,7 +83,7 @@ def furnish(number: int) -> None:
         "current_device": lambda: 0,
         "get_device_name": lambda *_: NAME,
         "get_device_capability": lambda *_: (9, 0),
-        "get_device_properties": lambda *_: SimpleNamespace(uuid=f"gpu-{number}"),
+        "get_device_properties": lambda *_: SimpleNamespace(uuid=f"gpu-{number}", total_memory=80 * 2**30),
         "get_rng_state": lambda *_: None,
         "set_rng_state": lambda *_: None,
         "max_memory_reserved": lambda *_: 0,
@@ -101,6 +101,8 @@ class Notebook:
         """Pairs of a token and an expert in a micro-batch of this rank."""
         self.waits: Counter[str] = Counter()
         self.crossings: Counter[str] = Counter()
+        self.masks = 0
+        """Calls of attention with a mask."""
 
     @staticmethod
     def here() -> str:
@@ -112,6 +114,11 @@ class Notebook:
                 return f"{file.stem}.{frame.f_code.co_name}"
             frame = frame.f_back
         return "torch"
+
+    def attend(self, op: str, arguments: tuple[Any, ...]) -> None:
+        """Count a call of attention if it has a mask."""
+        if "scaled_dot_product" in op and "backward" not in op:
+            self.masks += len(arguments) > 3 and isinstance(arguments[3], torch.Tensor)
 
     def wait(self, _: Event) -> None:
         """Note that the host waits for an event."""
@@ -161,6 +168,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
             if func is torch.ops.aten._scaled_dot_product_flash_attention_backward.default:
                 *_, lse = args[:6]
                 assert lse.is_contiguous(), "the kernel would read the log-sum-exp of other queries"
+            notes.attend(str(func), args)
             out = func(*args, **(kwargs or {}))
             if func in {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}:
                 source = args[1] if func is torch.ops.aten.copy_.default else args[0]
@@ -176,7 +184,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
 
     start, answers, watch = dist.init_process_group, dist.get_backend, torch.profiler.profile
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world)}
-    sys.argv[1:] = options
+    sys.argv[1:] = [*options, "--metrics", "json"]
     dist.rendezvous = lambda *_, **__: iter([(peers, rank, world)])
     dist.init_process_group, dist.get_backend, torch.profiler.profile = join, lambda *_: joined[-1], profile
     try:
@@ -187,7 +195,8 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trainer's answer to it is for one run
         if dist.is_initialized():
             dist.destroy_process_group()
-    return {"status": status, "backend": joined, "waits": notes.waits, "crossings": notes.crossings, "recorded": asked}
+    counted = {"waits": notes.waits, "crossings": notes.crossings, "masks": notes.masks}
+    return {"status": status, "backend": joined, "recorded": asked, **counted}
 
 
 def refusals() -> dict[str, str]:

@@ -54,6 +54,13 @@ def peak(config: Config, device: torch.device, gpus: int) -> float:
     return known.peak(kind) * gpus if known and kind else 0.0
 
 
+def memory_capacity(device: torch.device) -> int:
+    """Return the memory in bytes of this process's GPU, or of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def memory(device: torch.device) -> int:
     """Return this process's peak memory in bytes: on its GPU, or resident."""
     if device.type == "cuda":

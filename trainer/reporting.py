@@ -1,8 +1,9 @@
-"""Reporting: live metrics of each step on rank 0, and the recording session of a run.
+"""Reporting: what is trained, live metrics of each step, and a summary with the next command; all on rank 0.
 
-MFU is by a named convention, against the device's peak; on a CPU that is the peak measured for the machine, divided
-over the processes that share it. Reading a loss waits for the device, so it is done here, after the step, and once; of
-several steps without a line the host may run ahead.
+Metrics go to the console and to ``metrics.jsonl`` in the run's folder, or as JSON lines to the console alone
+(`--log json`). `--log tensorboard`, `wandb` and `trackio` also pass them to that library. MFU is given in a named
+convention, relative to the device's peak; on a CPU that is the peak measured for the machine, divided over the
+processes that share it. Reading a loss waits for the device, so it happens after the step and once per line.
 """
 
 from __future__ import annotations
@@ -20,24 +21,55 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainer.configuration.config import Config
-from trainer.device import memory
+from trainer.configuration.load import unread
+from trainer.device import memory, memory_capacity
 from trainer.instrumentation.injection import Faults
+from trainer.metric_writers import FILE, open_writers
 from trainer.parallel.mesh import Mesh
 from trainer.step import Outcome
 from usp_prof import record
 
+SETTLING = 2
+"""First steps that the means leave out: allocators, kernels and connections warm up."""
+Line = dict[str, Any]
+
+
+def introduce(config: Config, folder: Path) -> None:
+    """Print the model, the mesh, the batch, and what is recorded where."""
+    shape, options, layout = config.shape, config.options, config.layout
+    experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
+    print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
+    print(
+        f"model: {shape.name}, {shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
+    )
+    passes = f"{options.accumulate} passes of {options.micro_batches} micro-batches of {config.micro_batch} sequences"
+    print(
+        f"batch: {options.batch} sequences of {shape.sequence} tokens, {config.tokens:,} tokens per step, in {passes}"
+    )
+    if options.profile:
+        first = options.profile_skip + 1  # the profiler warms up for a step
+        print(f"recording: steps {first} to {first + options.profile_steps - 1} of every rank, in {folder}", flush=True)
+    if fields := unread(options.model):
+        print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
+    if options.tp_async and config.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
+        print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
+    if 0 < options.capacity < 1:
+        print(f"note: --capacity {options.capacity:g} drops at least {1 - options.capacity:.0%} of tokens")
+
 
 class Reporter:
-    """Prints rank 0's metrics as text with a progress bar, or as JSON lines."""
+    """Rank 0's metrics: one line per step or per `--log-every` steps."""
 
-    def __init__(self, config: Config, peak: float) -> None:
-        """`peak` is in FLOP/s of all ranks together, zero where nobody knows."""
-        self.config, self.peak = config, peak
-        self.steps, self.began, self.waited = 0, 0.0, 0.0
-        """Steps since the last line, when the first of them began, and how long they waited for input."""
+    def __init__(self, config: Config, peak: float, devices: int, folder: Path) -> None:
+        """Take the peak FLOP/s of all devices together (0 if unknown), and the number of devices."""
+        self.config, self.peak, self.devices, self.folder = config, peak, devices, folder
         self.flop = config.shape.entry().flop_per_token[config.options.flop_convention]
+        self.steps, self.began, self.waited = 0, 0.0, 0.0
+        """Steps since the last line, the start of the first of them, and their wait for input."""
+        self.lines: list[Line] = []
+        self.writers = open_writers(config, folder)
         self.bar: Progress | None = None
-        if config.options.metrics == "text":
+        if config.options.metrics != "json":
             console = Console(file=sys.stdout)
             columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
@@ -45,7 +77,7 @@ class Reporter:
             self.bar.start()
 
     def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
-        """Count a step that began then; read and print its outcome where a line is due."""
+        """Count a step; read and report its outcome if a line is due."""
         if not self.steps:
             self.began, self.waited = began, 0.0
         self.steps, self.waited = self.steps + 1, self.waited + waited
@@ -55,10 +87,13 @@ class Reporter:
         load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
         fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
         dropped = outcome.dropped / load.sum()
-        loss, norm, most, lost = torch.stack([outcome.loss, outcome.norm, fullest, dropped]).tolist()
+        loss, norm, fullest_load, dropped_fraction = torch.stack(
+            [outcome.loss, outcome.norm, fullest, dropped]
+        ).tolist()
         steps, self.steps = self.steps, 0
         seconds = (time.perf_counter() - self.began) / steps
-        speed = self.config.tokens / seconds
+        speed, memory_bytes = self.config.tokens / seconds, memory(outcome.loss.device)
+        computes = not options.pace  # a paced run computes no speed of a device
         line = {
             "step": step,
             "loss": loss,
@@ -66,50 +101,92 @@ class Reporter:
             "learning_rate": outcome.rate,
             "seconds": seconds,
             "tokens_per_second": speed,
-            # Of all ranks together; none where no peak is known or compute is waits.
-            "mfu": speed * self.flop / self.peak if self.peak and not options.pace else None,
+            "tokens_per_second_per_device": speed / self.devices,
+            "tflops_per_device": speed * self.flop / self.devices / 1e12 if computes else None,
+            "mfu": speed * self.flop / self.peak if self.peak and computes else None,
             "mfu_convention": options.flop_convention,
-            "memory_bytes": memory(outcome.loss.device),
+            "memory_bytes": memory_bytes,
+            "memory_fraction": memory_bytes / memory_capacity(outcome.loss.device),
+            "consumed_tokens": (step + 1) * self.config.tokens,
             "input_fraction": self.waited / steps / seconds,
-            # The fullest expert of any layer over the mean.
-            "expert_load_max": most if outcome.load.numel() else None,
-            # Of all pairs of a token and an expert.
-            "dropped_fraction": lost if options.capacity else None,
+            # Load of the fullest expert of any layer, relative to the mean.
+            "expert_load_max": fullest_load if outcome.load.numel() else None,
+            # Share of all pairs of a token and an expert.
+            "dropped_fraction": dropped_fraction if options.capacity else None,
         }
+        self.lines.append(line)
+        for writer in self.writers:
+            writer.write(step, line)
         if self.bar is None:
             print(json.dumps(line), flush=True)
             return
-        self.bar.console.print(text(line, paced=bool(options.pace)), highlight=False, soft_wrap=True)
+        self.bar.console.print(text_of(line), highlight=False, soft_wrap=True)
         self.bar.advance(self.bar.task_ids[0], steps)
 
     def close(self) -> None:
-        """Put the bar away."""
-        if self.bar is not None:
-            self.bar.stop()
+        """Print means over settled steps, and where the metrics are."""
+        for writer in self.writers:
+            writer.close()
+        if self.bar is None:
+            return
+        self.bar.stop()
+        if not self.lines:
+            return
+        options, first = self.config.options, self.lines[0]["step"]
+        window = range(options.profile_skip, options.profile_skip + 1 + options.profile_steps)
+        recorded = {first + place for place in window} if options.profile else set()
+        settled = [line for line in self.lines if line["step"] >= first + SETTLING and line["step"] not in recorded]
+        if settled:
+            print(
+                f"mean of {len(settled)} settled lines (not first, not recorded): {'  '.join(_speed(_mean(settled)))}"
+            )
+        print(f"metrics: {self.folder / FILE}")
 
 
-def text(line: dict[str, Any], *, paced: bool) -> str:
-    """Write a step's metrics for people."""
+def _mean(lines: list[Line]) -> Line:
+    """Return the mean step time, the speeds that follow from it, and the peak of memory."""
+    last = lines[-1]
+    seconds = sum(line["seconds"] for line in lines) / len(lines)
+    scale = last["seconds"] / seconds
+    speeds = {key: last[key] and last[key] * scale for key in _SPEEDS}
+    return {**last, "seconds": seconds, **speeds}
+
+
+_SPEEDS = ("tokens_per_second_per_device", "tflops_per_device", "mfu")
+
+
+def _speed(line: Line) -> list[str]:
+    return [
+        f"{line['seconds'] * 1e3:.0f} ms",
+        f"{line['tokens_per_second_per_device']:,.0f} tokens/s/device",
+        f"{line['tflops_per_device']:.3g} TFLOP/s/device" if line["tflops_per_device"] is not None else "paced",
+        *([f"MFU {line['mfu']:.2%} ({line['mfu_convention']})"] if line["mfu"] is not None else []),
+        f"memory {line['memory_bytes'] / 2**20:,.0f} MiB ({line['memory_fraction']:.1%})",
+    ]
+
+
+def text_of(line: Line) -> str:
+    """Return a step's metrics as text."""
     parts = [
-        f"step {line['step']:>4}  loss {line['loss']:.4f}  norm {line['grad_norm']:.3f}",
-        f"{line['seconds'] * 1e3:.0f} ms  {line['tokens_per_second']:,.0f} tokens/s",
-        f"MFU {line['mfu']:.2%} ({line['mfu_convention']})" if line["mfu"] is not None else "",
-        "paced" if paced else "",
-        f"{line['memory_bytes'] / 2**20:.0f} MiB  input {line['input_fraction']:.1%}",
-        f"fullest expert {line['expert_load_max']:.2f} x mean" if line["expert_load_max"] is not None else "",
+        f"step {line['step']:>4}  loss {line['loss']:.4f}  grad norm {line['grad_norm']:.3f}",
+        f"lr {line['learning_rate']:.2e}",
+        *_speed(line),
+        f"{line['consumed_tokens']:,} tokens",
+        f"input {line['input_fraction']:.1%}",
+        f"fullest expert {line['expert_load_max']:.2f}x mean" if line["expert_load_max"] is not None else "",
         f"dropped {line['dropped_fraction']:.1%}" if line["dropped_fraction"] is not None else "",
     ]
     return "  ".join(filter(None, parts))
 
 
-# Recording session: what the recorder is given about this run.
+# Recording session: what the recorder gets to know about this run.
 
 
-def open_session(config: Config, mesh: Mesh, faults: Faults) -> record.Session:
-    """Open the recording of this run; all ranks agree on its folder."""
+def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> record.Session:
+    """Open the recording of this run."""
     options, layout, axes = config.options, config.layout, config.layout.axes()
     return record.session(
-        folder_of(config),
+        folder,
         mesh=axes,
         model=config.shape.entry(),
         groups=served(mesh),
@@ -136,7 +213,7 @@ def open_session(config: Config, mesh: Mesh, faults: Faults) -> record.Session:
 
 
 def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
-    """Sort this rank's groups by the axes that they serve; several may serve the same."""
+    """Return this rank's groups by the axes that they serve; several may serve the same axes."""
     groups: dict[tuple[str, ...], list[dist.ProcessGroup]] = {}
     for group in mesh.open_groups():
         groups.setdefault(group.axes, []).append(group.handle)
@@ -144,11 +221,11 @@ def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
 
 
 def folder_of(config: Config) -> Path:
-    """Choose the run's folder; rank 0 reads the clock for all."""
+    """Return the run's folder; if all ranks write to it, rank 0 reads the clock for all."""
     if config.options.output:
         return Path(config.options.output)
     name = [f"{time.strftime('%Y%m%d-%H%M%S')}-{config.layout.title()}"]
-    if config.layout.world > 1:
+    if config.layout.world > 1 and config.options.profile:
         dist.broadcast_object_list(name)
     return Path("traces") / name[0]
 

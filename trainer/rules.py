@@ -17,6 +17,7 @@ from trainer.configuration.options import Options, refuse
 from trainer.device import multiplies_in_fp8
 from trainer.fault_rules import check_faults
 from trainer.instrumentation.pacing import Pace
+from trainer.metric_writers import check_installed
 from trainer.unused_options import check_effects, check_folders, check_numbers
 from usp_prof.schedule import Schedule
 
@@ -61,6 +62,7 @@ def resolve(options: Options, world: int) -> Config:
     _check_device(config)
     check_effects(config)
     check_folders(options)
+    check_installed(options.metrics)
     if options.data:
         read_text(options.data, shape.sequence)
     return config

@@ -27,12 +27,11 @@ from trainer.batches import Batches
 from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.configuration.config import Config
-from trainer.configuration.load import unread
 from trainer.configuration.options import OptionError
 from trainer.device import count_gpus, peak, take
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.reporting import Reporter, open_session, tell_torchrun
+from trainer.reporting import Reporter, folder_of, introduce, open_session, tell_torchrun
 from trainer.rules import check_gloo, check_links, resolve
 from trainer.step import Update
 from trainer.watchdog import NAMES, STATUS, Terminated, stopped_by, watched
@@ -102,17 +101,19 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     options = config.options
     faults = Faults(config, rank)
     mesh = Mesh.build(config.layout, rank, wanted_groups(config), timedelta(seconds=options.timeout), faults.opened)
+    folder = folder_of(config)
     if rank == 0:
-        introduce(config)
+        introduce(config, folder)
     meet(mesh, device)
     update = build(config, mesh, device, faults)
     batches = Batches(config, mesh.place, device)
     first = resume(config, update, rank) if options.resume else 0
     steps = range(first, options.steps)
     if rank == 0 and not steps:
-        print(f"nothing to do: {first} updates are made, --steps {options.steps} asks for no more")
-    session = open_session(config, mesh, faults) if options.profile else None
-    reporter = Reporter(config, peak(config, device, gpus)) if rank == 0 else None
+        print(f"nothing to do: {first} updates are complete, and --steps is {options.steps}")
+    session = open_session(config, mesh, faults, folder) if options.profile else None
+    devices = gpus or config.layout.world
+    reporter = Reporter(config, peak(config, device, gpus), devices, folder) if rank == 0 else None
     inputs = batches.ahead(steps)
     with session or nullcontext():
         for step in steps:
@@ -131,30 +132,17 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     if reporter:
         reporter.close()
     if session and steps:
-        return report_traces(session.folder, rank)
+        return report_traces(folder, rank)
     return 0
 
 
-def introduce(config: Config) -> None:
-    """Report what is trained."""
-    shape, model = config.shape, config.options.model
-    print(f"mesh: {config.layout}", flush=True)
-    print(f"model: {shape.name}, {shape.parameters:,} parameters, {config.tokens:,} tokens a step")
-    if fields := unread(model):
-        print(f"note: the trainer does not follow these fields of {model}: {', '.join(fields)}")
-    if config.options.tp_async and config.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
-        print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
-    if 0 < config.options.capacity < 1:
-        print(f"note: --capacity {config.options.capacity:g} drops {1 - config.options.capacity:.0%} of tokens or more")
-
-
 def report_traces(folder: Path, rank: int) -> int:
-    """Return where the traces are; gives the exit status, which tells where this rank's was not written."""
+    """Print where the traces are; return the exit status, which is 1 if this rank's trace is missing."""
     if not list(folder.glob(f"rank{rank}.json*")):
         print(f"error: no trace of rank {rank} in {folder}\nhint: --output FOLDER with room for it", file=sys.stderr)
         return 1
     if rank == 0:
-        print(f"traces: {folder}")
+        print(f"traces: {folder}\nnext: usp-prof analyze {folder}")
     return 0
 
 

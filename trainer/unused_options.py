@@ -105,7 +105,9 @@ def conditions(config: Config) -> Iterator[Condition]:
     yield Condition("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     sooner = options.log_every <= options.steps
     yield Condition("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
-    for name in ("output", "profile_skip", "profile_steps", "profile_memory"):
+    writes = options.profile or options.metrics != "json"
+    yield Condition("output", writes, "is about traces and metrics on disk, and --metrics json writes neither")
+    for name in ("profile_skip", "profile_steps", "profile_memory"):
         yield Condition(name, options.profile, "is about traces, which --profile records")
 
     names_device = options.pace in ACHIEVED

@@ -108,7 +108,7 @@ REFUSED = (
     (2, "--cp-layout contiguous", "--cp is 1", "leave --cp-layout out"),
     (2, "--ep-layout inner --experts 4", "--ep is 1", "leave --ep-layout out"),
     (2, "--pp 2 --stages-per-rank 4", "interleaved", "leave --stages-per-rank out"),
-    (1, "--output traces/here", "--profile", "leave --output out"),
+    (1, "--output traces/here --metrics json", "writes neither", "leave --output out"),
     (1, "--profile-steps 3", "--profile", "leave --profile-steps out"),
     (1, "--profile --profile-skip 9", "records steps 10 to 11", "--steps 12"),
     (1, "--pace-model 1b", "named device", "leave --pace-model out"),

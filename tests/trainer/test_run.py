@@ -154,7 +154,7 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     assert process.returncode != 0
     assert f"error: rank 1 (pid {victim} on " in err
     assert "rank 0 gives up" in err
-    assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json"}
+    assert not list(folder.glob("*")) or {path.name for path in folder.iterdir()} <= {"run.json", "metrics.jsonl"}
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -112,7 +112,11 @@ class Options:
     profile_skip: int = option(1, "steps before recording starts")
     profile_steps: int = option(2, "steps to record")
     profile_memory: bool = option(default=True, text="record allocations too")
-    metrics: str = option("text", "format of the live metrics; also --log", choices=("text", "json"))
+    metrics: str = option(
+        "text",
+        "text and metrics.jsonl in --output, JSON lines on the console alone, or text and a library; also --log",
+        choices=("text", "json", "tensorboard", "wandb", "trackio"),
+    )
     log_every: int = option(1, "updates per line of live metrics, which shows their means")
     flop_convention: str = option("palm", "FLOP convention of the MFU shown", choices=("palm", "matmul", "causal"))
 

@@ -1,0 +1,102 @@
+"""Live metrics: what a line has, where it is written, and the means at the end."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from trainer.configuration.command_line import parse
+from trainer.configuration.options import OptionError
+from trainer.metric_writers import LIBRARIES, check_installed
+from trainer.reporting import Reporter, _mean
+from trainer.rules import resolve
+from trainer.step import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PEAK, DEVICES = 1e12, 4
+
+
+def report(folder: Path, options: str = "", steps: int = 5) -> Reporter:
+    """Report steps of an update that does nothing."""
+    config = resolve(parse(["--device", "cpu", "--dp", "4", "--output", str(folder), *options.split()]), DEVICES)
+    reporter = Reporter(config, PEAK, DEVICES, folder)
+    for step in range(steps):
+        loss = torch.tensor(5.0 - step)
+        reporter.report(step, Outcome(loss, loss, torch.empty(4, 0), torch.zeros(()), 1e-3), 0.0, 0.0)
+    reporter.close()
+    return reporter
+
+
+def test_metrics_are_on_disk_and_agree_with_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = report(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [5, 4, 3, 2, 1]
+    tokens, flop = reporter.config.tokens, reporter.flop
+    for line in lines:
+        assert line["tokens_per_second"] * line["seconds"] == pytest.approx(tokens)
+        assert line["tokens_per_second_per_device"] * DEVICES == pytest.approx(line["tokens_per_second"])
+        assert line["tflops_per_device"] * 1e12 * DEVICES * line["seconds"] == pytest.approx(tokens * flop)
+        assert line["mfu"] == pytest.approx(line["tflops_per_device"] * 1e12 * DEVICES / PEAK)
+        assert line["consumed_tokens"] == (line["step"] + 1) * tokens
+        assert 0 < line["memory_fraction"] < 1
+    shown = capsys.readouterr().out
+    for word in ("loss 1.0000", "grad norm", "lr 1.00e-03", "tokens/s/device", "TFLOP/s/device", "MFU", "MiB ("):
+        assert word in shown
+    assert "mean of 3 settled lines" in shown
+
+
+def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = report(tmp_path, "--profile")  # steps 1 to 3 are the profiler's
+    assert "mean of 1 settled lines" in capsys.readouterr().out
+    mean = _mean(reporter.lines)
+    assert mean["tokens_per_second_per_device"] * mean["seconds"] * DEVICES == pytest.approx(reporter.config.tokens)
+
+
+def test_a_paced_run_shows_no_speed_of_a_device(tmp_path: Path) -> None:
+    report(tmp_path, "--pace 1,1,1")
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["mfu"] is None
+    assert line["tflops_per_device"] is None
+
+
+def test_json_on_the_console_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report(tmp_path, "--profile --metrics json")
+    assert not list(tmp_path.iterdir())
+    assert [json.loads(line)["step"] for line in capsys.readouterr().out.splitlines()] == list(range(5))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_that_is_not_installed_is_refused(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.metric_writers.find_spec", lambda _: None)
+    with pytest.raises(OptionError, match=f"{library} is not installed") as refused:
+        check_installed(library)
+    assert refused.value.hint.startswith(f"pip install {library}")
+
+
+def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+
+    report(tmp_path, "--metrics tensorboard")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("loss")] == [5, 4, 3, 2, 1]
+    assert {"grad_norm", "tflops_per_device", "memory_fraction"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("library", "written"), [("wandb", "wandb/offline-run-*"), ("trackio", "trackio/*")])
+def test_wandb_and_trackio_get_each_step(
+    library: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    report(tmp_path / "run", f"--metrics {library}")
+    assert list(tmp_path.glob(written))
