@@ -19,7 +19,6 @@ from pathlib import Path
 
 import large_trace
 
-EVENTS = 200_000
 REPLAY_SECONDS, FINDINGS_SECONDS = 2.0, 60.0
 MESHES = {8: "dp=2,tp=2,pp=2", 64: "dp=8,tp=2,pp=4"}
 MEASURE = """
@@ -51,7 +50,7 @@ print(json.dumps({"laps": laps, "said": said, "peak": peak}))
 """
 
 
-def made_up(place: Path, ranks: int) -> Path:
+def made_up(place: Path, ranks: int, events: int) -> Path:
     """Write a run with this number of ranks, and repeat each to size."""
     small, large = place / f"small{ranks}", place / f"run{ranks}"
     words = ["-m", "usp_prof.cli.app", "synth", str(small), "--mesh", MESHES[ranks], "--micro-batches", "8", "-q"]
@@ -60,7 +59,7 @@ def made_up(place: Path, ranks: int) -> Path:
     files = sorted(small.glob("*rank*.json*"))
     apart = large_trace.span_us(files)
     for path in files:
-        large_trace.build(path, large / path.name.removesuffix(".gz"), events=EVENTS, apart_us=apart)
+        large_trace.build(path, large / path.name.removesuffix(".gz"), events=events, apart_us=apart)
     return large
 
 
@@ -81,6 +80,7 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64, choices=sorted(MESHES))
+    parser.add_argument("--events", type=int, default=200_000, help="events per rank")
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many counts")
     args = parser.parse_args()
     bars = []
@@ -89,9 +89,9 @@ def main() -> int:
         for ranks, what, most in ((8, "replay", REPLAY_SECONDS), (args.ranks, "findings", FINDINGS_SECONDS)):
             folder = place / f"run{ranks}"
             if not folder.exists():
-                made_up(place, ranks)
+                made_up(place, ranks, args.events)
                 subprocess.run([sys.executable, "-c", MEASURE, folder, place / "cache", "replay"], check=True)
-            print(f"{ranks} ranks x {EVENTS:,} events, {what}")
+            print(f"{ranks} ranks x {args.events:,} events, {what}")
             seconds = sorted(measure(folder, place / "cache", what) for _ in range(args.rounds))[args.rounds // 2]
             bars.append((f"{what} of {ranks} ranks takes {seconds:.2f} s (at most {most:.0f})", seconds <= most))
     for text, kept in bars:

@@ -1,18 +1,22 @@
-"""Shared fixtures: no deadlines for generated examples, because machines can be busy, and one browser per process."""
+"""Tiers of the tests (see `tiers.py`), and one browser per process.
+
+Generated examples have no deadlines, because machines can be busy.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import tiers
 from hypothesis import HealthCheck, settings
 from playwright.sync_api import sync_playwright
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser
 
@@ -31,12 +35,31 @@ WITHOUT_COVERAGE = (
 )
 """Tests of the whole product: the rooms' own tests cover the same lines, and counting them doubles the time."""
 
+LONGEST_FIRST = ("trainer", "dashboard", "record", "smoke")
+"""Folders with files of minutes: started last, one of them would run alone."""
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count no lines where another test counts them anyway."""
-    folders = [Path(__file__).parent / place for place in WITHOUT_COVERAGE]
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=[*tiers.Tier], default=tiers.Tier.ALL, help="which tests to run: see tiers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.chosen = tiers.Tier(config.getoption("--tier"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Import no module of a folder that the tier leaves out."""
+    return None if tiers.has_folder(collection_path) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of the tier, longest files first, and count lines only where no other test counts them."""
+    chosen = [item for item in items if tiers.has_marks({mark.name for mark in item.iter_markers()})]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = sorted(chosen, key=lambda item: item.path.parent.name not in LONGEST_FIRST)
+    folders = [tiers.TESTS / place for place in WITHOUT_COVERAGE]
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker("no_cover")

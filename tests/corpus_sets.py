@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from usp_prof.inputs.discovery import discover
@@ -11,6 +12,7 @@ _NESTED = ("gloo", "single", "odd", "nanogpt-compare")
 _NO_TRACES = ("straggler-timelines", *_NESTED)
 
 
+@cache
 def sets() -> list[tuple[str, str]]:
     """List every run of the corpus by its folder and name; none where the corpus is not there."""
     if not TRACES.is_dir():

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from thinned import thinned
+from tiers import thinned
 
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration, Fault, FaultKind

@@ -14,6 +14,8 @@ import tiny
 
 from usp_prof.cli.app import Exit, run_to_exit
 
+pytestmark = pytest.mark.slow
+
 FULL = Path("/dev/full")
 
 

@@ -42,6 +42,7 @@ def reading(run: Path, store: Path, shard: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_shares_of_several_processes_make_the_store_of_one(run: Path, tmp_path: Path) -> None:
     assert main(["read", str(run), "--store", str(tmp_path / "one"), "-q"]) == 0
     readers = [reading(run, tmp_path / "shares", f"{share}/4") for share in range(4)]
@@ -108,7 +109,7 @@ def test_an_executor_that_nobody_has_is_refused(name: str, run: Path, capsys: py
     assert "dask:tcp://" in capsys.readouterr().err
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_dask_workers_of_which_one_is_killed_make_the_same_run(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("distributed")

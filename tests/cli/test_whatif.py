@@ -131,6 +131,7 @@ def test_the_ideal_names_the_slow_rank(folder: Path, capsys: pytest.CaptureFixtu
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "traces" / "straggler-timelines"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published timelines are not beside the project")
 @pytest.mark.parametrize("job", ["ST", "AR"])

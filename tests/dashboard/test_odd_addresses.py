@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drawn import naming, tried
-from thinned import thinned
+from tiers import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drawn import SCRIPT_OF_PAGE, drawn, naming
 from streamlit.testing.v1 import AppTest
-from thinned import thinned
+from tiers import thinned
 
 from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from thinned import thinned
+from tiers import thinned
 from torture.descriptions import MODEL, SNAPSHOT
 
 from usp_prof.cli.app import COMMANDS, common_options, load, main

@@ -1,6 +1,6 @@
 """HolisticTraceAnalysis itself on our trainer's recordings: it opens them and finds the same figures.
 
-Runs in the environment that `scripts/test` creates for HTA (it needs `pandas<3`, we do not); skipped elsewhere.
+Runs in the environment that `scripts/test --all` creates for HTA (it needs `pandas<3`, we do not); skipped elsewhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every method compared with HTA itself, on a run for which HTA is correct: the same columns and figures.
 
-Runs in the environment that `scripts/test` creates for HTA (it needs `pandas<3`, we do not); skipped elsewhere.
+Runs in the environment that `scripts/test --all` creates for HTA (it needs `pandas<3`, we do not); skipped elsewhere.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ def assert_alike(merged: Run, own: Run) -> None:
     assert any(row.code == "merged_trace" for row in merged.health) or len(own.ranks) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ending"), [("recorded-1f1b", ".json.gz"), ("gpu-nccl-zero3", ".json")])
 def test_our_own_export_of_all_ranks_reads_back(name: str, ending: str, tmp_path: Path) -> None:
     own = usp_prof.open_run(TRACES / name, cache_dir=tmp_path / "store")
@@ -79,6 +80,7 @@ def test_our_own_export_of_all_ranks_reads_back(name: str, ending: str, tmp_path
     assert_alike(usp_prof.open_run(exported, cache_dir=tmp_path / "store"), own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [with_ranks_in_arguments, with_ranks_in_labels])
 def test_traces_that_other_tools_merged_read_as_their_ranks(merge: Any, tmp_path: Path) -> None:
     file = tmp_path / "merged.json"

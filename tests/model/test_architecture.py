@@ -63,6 +63,7 @@ def test_a_model_costs_what_a_count_by_hand_says(name: str, place: int) -> None:
     assert sum(flops.parts(entry).values()) == pytest.approx(flops.per_token(entry, "matmul"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.kin != "none"])
 def test_the_count_by_hand_has_every_parameter_of_the_class(name: str) -> None:
     model = MODELS[name]
@@ -75,6 +76,7 @@ DENSE = ("llama-3-8b", "mistral-7b-v0.1", "phi-3-mini-4k", "phi-4", "gemma-2-2b"
          "qwen3-8b", "olmo-2-7b", "gpt-2", "command-r", "deepseek-v3")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DENSE)
 def test_a_forward_on_the_meta_device_multiplies_what_the_count_says(name: str) -> None:
     torch = pytest.importorskip("torch")
@@ -93,6 +95,7 @@ def test_a_forward_on_the_meta_device_multiplies_what_the_count_says(name: str) 
     assert counter.get_total_flops() == pytest.approx(sequence * (flops.per_token(entry, "matmul") or 0) / 3, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - _NO_TEXT_CLASS))
 def test_every_listed_type_has_the_parameters_of_its_class(model_type: str) -> None:
     model = HandCount({"model_type": model_type}, 0, 0, (), more=_TOLD.get(model_type, {}))
@@ -100,6 +103,7 @@ def test_every_listed_type_has_the_parameters_of_its_class(model_type: str) -> N
     assert conventions.total_parameters(architecture.read(built.config.to_dict())) == parameters_of(built)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_a_field_left_out_is_the_class_s_default_or_refused(model_type: str) -> None:
     config = class_config({"model_type": model_type, **_TOLD.get(model_type, {})})

@@ -123,6 +123,7 @@ class TestWhatTheyKeep:
         assert min(finding.error_fraction for finding in found.findings) > replayed.doubt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", FAULTS)
 def test_what_is_wrong_is_found_among_them_with_the_gain_of_the_whole(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

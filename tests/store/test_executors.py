@@ -330,7 +330,7 @@ class TestDaskScheduler:
         ):
             raise AssertionError("nobody runs jobs there")
 
-    @pytest.mark.large
+    @pytest.mark.slow
     @pytest.mark.timeout(300)
     def test_one_without_workers_is_waited_for_and_the_user_told(self, tmp_path: Path) -> None:
         pytest.importorskip("distributed")

@@ -114,6 +114,7 @@ def calls_of(tables: TableSet) -> pa.Table:
     return calls.of(tables).among(tables.ranks[::2]).calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "traces", ["skewed", "recorded-interleaved", "recorded-ep-imbalance", "recorded-zero3-prefetch"]
 )

@@ -51,6 +51,7 @@ def test_reversed_events_in_coarse_times_give_the_same_figures(tmp_path: Path) -
     assert figures(forward, tmp_path / "cache") == figures(backward, tmp_path / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here")
 @pytest.mark.parametrize("name", ["torchrec-4r-v100", "torchrec-4r-sleeping-rank", "param-dlrm-8r"])
 def test_reversed_events_of_real_traces_give_the_same_figures(tmp_path: Path, name: str) -> None:

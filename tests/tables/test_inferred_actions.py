@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import declared
 import pytest
 import unmarked
-from thinned import thinned
+from tiers import thinned
 from tiny import Trace, table_set
 
 from usp_prof.analyses import pipeline
@@ -54,6 +54,7 @@ def compare(run: Path, folder: Path, *, apart: float) -> None:
     assert "pipeline_inferred" not in [note.code for note in one.notes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["recorded-1f1b", "recorded-interleaved", "recorded-5d"])
 def test_a_recorded_run_without_its_marks_has_the_same_actions(run: str, tmp_path: Path) -> None:
     compare(ROOT / "traces" / run, tmp_path, apart=0.006)

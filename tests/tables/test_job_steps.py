@@ -43,6 +43,7 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "seed"), LAYOUTS)
 def test_the_figures_are_those_of_the_full_traces(mesh: dict[str, int], seed: int, tmp_path: Path) -> None:
     path = declared(mesh, seed)

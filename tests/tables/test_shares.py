@@ -68,6 +68,7 @@ def figures(tables: TableSet) -> str:
     return "\n".join(map(str, rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_parts", [1 << 20, 100])
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=[] if run in SAMPLE else [pytest.mark.full]) for run in RECORDED]

@@ -57,7 +57,6 @@ def test_a_fault_leaves_no_half_file_and_the_next_run_as_it_was(tmp_path: Path, 
     assert values_of(report_of(run, tmp_path / "cache")) == clean_values()
 
 
-@pytest.mark.fuzz
 @pytest.mark.parametrize(("name", "seed"), SEEDS)
 def test_a_trial_holds(tmp_path: Path, name: str, seed: int) -> None:
     TRIALS[name].run(seed, tmp_path)

@@ -27,15 +27,12 @@ EVERY = [
     *product(LAYOUTS, SIGNALS, TARGETS, MOMENTS),
     *product(["one process"], SIGNALS[:2], ["rank 0"], MOMENTS),
 ]
-FEW = [
-    ("--dp 2", signal.SIGTERM, "rank 1", "in the window"),
+IN_CI = [
     ("--dp 2", signal.SIGKILL, "rank 1", "while writing"),
     ("--dp 2", signal.SIGKILL, "torchrun", "in the window"),
-    ("--pp 2 --micro-batches 4", signal.SIGKILL, "rank 0", "in the window"),
     ("--pp 2 --micro-batches 4", signal.SIGTERM, "torchrun", "while writing"),
-    ("one process", signal.SIGTERM, "rank 0", "in the window"),
 ]
-CASES = [pytest.param(*case, marks=[] if case in FEW else [pytest.mark.full]) for case in EVERY]
+CASES = [pytest.param(*case, marks=[] if case in IN_CI else [pytest.mark.full]) for case in EVERY]
 RECORDED = 12
 """Steps of a window whose trace takes seconds to write."""
 

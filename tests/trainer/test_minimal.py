@@ -38,7 +38,7 @@ def test_it_is_one_file_of_few_lines() -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    ["--pp 2 --tp 2", "--dp 2 --pp 2", pytest.param("--dp 2 --tp 2 --pp 2", marks=pytest.mark.large)],
+    ["--pp 2 --tp 2", "--dp 2 --pp 2", "--dp 2 --tp 2 --pp 2"],
 )
 def test_every_layout_learns_alike(tmp_path: Path, layout: str) -> None:
     assert losses(layout, "--record", str(tmp_path / "run")) == pytest.approx(losses("--dp 1"), rel=0, abs=1e-11)

@@ -162,13 +162,11 @@ def test_single_precision(case: str) -> None:
     assert found["norm"] == pytest.approx(expected["norm"], rel=0, abs=SINGLE_NORM)
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("case", EIGHT)
 def test_eight_processes(case: str) -> None:
     check(8, EIGHT, case)
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("case", SIXTEEN)
 def test_sixteen_processes(case: str) -> None:
     check(16, SIXTEEN, case)

@@ -65,6 +65,7 @@ def assert_close(gains: list[tuple[float, MadeRun]]) -> None:
     assert [run.name for gain, run in gains if run.gain > SIGNIFICANT and gain <= 0] == []
 
 
+@pytest.mark.slow
 @kinds(*FAULTS)
 def test_the_culprits_finding_comes_first(kind: str) -> None:
     runs = [run for run in made_runs(kind) if run.gain >= WORTH_NAMING]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from corpus_sets import TRACES
 from injection import DEVICE_CATEGORIES, Delay, read_run, simulate, true_gain, write_run
-from thinned import thinned
+from tiers import thinned
 
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from injection import RankTrace
 
     from usp_prof.tables.table_set import TableSet
+
+pytestmark = pytest.mark.slow
 
 OWN = Path(__file__).parents[2] / "traces"
 SHARED_SETS = ("torchrec-4r-v100", "torchrec-4r-sleeping-rank", "megatron-tp8-a100", "megatron-tp2-v100")

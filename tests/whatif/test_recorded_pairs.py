@@ -12,6 +12,8 @@ from usp_prof.model.edit import parse_edit
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import predict, unedited
 
+pytestmark = pytest.mark.slow
+
 TRACES = Path(__file__).parents[2] / "traces"
 PAIRS = [
     ("zero3-no-prefetch", "prefetch=on", "zero3-prefetch"),

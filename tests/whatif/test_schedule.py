@@ -161,6 +161,7 @@ PACED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the corpus of real traces is not beside the project")
 @pytest.mark.parametrize("before", ["gpipe", "1f1b"])

@@ -1,8 +1,7 @@
 """Fuzzing of the reader: damaged traces give tables or a `UspProfError`, whatever the damage.
 
 Every mutation passes through the reader and the builders of all tables, and every fourth through the whole path, from
-`open_run` to the calls of the run. A few hundred run by default; `USP_PROF_FUZZ=20000` in the environment runs all, and
-`USP_PROF_FUZZ_FROM` starts at another seed.
+`open_run` to the calls of the run. `USP_PROF_FUZZ_FROM` in the environment is the first seed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import tiers
 import tiny
+from tiers import Tier
 
 from usp_prof import open_run
 from usp_prof.model.errors import UspProfError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST = int(os.environ.get("USP_PROF_FUZZ_FROM", "0"))
-COUNT = int(os.environ.get("USP_PROF_FUZZ", "240"))
+COUNT = {Tier.TEST: 240, Tier.ALL: 2000, Tier.FULL: 20_000}[tiers.chosen]
 CHUNKS = 8
 WHOLE = 4
 """Of how many mutations one goes through `open_run`."""
@@ -62,8 +63,8 @@ def seeds() -> list[bytes]:
 
 
 def _real() -> list[Path]:
-    """In a long run, also use the first trace of each real set, if the sets are available."""
-    if "USP_PROF_FUZZ" not in os.environ:
+    """Return the last trace of each real set, if the sets are available; none for `scripts/test`."""
+    if tiers.chosen is Tier.TEST:
         return []
     folders = sorted(folder for kind in ("single", "odd", "gloo") for folder in (REAL / kind).glob("*"))
     files = [
@@ -138,7 +139,6 @@ def mutated(seed: int, texts: list[bytes]) -> bytes:
     return text
 
 
-@pytest.mark.fuzz
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_only_our_own_error_comes_out(tmp_path: Path, chunk: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from usp_prof.record.session import Session
 
 
-class RecordCallback(Callback):
+class RecordCallback(Callback):  # type: ignore[misc] # the library is not type-checked
     """Callback that records optimizer steps.
 
     The mesh is that of the strategy or of sharded parameters, else data parallelism. `options` are those of

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from usp_prof.record.session import Session
 
 
-class RecordCallback(TrainerCallback):
+class RecordCallback(TrainerCallback):  # type: ignore[misc] # the library is not type-checked
     """Callback that records optimizer steps; mesh, model and batch sizes come from the trainer's arguments.
 
     `options` are those of `usp_prof.record.session`. With `sequence` (tokens per sample), which no argument has, the
