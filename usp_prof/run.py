@@ -5,6 +5,7 @@ In a notebook, opening shows one line with a bar once reading takes longer than 
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from functools import cached_property
@@ -19,6 +20,7 @@ from weakref import finalize
 
 from usp_prof.api.questions import Questions
 from usp_prof.inputs.discovery import Discovery, discover
+from usp_prof.model.errors import UsageError
 from usp_prof.model.health import gathered
 from usp_prof.model.printable import readable
 from usp_prof.store.cache import CacheUnwritableError, StoredTables
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from usp_prof.store.load import LoadedRank
     from usp_prof.tables.relations import Relations
     from usp_prof.tables.table_set import TableSet
+
+_log = logging.getLogger("usp_prof")
 
 
 class Derived:
@@ -211,7 +215,7 @@ def open_run(
     workers at once; what was read until then is kept. `logging.getLogger("usp_prof")` is told what is read
     and what is lost.
     """
-    discovery = path if isinstance(path, Discovery) else discover(path)
+    discovery = path if isinstance(path, Discovery) else _discovered(path, run)
     cache = open_cache(cache_dir)
     read = read_run(discovery, run, ranks, cache, progress or notebook_progress(), executor)
 
@@ -224,6 +228,19 @@ def open_run(
         return tables
 
     return Run(read.found, discovery, read.loaded, assembled, read.health, cache)
+
+
+def _discovered(path: str | Location, run: str | None) -> Discovery:
+    """Find the runs under a path; log which one is read if there are several and none was named."""
+    if isinstance(path, (list, tuple, set)):
+        raise UsageError(
+            "open_run opens one run", hint="a run is a folder of traces: [open_run(path) for path in paths]"
+        )
+    discovery = discover(path)
+    if run is None and len(discovery.runs) > 1:
+        newest, count = readable(discovery.runs[0].name), len(discovery.runs)
+        _log.warning("%s holds %d runs: reading the newest, %s; run=NAME reads another", path, count, newest)
+    return discovery
 
 
 def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:

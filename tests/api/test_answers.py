@@ -272,6 +272,14 @@ def test_what_is_assumed_stays_until_all_is_forgotten() -> None:
     assert run.assume().mfu().df.equals(recorded.df)
 
 
+def test_a_question_can_have_its_own_convention() -> None:
+    run = run_with("late_input")
+    before = run.mfu().df
+    chosen = run.mfu(convention="causal").df.query("chosen")
+    assert chosen["convention"].item() == "causal"
+    assert run.mfu().df.equals(before)
+
+
 def test_a_model_is_assumed_by_its_name() -> None:
     """`plan` and `memory` took names, and `assume` asked for a file."""
     run = run_with("late_input").assume(model="llama3 8b", sequence=4096)

@@ -34,6 +34,8 @@ def offered(line: str, folder: Path) -> set[str]:
         ("usp-prof analyze --format ht", {"html"}),
         ("usp-prof whatif --id", {"--ideal"}),
         ("usp-prof learn ov", {"overlap"}),
+        ("usp-prof whatif run --edit rank_as", {"rank_as_peers="}),
+        ("usp-prof whatif run --edit no_inp", {"no_input_wait"}),
         ("usp-prof explain slow-h", {"slow-host"}),
     ],
 )

@@ -47,6 +47,21 @@ def test_a_run_has_ranks_tables_and_a_manifest(folder: Path) -> None:
     assert repr(run).startswith("Run('run', ranks=2")
 
 
+def test_one_of_several_runs_is_named_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny.write({0: trace(0, 1)}, folder.parent / "other")
+    run = open_run(folder.parent)
+    assert f"holds 2 runs: reading the newest, {run.name}" in caplog.text
+    caplog.clear()
+    open_run(folder.parent, run="other")
+    assert not caplog.text
+
+
+def test_several_paths_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="opens one run") as refused:
+        open_run([folder, folder])  # type: ignore[arg-type]
+    assert refused.value.hint
+
+
 def test_tables_come_as_relations(folder: Path) -> None:
     run = open_run(folder)
     kernels = run.table("kernels").df()

@@ -50,7 +50,7 @@ def test_the_types_are_frozen(name: str) -> None:
 
 @pytest.mark.parametrize("question", ASKED)
 def test_every_question_takes_ranks_and_steps(question: str) -> None:
-    assert list(inspect.signature(getattr(Run, question)).parameters) == ["self", "ranks", "steps"]
+    assert list(inspect.signature(getattr(Run, question)).parameters)[:3] == ["self", "ranks", "steps"]
 
 
 @pytest.mark.parametrize("name", sorted(SURFACE))

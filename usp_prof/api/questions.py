@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,13 +100,14 @@ class Questions:
         """Return which ops take the time. `.df` has one row per op and shape, longest first."""
         return self._ask("kernels", ranks, steps)
 
-    def mfu(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
-        """Return how much of the peak the model uses, by FLOP convention; `assume` chooses another convention.
+    def mfu(self, *, ranks: Ranks | None = None, steps: Steps | None = None, convention: str = "") -> Answer:
+        """Return how much of the peak the model uses, by a FLOP convention (by default, the one of `assume`).
 
         `.df` has one row per convention. Its MFU is `per_token_flop * tokens_per_second / (devices *
         peak_flop_per_second)`.
         """
-        return self._ask("mfu", ranks, steps)
+        asked = copy(self).assume(convention=convention) if convention else self
+        return asked._ask("mfu", ranks, steps)  # noqa: SLF001 - this run, with another assumption
 
     def host(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Return whether the host keeps the device waiting. `.df` has one row per rank."""

@@ -163,7 +163,7 @@ def _health(console: Console, opened: Run) -> None:
 
     console.print()
     if not opened.health:
-        console.print("health   nothing found wrong")
+        console.print("health   nothing is lost or damaged; analyze --section health has notes on figures")
     for row in opened.health:
         where = f" rank {row.rank}" if row.rank >= 0 else ""
         line = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.cli.opening import note, open_from, output, run_options, whole_number, write_out
+from usp_prof.cli.opening import completes, note, open_from, output, run_options, whole_number, write_out
 from usp_prof.cli.wrapping import wrapped
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UsageError
@@ -45,13 +45,14 @@ _OP_TABLE = ".parquet"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     run_options(parser)
-    parser.add_argument(
+    edit = parser.add_argument(
         "--edit",
         metavar="EDIT",
         action="append",
         default=[],
         help="change to apply, such as comm_faster=2,axis=dp; repeatable; --list shows all",
     )
+    completes(edit, _names_of_edits)
     parser.add_argument("--list", action="store_true", help="list all edits")
     parser.add_argument(
         "--ideal",
@@ -101,6 +102,12 @@ def run(args: argparse.Namespace) -> int:
         _write(args, opened, together)
     write_out(_text(args, opened.name, alone, together))
     return 0
+
+
+def _names_of_edits() -> list[str]:
+    """Return the beginnings of edits, up to the value that the user chooses."""
+    examples = [kind.example.partition("=") for kind in (*EDITS, *PIPELINE_EDITS)]
+    return [name + sign for name, sign, _ in examples]
 
 
 def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], together: Prediction) -> str:
