@@ -57,7 +57,7 @@ class Predictions:
     ideal: float
     """Gain of the step with all ranks alike; NaN if it is withheld."""
     findings: tuple[tuple[str, int | None, float, float], ...]
-    """Code, rank, gain and error of each finding with a known gain, in order."""
+    """Code, rank, gain and error of each cause, in order."""
 
     def gains(self, turned: dict[int, int]) -> dict[tuple[str, int | None], tuple[float, float]]:
         """Return gain and error of each repair and finding, under the ranks' new numbers."""
@@ -101,7 +101,7 @@ def predictions_of(traces: Traces, names: dict[int, str] | None = None) -> Predi
         findings = tuple(
             (finding.code, finding.where.get("rank"), finding.gain_fraction, finding.error_fraction or 0.0)
             for finding in search(tables).findings
-            if finding.gain_fraction is not None
+            if finding.part_of < 0
         )
         slowdown = ideal.slowdown if ideal else 1.0
         return Predictions(repairs, math.nan if slowdown is None else 1 - 1 / slowdown, findings)
@@ -254,6 +254,8 @@ def _compared(run: str, change: str, before: Predictions, after: Predictions, tu
     after_gains = after.gains({rank: rank for rank in turned})
     moved, beyond = 0.0, 0.0
     for what, (gain, error) in before.gains(turned).items():
+        if "dropped" in change and what[0] != "repair":
+            continue  # the cause may have been in that step
         then, then_error = after_gains.get(what, (0.0, 0.0))  # a finding that is not there gains nothing
         moved = max(moved, abs(then - gain))
         beyond = max(beyond, abs(then - gain) - max(error, then_error))

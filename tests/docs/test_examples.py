@@ -39,6 +39,8 @@ COMMAND = re.compile(r"\s*(\$ |(- )?(usp-prof|torchrun|srun|pip|python3?|uvx?|sc
 NOT_TYPED = {
     r"usp-prof dashboard": "a server that waits; tests/dashboard opens its pages",
     r"usp-prof mcp": "a server that waits; tests/agent talks to it",
+    r"usp-prof open": "a server that waits; tests/export/test_perfetto.py fetches from it",
+    r"usp-prof analyze .* --log": "needs an account; tests/report/test_trackers.py logs offline",
     r"usp-prof plan traces/run-8r": "needs a run whose step it predicts well: docs/planning.md has one",
     r"usp-prof learn \w+": "records for a minute; tests/learn does it with less",
     r"usp-prof sweep (sweeps|traces)": "trains for minutes; tests/planner/test_sweep.py has a trainer of its own",
@@ -48,6 +50,7 @@ NOT_TYPED = {
     r".*--executor dask:": "needs a cluster; tests/store starts one of its own",
     r".*s3://": "needs a bucket; tests/store/test_object_stores.py has one of its own",
     r"srun|#SBATCH": "needs Slurm",
+    r"uvx ": "installs from a package index",
     r"pip install": "installs; scripts/test-wheels does it in environments of its own",
     r"torchrun": "trains; .ci/run and tests/trainer do",
     r"scripts/|python -m pytest": "runs these tests",
@@ -161,7 +164,20 @@ def test_every_reason_is_needed() -> None:
 
 def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
     kinds = {kind for page in PAGES for kind, _ in FENCE.findall(page.read_text(encoding="utf-8"))}
-    told = {"", "sh", "bash", "console", "text", "{toctree}", "json", "toml", "yaml", "python", "python no-run"}
+    told = {
+        "",
+        "sh",
+        "bash",
+        "console",
+        "text",
+        "{toctree}",
+        "{include} ../usp_prof/agent/SKILL.md",
+        "json",
+        "toml",
+        "yaml",
+        "python",
+        "python no-run",
+    }
     assert kinds <= told
 
 

@@ -37,6 +37,7 @@ from usp_prof.model.selection import Assumptions, Selection
 from usp_prof.report import stored_document
 from usp_prof.report.build import analyse, build
 from usp_prof.report.sections import SECTIONS
+from usp_prof.report.trackers import TRACKERS, log
 from usp_prof.tables.table_set import FEW_RANKS
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ EXAMPLES = """\
   usp-prof analyze traces/run-8r --memory-snapshot 0=snapshot.pickle \\
     --section memory
   usp-prof analyze traces --run all --format json -o reports.json
+  usp-prof analyze traces/run-8r --log wandb
   usp-prof analyze --follow traces/run-8r
 """
 
-FORMATS = ("terminal", "json", "markdown", "html")
+FORMATS = ("terminal", "json", "markdown", "html", "openmetrics")
 ALL = "all"
 _PIPED_WIDTH = 80
 
@@ -138,6 +140,9 @@ def _how_to_write(out: Group) -> None:
         choices=[ALL, *(name for name, _ in SECTIONS)],
         help=f"sections to print on the terminal: {ALL}, {', '.join(name for name, _ in SECTIONS)}; repeatable",
     )
+    out.add_argument(
+        "--log", choices=TRACKERS, action="append", default=[], help="experiment tracker to log metrics to; repeatable"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -147,7 +152,9 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(shown, *parse_steps(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
-        raise UsageError("the terminal's report goes to the screen", hint="add --format html, markdown or json to -o")
+        raise UsageError(
+            "the terminal's report goes to the screen", hint="add --format html, markdown, json or openmetrics to -o"
+        )
     unseen = _unseen(args.format, args.section)
     if args.follow:
         _check_follow(args)
@@ -160,6 +167,9 @@ def run(args: argparse.Namespace) -> int:
 
             timelines.append(embedded(opened.tables, selection, number))
     _write(documents, args, timelines)
+    for tracker in args.log:
+        for document in documents:
+            note(args, f"logged {log(document, tracker)} metrics of {document.run.name} to {tracker}")
     return 0
 
 
@@ -200,7 +210,7 @@ def _for_run(args: argparse.Namespace, name: str | None) -> argparse.Namespace:
 def _unseen(form: str, wanted: Sequence[str]) -> frozenset[str]:
     """Return the sections that the output does not show: all for JSON, some for the terminal and for HTML."""
     every = frozenset(name for name, _ in SECTIONS)
-    if form == "json":
+    if form in ("json", "openmetrics"):
         return every
     if form == "terminal":
         return every - set(wanted) if wanted and ALL not in wanted else frozenset({"timeline"})
@@ -281,12 +291,14 @@ def _print(documents: Sequence[Document], args: argparse.Namespace) -> None:
 
 
 def _text(documents: Sequence[Document], form: str, timelines: Sequence[str]) -> str:
-    from usp_prof.report.writers import json_text, markdown, webpage  # noqa: PLC0415 - only the requested writer
+    from usp_prof.report.writers import json_text, markdown, openmetrics, webpage  # noqa: PLC0415 - only the requested writer
 
     if form == "html":
         from usp_prof.timeline.page import assets  # noqa: PLC0415 - needed only for HTML
 
         return webpage.write(documents, timelines, assets() if timelines else "")
+    if form == "openmetrics":
+        return openmetrics.write(documents)
     if form == "markdown":
         return "\n".join(markdown.write(document) for document in documents)
     return json_text.write(documents[0]) if len(documents) == 1 else json_text.write_all(documents)

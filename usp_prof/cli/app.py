@@ -205,6 +205,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("query", "Query the tables of all ranks in SQL."),
     ("tables", "Describe every table and column."),
     ("export", "Export all ranks to one trace file for Perfetto."),
+    ("open", "Open all ranks in Perfetto's page, without an upload."),
     ("read", "Read traces into the store in advance, or one shard of them."),
     ("cache", "Show or clear the cache."),
     ("dashboard", "Explore runs, plans and sweeps in a browser."),

@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _names_of_edits() -> list[str]:
     """Return the beginnings of edits, up to the value that the user chooses."""
-    examples = [kind.example.partition("=") for kind in (*EDITS, *PIPELINE_EDITS)]
-    return [name + sign for name, sign, _ in examples]
+    examples = [kind.example for kind in EDITS] + [kind.example for kind in PIPELINE_EDITS]
+    return ["".join(example.partition("=")[:2]) for example in examples]
 
 
 def _text(args: argparse.Namespace, name: str, alone: Sequence[Prediction], together: Prediction) -> str:

@@ -170,7 +170,7 @@ class _Loading:
     def by_executor(
         self, jobs: Sequence[RankJob], executor: Executor, read_here: Callable[[RankJob], None] | None = None
     ) -> list[RankJob]:
-        """Let workers read, beside this process if it is told how to; return the jobs that are not done."""
+        """Let workers read, and this process too if `read_here` is given; return the jobs that are not done."""
         left, unseen = [], []
         for job, result in run_jobs(jobs, self._manifest, self._cache, executor, read_here):
             if result.error:

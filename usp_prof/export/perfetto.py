@@ -1,0 +1,80 @@
+"""Perfetto's page with a trace: the file is served on this machine until the page has fetched it.
+
+The page runs in the browser and fetches the trace from the loopback address, so the trace leaves no machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+from usp_prof.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = "https://ui.perfetto.dev"
+PORT = 9001
+"""The only local port that the page's content policy lets it read."""
+_HOSTS = (f"127.0.0.1:{PORT}", f"localhost:{PORT}")
+
+
+class TraceServer:
+    """Serves one file to Perfetto's page, once."""
+
+    def __init__(self, trace: Path) -> None:
+        """Take the port. Raises `UsageError` if another program has it."""
+        self.is_fetched = False
+        self.link = f"{PAGE}/#!/?url=http://127.0.0.1:{PORT}/{trace.name}"
+        """The page, told to fetch this file."""
+        try:
+            self._server = HTTPServer(("127.0.0.1", PORT), _handler(self, trace))
+        except OSError as error:
+            raise UsageError(
+                f"port {PORT} of this machine cannot be used: {error.strerror}",
+                hint="Perfetto reads from no other port: stop the program there, or use usp-prof export",
+            ) from None
+
+    def serve(self) -> None:
+        """Answer until the page has fetched the whole file."""
+        with self._server as server:
+            while not self.is_fetched:
+                server.handle_request()
+
+
+def _handler(server: TraceServer, trace: Path) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Answers requests for the trace that come from this machine's browser."""
+
+        def do_OPTIONS(self) -> None:
+            """Let the page read from the loopback address; some browsers ask before they do."""
+            self.send_response(HTTPStatus.NO_CONTENT)
+            self._allow()
+            self.send_header("Access-Control-Allow-Private-Network", "true")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            """Send the trace."""
+            # Another name for this machine may come from a page that rebinds its own name to the loopback address.
+            if self.headers.get("Host") not in _HOSTS or self.path != f"/{trace.name}":
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self._allow()
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Length", str(trace.stat().st_size))
+            self.end_headers()
+            with trace.open("rb") as file:
+                shutil.copyfileobj(file, self.wfile)
+            server.is_fetched = True
+
+        def _allow(self) -> None:
+            self.send_header("Access-Control-Allow-Origin", PAGE)
+            self.send_header("Cache-Control", "no-store")
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing per request."""
+
+    return Handler
