@@ -153,6 +153,19 @@ def test_a_later_start_of_recording_does_not_split_the_job() -> None:
     assert set(tables.columns("collectives", 1)["group_size"].tolist()) == {2}
 
 
+def test_a_rank_that_arrives_last_shares_the_calls_that_wait_for_it() -> None:
+    """Its kernels are shorter than the error of its timestamps, so half of them seem to begin after all others end."""
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+    early, late = (Trace(rank, 2).step(1, 0, 20_000_000) for rank in (0, 1))
+    for number in range(6):
+        begin, launch_at = 2_000_000 * (1 + number), 10_000 * (1 + number)
+        early.kernel(name, begin, 1_000_000, stream=20, launch_at=launch_at)
+        error = 12_000 if number % 2 else -12_000
+        late.kernel(name, begin + 996_000 + error, 5_000, stream=20, launch_at=launch_at)
+    tables = table_set({0: early, 1: late})
+    assert set(tables.columns("collectives", 0)["group"].tolist()) == {"@0,1"}
+
+
 def test_sharding_over_context_counts_context_groups_once() -> None:
     traces = {}
     for rank in range(4):
