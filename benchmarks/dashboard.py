@@ -11,6 +11,8 @@ synthetic run with the same number of ranks. Server and browser run as for any u
     prepare   CPU seconds to prepare one rank, from the tables of a recorded trace repeated to size
     tile      the server's answer to a view of up to 128 rows, at all zooms
     wheel     from a turn of the wheel to the next frame, and to the sharp picture, at all zooms
+    pick      from a click on a slice to its details, and the page's reruns meanwhile
+    report    size of the HTML report of 8 recorded and 64 synthetic ranks, and its first paint
     paint     from the address to Overview's key figures, findings, the step's parts and the chart of each rank's step,
               all of them drawn; from the command's start until the address answers; from a click to another page
     switches  Bokeh's documents and views, and the page's heap, before and after 50 page switches
@@ -27,6 +29,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +43,7 @@ from dashboard_pages import (
     DRIVE,
     HOME,
     LONGEST_FRAMES,
+    PICK,
     PLAYABLE,
     SHARP,
     SWITCH,
@@ -50,7 +55,7 @@ from dashboard_pages import (
     tour,
     visit,
 )
-from dashboard_runs import MANY, PLAYED, SLOW, WALLED, fill, made_up, with_slow_rank
+from dashboard_runs import MANY, PLAYED, RECORDED, ROOT, SLOW, WALLED, fill, made_up, with_slow_rank
 from dashboard_server import prepare_one, tiles
 from plain_browser import plain_browser
 
@@ -60,7 +65,21 @@ if TYPE_CHECKING:
     from plain_browser import PlainPage
     from playwright.sync_api import Browser, CDPSession, Page
 
-PARTS = ("prepare", "tile", "wheel", "paint", "switches", "play", "users", "ranks", "wall", "area", "use")
+PARTS = (
+    "prepare",
+    "tile",
+    "wheel",
+    "pick",
+    "paint",
+    "switches",
+    "play",
+    "users",
+    "ranks",
+    "wall",
+    "area",
+    "report",
+    "use",
+)
 ZOOMS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5)
 """Visible shares of the run."""
 TURNS = 14
@@ -219,6 +238,45 @@ def wall(folder: Path, browser: Browser) -> None:
     spread("  for the next five (bar 300 ms)", drawn[1:])
 
 
+def pick(browser: Browser, address: str, ranks: int) -> None:
+    """Click slices at several zooms; no click may rerun the page."""
+    page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
+    reruns: list[object] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda sent: reruns.append(sent)))  # noqa: PLW0108 - Playwright marks the function
+    page.reload()
+    page.wait_for_function(SHARP, timeout=300_000)
+    reruns.clear()
+    picked_ms = []
+    for share in ZOOMS[1:7]:
+        page.evaluate(DRIVE, {"share": share, "turns": 0, "pause": 0})
+        found = [page.evaluate(PICK, at / 10) for at in range(8)]
+        picked_ms += [each for each in found if each is not None]
+    spread(f"{len(picked_ms)} slices picked, click to details (bar 100 ms)", picked_ms)
+    say("  messages to Streamlit meanwhile (bar 0)", len(reruns), "")
+    page.context.close()
+
+
+def report(folder: Path, browser: Browser) -> None:
+    """Write HTML reports, and open them."""
+    for name, traces, ranks in (
+        ("8 recorded", RECORDED, ("--ranks", "0-7")),
+        ("64 synthetic", made_up(folder, 64), ()),
+    ):
+        file = folder / f"{name.replace(' ', '-')}.html"
+        command = [sys.executable, "-m", "usp_prof.cli.app", "analyze", str(traces), *ranks, "--format", "html", "-q"]
+        subprocess.run([*command, "-o", str(file)], check=True, cwd=ROOT)
+        say(f"HTML report of {name} ranks (bars 2 and 12 MB)", file.stat().st_size / 1e6, "MB")
+        painted_ms = []
+        for _ in range(5):
+            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page.goto(file.as_uri())
+            page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
+            paint_entry = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            painted_ms.append(float(page.evaluate(paint_entry)))
+            page.context.close()
+        spread("  first paint (bar 1000 ms)", painted_ms)
+
+
 def area(browser: Browser, address: str, ranks: int) -> None:
     """Select areas of the whole run in view, on all ranks."""
     page = visit(browser, f"{address}/timeline?ranks=0-{ranks - 1}")
@@ -286,7 +344,11 @@ def main() -> None:
 
 def _measure_other_runs(parts: set[str], folder: Path) -> None:
     """Measure the parts that use runs other than the large one."""
-    wanted = [measured for part, measured in (("ranks", many), ("wall", wall), ("play", play)) if part in parts]
+    wanted = [
+        measured
+        for part, measured in (("ranks", many), ("wall", wall), ("play", play), ("report", report))
+        if part in parts
+    ]
     if wanted:
         with chromium() as browser:
             for measured in wanted:
@@ -301,20 +363,21 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         say(f"prepare {events:,} events of a rank, CPU (bar 1 s)", cpu_seconds, "s")
         say("  the same by the clock", seconds, "s")
     _measure_other_runs(parts, folder)
-    if parts <= {"prepare", "ranks", "wall", "play"}:
+    if parts <= {"prepare", "ranks", "wall", "play", "report"}:
         return
     traces = fill(folder, args.ranks, args.slices)
     if "tile" in parts:
         times, busy = tiles(traces, ZOOMS)
         spread("tile of 128 rows on the server (bar p50 10 ms)", times)
         spread("  the same, CPU", busy)
-    if not parts - {"prepare", "ranks", "wall", "play", "tile", "fill"}:
+    if not parts - {"prepare", "ranks", "wall", "play", "report", "tile", "fill"}:
         return
     with chromium() as browser:
-        if parts & {"wheel", "switches", "users", "area", "use"}:
+        if parts & {"wheel", "pick", "switches", "users", "area", "use"}:
             with served(traces) as address:
                 for part, measured in (
                     ("wheel", lambda: wheel(browser, address, args.ranks)),
+                    ("pick", lambda: pick(browser, address, args.ranks)),
                     ("switches", lambda: switches(browser, address)),
                     ("users", lambda: users(browser, address, args.ranks)),
                     ("area", lambda: area(browser, address, args.ranks)),

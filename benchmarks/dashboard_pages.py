@@ -97,6 +97,33 @@ WALL_DRAWN = """() => { const find = (root) => { for (const e of root.querySelec
     if (e.shadowRoot) { const f = find(e.shadowRoot); if (f) return f; } } return null; };
   return Number(find(document)?.dataset.drawn ?? 0); }"""
 """Milliseconds from the wall's request to its picture; 0 until it is drawn."""
+PICK = (
+    "async (share) => {"
+    + LOOK
+    + """
+  const host = find(document), line = host.timeline, tile = line.tile, canvas = line.canvas;
+  const box = canvas.getBoundingClientRect(), scale = (tile.end_ns - tile.start_ns) / tile.width;
+  const inView = (i) => { let place = 0; while (tile.first[place + 1] <= i) place++;
+    const row = line.rows.find((each) => tile.places.get(each.label) === place);
+    const x = line.toX(tile.start_ns + (tile.start[i] + tile.dur[i] / 2) * scale);
+    const y = row && line.rowY(row) + row.height / 2;
+    const isIn = row && x > line.gutter() + 5 && x < line.width - 5 && y > 60 && y < line.viewHeight - 5;
+    const isNew = tile.event[i] >= 0 && `${row?.rank}.${tile.event[i]}` !== host.dataset.detailed;
+    return isIn && isNew && row.kind === 'device' ? [x, y] : null; };
+  let at = null;
+  const first = Math.floor(share * tile.dur.length);
+  for (let i = first; i < tile.dur.length && !at; i++) if (tile.dur[i] > 2) at = inView(i);
+  if (!at) return null;
+  const before = host.dataset.detailed, hand = (kind) => canvas.dispatchEvent(new MouseEvent(kind, {
+    bubbles: true, composed: true, clientX: box.left + at[0], clientY: box.top + at[1] }));
+  const start = performance.now();
+  hand('mousemove'); hand('mousedown'); hand('mouseup'); hand('click');
+  while (host.dataset.detailed === before && performance.now() - start < 5000) await frame();
+  await frame();
+  return performance.now() - start;
+}"""
+)
+"""Clicks a slice; returns the milliseconds until its details are shown, or None without a slice in view."""
 AREA = (
     "async ({ share, all }) => {"
     + LOOK
@@ -129,11 +156,15 @@ def tour() -> list[tuple[str, str]]:
 
 
 @contextmanager
-def served(traces: Path) -> Iterator[str]:
-    """Serve a run, and yield its address."""
-    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", str(traces), "--port", str(PORT), "--no-browser"]
+def served(*runs: Path) -> Iterator[str]:
+    """Serve runs, and yield the address."""
+    command = [sys.executable, "-m", "usp_prof.cli.app", "dashboard", *map(str, runs)]
     with subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
+        [*command, "--port", str(PORT), "--no-browser"],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd=ROOT,
+        start_new_session=True,
     ) as server:
         try:
             _wait(f"http://127.0.0.1:{PORT}/_stcore/health")

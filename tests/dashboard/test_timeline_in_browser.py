@@ -104,6 +104,23 @@ def test_an_area_is_listed_without_the_page_and_lives_in_the_link(visit: Visit) 
     visit.check()
 
 
+def test_a_picked_slice_is_fitted_and_its_name_is_copied(visit: Visit) -> None:
+    visit.go("timeline")
+    page = visit.page
+    page.mouse.click(*visit.point(LONGEST.replace("NAME", "gloo:all_reduce")))
+    visit.until_timeline("host.dataset.detailed")
+    page.keyboard.press("f")
+    visit.until_timeline("line.end - line.start < 1.3 * line.picked.dur_ns && host.dataset.sharp === 'true'")
+    page.evaluate(
+        "document.addEventListener('copy', (e) => { window.copied = e.clipboardData.getData('text/plain'); })"
+    )
+    page.keyboard.press("Control+c")
+    page.wait_for_function("window.copied === 'gloo:all_reduce'")
+    page.keyboard.press("f")
+    visit.until_timeline("line.end - line.start === line.head.span_ns")
+    visit.check()
+
+
 @pytest.mark.parametrize("area", ["9-3", "0-5:", "0-5:77.1", "x", "-3-5", "0-5:0.0.0-"])
 def test_an_area_that_there_is_not_is_none(visit: Visit, area: str) -> None:
     visit.go(f"timeline?area={area}")

@@ -19,14 +19,16 @@ const HAND = {
     window.addEventListener("mouseup", this.onUp);
     canvas.addEventListener("dblclick", (event) => {
       const hit = this.at(event.offsetX, event.offsetY);
-      if (!hit || hit.event < 0) return;
-      const pad = Math.max(hit.dur_ns * 0.1, 20);
-      this.start = hit.start_ns - pad; this.end = hit.start_ns + hit.dur_ns + pad; this.moved();
+      if (hit && hit.event >= 0) this.fit(hit);
     });
     // The page's main timeline gets the keys wherever the focus is, before Streamlit and the palette.
     this.onKeyDown = (event) => this.onKey(event);
     this.onHistory = () => { if (this.head && window.location.pathname === this.page) { this.readAddress(); this.fillBar(); this.layout(); this.resize(); this.afterOpening(); } };
-    if (this.owns()) { window.addEventListener("keydown", this.onKeyDown, true); window.addEventListener("popstate", this.onHistory); }
+    this.onCopy = (event) => this.copyName(event);
+    if (this.owns()) {
+      window.addEventListener("keydown", this.onKeyDown, true); window.addEventListener("popstate", this.onHistory);
+      document.addEventListener("copy", this.onCopy);
+    }
     else canvas.addEventListener("keydown", this.onKeyDown);
   },
 
@@ -34,6 +36,7 @@ const HAND = {
     window.removeEventListener("mouseup", this.onUp);
     window.removeEventListener("keydown", this.onKeyDown, true);
     window.removeEventListener("popstate", this.onHistory);
+    document.removeEventListener("copy", this.onCopy);
     this.wall?.destroy();
   },
 
@@ -128,13 +131,25 @@ const HAND = {
       c: () => this.foldAll(),
       "/": () => this.searchField?.focus(), m: () => this.owns() && this.mark(), q: () => this.owns() && this.toggleDock(),
       "]": () => this.neighbor(1), "[": () => this.neighbor(-1), Enter: () => this.hits && this.step(event.shiftKey ? -1 : 1),
-      f: () => { this.start = 0; this.end = this.head.span_ns; this.moved(); },
+      f: () => this.fit(this.picked),
       z: () => { if (this.selection) this.show(this.selection); },
       Escape: () => this.forget(),
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     const isOnControl = event.key === "Enter" && event.composedPath()[0].matches?.("button, a, summary");
     if (act && !isOnControl && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopImmediatePropagation(); act(); }
+  },
+
+  fit(slice) { // into the window; a slice that fits already, or none: the whole run
+    const pad = slice ? Math.max(slice.dur_ns * 0.1, 20) : 0;
+    const range = slice ? [slice.start_ns - pad, slice.start_ns + slice.dur_ns + pad] : null;
+    this.show(range && (range[0] !== this.start || range[1] !== this.end) ? range : [0, this.head.span_ns]);
+  },
+
+  copyName(event) { // of the picked slice, if no text is selected
+    if (!this.picked || !this.hasDock() || String(window.getSelection()) || event.composedPath()[0].matches?.(TYPING)) return;
+    event.clipboardData.setData("text/plain", this.dock.querySelector(".usp-name")?.textContent || "");
+    event.preventDefault();
   },
 
   foldAll() {
