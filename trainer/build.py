@@ -32,7 +32,7 @@ def wanted_groups(config: Config) -> set[str]:
     """Name the groups that this configuration communicates in."""
     zero, experts = config.options.zero, bool(config.shape.experts)
     dense, sparse = ({"data"}, {"edata"}) if zero == 0 else ({"fsdp", "dp_replicate"}, {"efsdp"})
-    wanted = {"log", "pp", "tp", "cp", "ep"} | dense | (sparse if experts else set())
+    wanted = {"log", "pp", "pp_backward", "tp", "cp", "ep"} | dense | (sparse if experts else set())
     if config.shape.tied and not config.traits.is_v_shaped:  # these have the first and the last stage on one rank
         wanted.add("tied")
     alone = {name for name in wanted if len(config.layout.groups(*SERVED[name])[0]) == 1}

@@ -6,7 +6,7 @@ import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainer.configuration.config import Config
 from trainer.configuration.options import refuse
@@ -14,16 +14,6 @@ from trainer.configuration.options import refuse
 FILE = "metrics.jsonl"
 LIBRARIES = ("tensorboard", "wandb", "trackio")
 PROJECT = "usp-prof"
-
-
-class Writer(Protocol):
-    """A destination of metrics."""
-
-    def write(self, step: int, metrics: dict[str, Any]) -> None:
-        """Write the metrics of a step."""
-
-    def close(self) -> None:
-        """Complete what was written."""
 
 
 class JsonLines:
@@ -76,15 +66,13 @@ class Tracker:
         self.library.finish()
 
 
-def open_writers(config: Config, folder: Path) -> list[Writer]:
+def open_writers(config: Config, folder: Path) -> list[JsonLines | TensorBoard | Tracker]:
     """Return the writers that `--metrics` asks for; JSON on the console needs none."""
     asked = config.options.metrics
     if asked == "json":
         return []
-    writers: list[Writer] = [JsonLines(config, folder)]
-    if asked in LIBRARIES:
-        writers.append((TensorBoard if asked == "tensorboard" else Tracker)(config, folder))
-    return writers
+    library = {"text": [], "tensorboard": [TensorBoard], "wandb": [Tracker], "trackio": [Tracker]}[asked]
+    return [writer(config, folder) for writer in (JsonLines, *library)]
 
 
 def check_installed(asked: str) -> None:

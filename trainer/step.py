@@ -78,7 +78,9 @@ class Update:
         """Train `chunks`; `packing` returns the lengths of the documents in each micro-batch of a step."""
         self.config, self.mesh, self.chunks, self.data = config, mesh, chunks, data
         options = config.options
-        self.pipeline = Pipeline(config, mesh["pp"], chunks, data, self.loss) if config.schedule else None
+        self.pipeline = (
+            Pipeline(config, (mesh["pp"], mesh["pp_backward"]), chunks, data, self.loss) if config.schedule else None
+        )
         self.packing = packing
         self.slices = data.slices()
         self.adamw = torch.optim.AdamW(

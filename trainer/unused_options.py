@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,6 @@ WARMUP = 1
 """Steps between the skipped and the recorded ones, in which the profiler warms up."""
 ON_BY_DEFAULT = ("prefetch", "profile_memory", "sequence_parallel")
 """Switches of which `--no-...` is what a user asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """An option that acts only beside others."""
-
-    name: str
-    acts: bool
-    """Whether it changes anything in this run."""
-    need: str
-    """What it is about and what the run lacks: the rest of a sentence that begins with the option."""
 
 
 def check_numbers(options: Options) -> None:
@@ -65,64 +54,63 @@ def check_numbers(options: Options) -> None:
     refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
 
 
-def conditions(config: Config) -> Iterator[Condition]:
-    """Name each option that acts only beside others, whether it acts, and what it would need."""
+def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
+    """Yield each option that acts only with others, whether it acts, and the rest of the sentence that says why not."""
     options, layout = config.options, config.layout
     has_experts = config.shape.experts > 0
 
     # Before --zero itself: replicas may be what leaves a replica with nothing to shard over.
     unreplicated = replace(layout, dp_replicate=1, dp_shard=layout.dp)
     confines_experts = layout.groups("ep") != unreplicated.groups("ep")
-    yield Condition("dp_replicate", options.zero > 0 or confines_experts, "is about sharding, and --zero is 0")
+    yield ("dp_replicate", options.zero > 0 or confines_experts, "is about sharding, and --zero is 0")
     leaves_ranks = options.zero == 0 or config.can_shard
-    yield Condition("dp_replicate", leaves_ranks, "leaves each replica no ranks that --zero could shard over")
-    yield Condition("zero", config.can_shard, "shards over dp and cp, which are 1")
+    yield ("dp_replicate", leaves_ranks, "leaves each replica no ranks that --zero could shard over")
+    yield ("zero", config.can_shard, "shards over dp and cp, which are 1")
 
     in_buckets = options.zero < 2 and config.sums_gradients
-    yield Condition("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
+    yield ("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
     unbucketed = any(fault.kind == "unbucketed" for fault in config.faults)
-    yield Condition("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
-    yield Condition("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
+    yield ("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
+    yield ("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
 
-    yield Condition("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
-    yield Condition("tp_async", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
-    yield Condition("cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1")
-    yield Condition("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
+    yield ("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
+    yield ("tp_async", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
+    yield ("cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1")
+    yield ("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
 
-    yield Condition("schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1")
-    yield Condition("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
+    yield ("schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1")
+    yield ("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
 
-    yield Condition("top_k", has_experts, "chooses among experts, and the model has none")
-    yield Condition("capacity", has_experts, "limits what experts take, and the model has none")
-    yield Condition("ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1")
+    yield ("top_k", has_experts, "chooses among experts, and the model has none")
+    yield ("capacity", has_experts, "limits what experts take, and the model has none")
+    yield ("ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1")
     other = replace(layout, ep_outer=not layout.ep_outer)
     differs = layout.groups("ep") != other.groups("ep")
-    yield Condition("ep_layout", differs, "is which ranks experts borrow, and these are the same either way")
+    yield ("ep_layout", differs, "is which ranks experts borrow, and these are the same either way")
 
     for name in ("checkpoint_every", "resume"):
-        yield Condition(name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
+        yield (name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
     sooner = options.checkpoint_every < options.steps
-    yield Condition("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
+    yield ("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     sooner = options.log_every <= options.steps
-    yield Condition("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
+    yield ("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     writes = options.profile or options.metrics != "json"
-    yield Condition("output", writes, "is about traces and metrics on disk, and --metrics json writes neither")
+    yield ("output", writes, "is about traces and metrics on disk, and --metrics json writes neither")
     for name in ("profile_skip", "profile_steps", "profile_memory"):
-        yield Condition(name, options.profile, "is about traces, which --profile records")
+        yield (name, options.profile, "is about traces, which --profile records")
 
     names_device = options.pace in ACHIEVED
-    yield Condition("pace_model", names_device, "is what a named device computes: --pace h100, a100 or b200")
-    yield Condition("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
+    yield ("pace_model", names_device, "is what a named device computes: --pace h100, a100 or b200")
+    yield ("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
 
 
 def check_effects(config: Config) -> None:
     """Refuse options that would change nothing."""
     options = config.options
     items = {item.name: item for item in fields(Options)}
-    for condition in conditions(config):
-        typed = _typed(items[condition.name], options)
-        if typed and not condition.acts:
-            raise OptionError(f"{typed} {condition.need}", hint=f"leave {typed.split()[0]} out")
+    for name, acts, why_not in conditions(config):
+        typed = _typed(items[name], options)
+        refuse(typed and not acts, f"{typed} {why_not}", f"leave {typed.partition(' ')[0]} out")
     _check_recorded_steps(options)
     _check_pace(config)
 

@@ -94,10 +94,20 @@ def test_mixed_precision_keeps_more_states_than_fp32_and_tp_and_pp_divide_them()
     assert model_states(manifest(mesh={"tp": 2, "pp": 2}), {}) == 4 * 1_000_000
 
 
-@pytest.mark.parametrize(("dtype", "sent"), [("fp32", 20 * 3 / 4 * 4 * 800), ("bf16", 20 * 3 / 4 * 2 * 800)])
-def test_tensor_parallel_ranks_send_eight_shares_of_a_layers_activations(dtype: str, sent: float) -> None:
+@pytest.mark.parametrize(
+    ("options", "dtype", "sent"),
+    [
+        ({"sequence_parallel": False}, "fp32", 20 * 3 / 4 * 4 * 800),
+        ({"tp_async": True}, "bf16", 20 * 3 / 4 * 2 * 800),
+        ({}, "bf16", 24 * 3 / 4 * 2 * 800),
+    ],
+)
+def test_tensor_parallel_ranks_send_eight_or_ten_shares_of_a_layers_activations(
+    options: dict[str, bool], dtype: str, sent: float
+) -> None:
     """Two layers, 100 tokens of 8 numbers; embedding and head are two blocks more."""
     run = manifest(mesh={"tp": 4}, dtype=dtype, micro_batch_tokens=100)
+    run.options |= options
     run.model = ModelEntry(name="", layers=2, hidden=8, parameters=1_000_000)
     assert sent_activations(run, {}) == pytest.approx(sent)
 

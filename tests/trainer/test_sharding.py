@@ -129,3 +129,21 @@ def test_updated_weights_of_zero_1_travel_while_the_next_forward_begins() -> Non
     assert on_their_way == sorted(on_their_way, reverse=True)
     assert on_their_way[0] >= 2, "the first layer waits for its own weights alone"
     assert on_their_way[-1] <= 1, "the head's"
+
+
+def test_sequence_parallelism_keeps_the_slice_for_backward() -> None:
+    with rank_of_two():
+        config = resolve(parse(["--device", "cpu", "--tp", "2", "--layers", "1"]), 2)
+        mesh = Mesh.build(config.layout, 0, wanted_groups(config))
+        (stage,) = build(config, mesh, CPU, Faults(config, 0)).chunks.values()
+        block = stage.layers["0"].ffn
+        x = torch.randn(config.shape.sequence // 2, 1, config.shape.hidden, requires_grad=True)
+        saved: list[int] = []
+
+        def save(tensor: torch.Tensor) -> torch.Tensor:
+            saved.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+            block.edges.project(x, (block.gate, block.up))
+        assert sorted(saved) == sorted([x.numel(), block.gate.weight.numel(), block.up.weight.numel()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 BIASES = {"qkv_bias": True, "out_bias": True, "ffn_bias": True}
@@ -100,40 +101,9 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "quantization_config": ("quantised weights", OFF),
 }
 """Fields that ask for what the trainer has not: what that is, and the values that ask for nothing."""
-SILENT = frozenset(
-    [
-        "architectures",
-        "auto_map",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "dtype",
-        "eos_token_id",
-        "ep_size",
-        "id2label",
-        "label2id",
-        "name",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "pad_token_id",
-        "pretraining_tp",
-        "problem_type",
-        "reorder_and_upcast_attn",
-        "return_dict",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-        "task_specific_params",
-        "tokenizer_class",
-        "topk_method",
-        "torch_dtype",
-        "transformers_version",
-        "unsloth_version",
-        "use_cache",
-        "_attn_implementation",
-        "_name_or_path",
-    ]
+SILENT = re.compile(
+    r"_.*|architectures|auto_map|.*token_id|chunk_size_feed_forward|(torch_)?dtype|ep_size|id2label|label2id|name"
+    r"|output_.*|pretraining_tp|problem_type|reorder_and_upcast_attn|return_dict|summary_.*|task_specific_params"
+    r"|tokenizer_class|topk_method|(transformers|unsloth)_version|use_cache"
 )
 """Fields that change nothing that is trained here."""

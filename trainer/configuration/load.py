@@ -37,11 +37,11 @@ def unread(name: str) -> list[str]:
     """List the fields of a file that are not followed, and may matter; none of a preset."""
     if not name.endswith(".json"):
         return []
-    known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED} | SILENT
+    known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED}
     left = {
         field: value
         for field, value in _read(name, f"--model {name}").items()
-        if field not in known and value not in OFF
+        if field not in known and value not in OFF and not SILENT.fullmatch(field)
     }
     if left.get("initializer_range") == 0.02:  # what the trainer draws weights with
         del left["initializer_range"]

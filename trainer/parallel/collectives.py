@@ -27,6 +27,8 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 """Reduce and scatter one tensor; torch 2.13 deprecates the older name."""
 
 TensorFunction = Callable[[torch.Tensor], torch.Tensor]
+Started = tuple[torch.Tensor, dist.Work]
+"""A result, and the message that brings it."""
 
 
 def nothing(*_: Any) -> None:  # noqa: ANN401 - any arguments
@@ -75,18 +77,24 @@ def _all_reduced(x: torch.Tensor, group: Group) -> torch.Tensor:
     return all_reduce(x.clone(memory_format=torch.contiguous_format), group)
 
 
-def _all_gathered(x: torch.Tensor, group: Group) -> torch.Tensor:
+def start_all_gather(x: torch.Tensor, group: Group) -> Started:
+    """Start an all-gather along the first dimension."""
     out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
     group.before_message()
-    all_gather_single(out, x.contiguous(), group=group.handle)
-    return out
+    return out, all_gather_single(out, x.contiguous(), group=group.handle, async_op=True)
 
 
-def _reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
+def start_reduce_scatter(x: torch.Tensor, group: Group) -> Started:
+    """Start a reduce-scatter along the first dimension."""
     out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
     group.before_message()
-    reduce_scatter_single(out, x.contiguous(), group=group.handle)
-    return out
+    return out, reduce_scatter_single(out, x.contiguous(), group=group.handle, async_op=True)
+
+
+def complete(started: Started) -> torch.Tensor:
+    """Wait for a message that was started."""
+    started[1].wait()
+    return started[0]
 
 
 def exchange_rows(x: torch.Tensor, sends: list[int] | None, receives: list[int] | None, group: Group) -> torch.Tensor:
@@ -126,6 +134,10 @@ def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callab
     return _Transform.apply(x, forward, backward)
 
 
+def _run(start: Callable[..., Started], group: Group, x: torch.Tensor) -> torch.Tensor:
+    return complete(start(x, group))
+
+
 def _view(x: torch.Tensor) -> torch.Tensor:
     return x.view_as(x)
 
@@ -134,14 +146,14 @@ def all_gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Gather along the first dimension; the gradient is reduced and scattered."""
     if group.size == 1:
         return x
-    return _Transform.apply(x, partial(_all_gathered, group=group), partial(_reduce_scattered, group=group))
+    return _Transform.apply(x, partial(_run, start_all_gather, group), partial(_run, start_reduce_scatter, group))
 
 
 def reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Reduce and scatter along the first dimension; the gradient is gathered."""
     if group.size == 1:
         return x
-    return _Transform.apply(x, partial(_reduce_scattered, group=group), partial(_all_gathered, group=group))
+    return _Transform.apply(x, partial(_run, start_reduce_scatter, group), partial(_run, start_all_gather, group))
 
 
 def all_reduce_forward(x: torch.Tensor, group: Group) -> torch.Tensor:

@@ -24,16 +24,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.parallel.collectives import (
-    Group,
-    all_gather_single,
-    all_reduce,
-    all_reduce_coalesced,
-    reduce_scatter_single,
-)
+from trainer.parallel.collectives import all_gather_single, all_reduce, all_reduce_coalesced, reduce_scatter_single
 from usp_prof.record import mark
 
 if TYPE_CHECKING:
+    from trainer.parallel.collectives import Group
     from trainer.parallel.weights import FlatWeights, Slice
 
 
@@ -250,11 +245,6 @@ class Buckets:
         """Drop gradients, and bring updated weights to the ranks that did not update them."""
         for bucket in self:
             bucket.publish()
-
-    def wait(self) -> None:
-        """Have all updated weights of other ranks."""
-        for bucket in self:
-            bucket.wait()
 
 
 def _gather(buckets: list[Bucket], _: nn.Module, __: object) -> None:

@@ -16,6 +16,7 @@ OpenLink = Callable[[tuple[str, ...]], Callable[[], None] | None]
 
 SERVED: dict[str, tuple[str, ...]] = {
     "pp": ("pp",),
+    "pp_backward": ("pp",),
     "tied": ("pp",),
     "tp": ("tp",),
     "cp": ("cp",),

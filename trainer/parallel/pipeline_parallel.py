@@ -97,9 +97,16 @@ class Pipeline:
     """The stages of this rank under one schedule."""
 
     def __init__(
-        self, config: Config, group: Group, chunks: dict[int, nn.Module], data: Buckets, loss: TakeLoss
+        self,
+        config: Config,
+        groups: tuple[Group, Group],
+        chunks: dict[int, nn.Module],
+        data: Buckets,
+        loss: TakeLoss,
     ) -> None:
-        self.group, self.chunks, self.data, self.take_loss = group, chunks, data, loss
+        """Send activations in the first group and gradients in the second one: neither queues behind the other."""
+        self.groups, self.chunks, self.data, self.take_loss = dict(zip("fb", groups, strict=True)), chunks, data, loss
+        group = groups[0]
         self.micro_batches = config.options.micro_batches
         schedule, shape = Schedule(config.schedule), Shape(group.size, self.micro_batches, len(chunks))
         orders = order(schedule, shape)
@@ -192,10 +199,11 @@ class Pipeline:
     def _post(self, transfer: Transfer) -> None:
         """Begin to send or receive."""
         key = (transfer.name[-1], transfer.stage, transfer.micro_batch)
-        peer = self.group.ranks[transfer.peer]
+        group = self.groups[transfer.name[-1]]
+        peer = group.ranks[transfer.peer]
         sends = transfer.name.startswith("send")
         if sends:
-            self.group.before_message()
+            group.before_message()
             tensor = self.leaving.pop(key)
         else:
             tensor = self.arrived[key] = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
@@ -204,6 +212,6 @@ class Pipeline:
         )
         with mark:
             if sends:
-                self.sending.append(dist.isend(tensor, group=self.group.handle, group_dst=transfer.peer))
+                self.sending.append(dist.isend(tensor, group=group.handle, group_dst=transfer.peer))
             else:
-                self.receiving[key] = dist.irecv(tensor, group=self.group.handle, group_src=transfer.peer)
+                self.receiving[key] = dist.irecv(tensor, group=group.handle, group_src=transfer.peer)

@@ -4,21 +4,29 @@ Norms and residuals then cost each rank a part of the time and of the memory. Th
 becomes a reduce-scatter there, and an all-gather at the start of the next block (Korthikanti et al.,
 arXiv:2205.05198). The bytes are the same: an all-reduce is a reduce-scatter and an all-gather.
 
+A product at the start of a block keeps its slice for backward, not the gathered sequence, which is n times as large.
+Backward gathers it again for the weights' gradients, while it computes the gradient of the input. The sum of that
+gradient travels while the weights' gradients are computed. A split backward gathers in W.
+
 Shapes: S is the sequence of this context-parallel rank, B the batch, H the hidden width, n the ranks of the group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainer.parallel.collectives import all_gather, reduce_scatter
+from trainer.foundation.weight_gradients import weight_gradient
+from trainer.parallel.collectives import all_gather, complete, reduce_scatter, start_all_gather, start_reduce_scatter
 from trainer.parallel.tensor_parallel import BlockEdges, ColumnParallelLinear, RowParallelLinear
 
 if TYPE_CHECKING:
+    from trainer.foundation.weight_gradients import Postponed, Product
     from trainer.parallel.async_tensor_parallel import ChunkedProducts
+    from trainer.parallel.collectives import Group
 
 
 class SequenceParallelEdges(BlockEdges):
@@ -32,9 +40,54 @@ class SequenceParallelEdges(BlockEdges):
         """Add up the ranks' ``[S, B, H]``, of which each keeps its slice; the gradient is gathered."""
         return reduce_scatter(partial_sums, self.group)
 
+    def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
+        """Gather the sequence, and multiply it by the block's first weights: ``[S, B, outputs/n]`` each."""
+        if self.group.size == 1:
+            return super().project(x, layers)
+        products = _GatherAndMultiply.apply(
+            x, self.group, layers[0].product, layers[0].postponed, *(layer.weight for layer in layers)
+        )
+        return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
+
     def local(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the positions of this rank's slice: S/n of S."""
         return positions.chunk(self.group.size)[self.group.rank]
+
+
+class _GatherAndMultiply(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        x: torch.Tensor,
+        group: Group,
+        product: Product,
+        postponed: Postponed | None,
+        *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(x, *weights)
+        # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
+        ctx.group, ctx.product, ctx.postponed, ctx.parameters = group, product, postponed, weights
+        whole = all_gather(x, group)
+        return tuple(product.forward(whole, weight) for weight in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        x, *weights = ctx.saved_tensors
+        product: Product = ctx.product
+        is_split = ctx.postponed is not None and ctx.postponed.jobs is not None
+        started = None if is_split else start_all_gather(x, ctx.group)
+        whole = cache(lambda: complete(started or start_all_gather(x, ctx.group)))
+        d_whole = sum(product.input_gradient(grad, weight) for grad, weight in zip(grads, weights, strict=True))
+        d_x = start_reduce_scatter(d_whole, ctx.group)
+
+        def gradient(grad: torch.Tensor) -> torch.Tensor:
+            return product.weight_gradient(grad, whole())
+
+        d_weights = [
+            weight_gradient(parameter, partial(gradient, grad), ctx.postponed)
+            for parameter, grad in zip(ctx.parameters, grads, strict=True)
+        ]
+        return complete(d_x), None, None, None, *d_weights
 
 
 class AsyncEdges(SequenceParallelEdges):

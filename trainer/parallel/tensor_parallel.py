@@ -73,7 +73,7 @@ class ColumnParallelLinear(nn.Module):
         # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
         self.weight = plan.split_weight(name, (outputs, inputs), dim=0)
         self.bias = plan.split_bias(outputs) if bias else None
-        self.multiply = plan.multiply
+        self.multiply, self.product, self.postponed = plan.multiply, plan.product, plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""

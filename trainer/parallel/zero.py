@@ -161,6 +161,3 @@ class Sharded(Buckets):
             self.summing.sum_up()
         bucket.launch()
         self.summing = bucket
-
-    def wait(self) -> None:
-        """Wait for nothing: weights come when a layer needs them."""

@@ -107,15 +107,17 @@ def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the activations a rank sends under tensor parallelism: 8(n-1)/n of one tensor per layer.
+    """Return the activations a rank sends under tensor parallelism: 8(n-1)/n or 10(n-1)/n of one tensor per layer.
 
     A layer has two blocks. Each is entered by a gather and left by a scatter, forward and backward, or by an all-reduce
     in place of each pair: the bytes are the same. The embedding is left and the head is entered once: 4(n-1)/n.
+    With sequence parallelism, backward gathers the input of each block again, unless products run chunk by chunk.
     """
     del measured
     ranks, model = manifest.mesh["tp"], _model(manifest)
     tensor = manifest.micro_batch_tokens * model.hidden * _width(manifest)
-    return (8 * model.layers + 4) * (ranks - 1) / ranks * tensor
+    gathers_again = manifest.options.get("sequence_parallel", True) and not manifest.options.get("tp_async", False)
+    return ((10 if gathers_again else 8) * model.layers + 4) * (ranks - 1) / ranks * tensor
 
 
 def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
