@@ -24,17 +24,24 @@ settings.register_profile("project", deadline=None, suppress_health_check=[Healt
 settings.load_profile("project")
 
 WITHOUT_COVERAGE = (
+    "analyses/test_any_tables.py",
     "corpus",
     "dashboard",
     "docs",
     "examples",
+    "findings/test_recorded_pairs.py",
     "golden",
+    "inputs/kineto/test_fuzz.py",
+    "report/test_browser.py",
+    "smoke",
+    "tables/test_any_trace.py",
     "torture",
     "trainer",
-    "inputs/kineto/test_fuzz.py",
+    "whatif/test_gpu_truth.py",
+    "whatif/test_injected_delays.py",
+    "whatif/test_recorded_pairs.py",
 )
-"""Tests of the whole product: the rooms' own tests cover the same lines, and counting them doubles the time."""
-
+"""Tests of the whole product. The other tests cover the same lines, and counting lines adds 70% to the CPU time."""
 LONGEST_FIRST = ("trainer", "dashboard", "record", "smoke")
 """Folders with files of minutes: started last, one of them would run alone."""
 
@@ -56,12 +63,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the tests of the tier, longest files first, and count lines only where no other test counts them."""
-    chosen = [item for item in items if tiers.has_marks({mark.name for mark in item.iter_markers()})]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    items[:] = sorted(chosen, key=lambda item: item.path.parent.name not in LONGEST_FIRST)
+    is_chosen = {item: tiers.has_marks({mark.name for mark in item.iter_markers()}) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen[item]])
+    items[:] = sorted(filter(is_chosen.get, items), key=lambda item: item.path.parent.name not in LONGEST_FIRST)
     folders = [tiers.TESTS / place for place in WITHOUT_COVERAGE]
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
+        if item.get_closest_marker("real") or any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker("no_cover")
 
 

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import made
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,8 @@ from usp_prof.analyses.result import impossible
 from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.tables import calls
 from usp_prof.tables.matching import blocks
+
+pytestmark = pytest.mark.slow
 
 ANALYSES = (breakdown, clock, collectives, critical_path, overlap, pipeline, step_time, stragglers)
 EVERY = (*ANALYSES, cp, host, kernels, memory, mfu, moe)

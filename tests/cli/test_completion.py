@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def offered(line: str, folder: Path) -> set[str]:
     """Ask as a shell does: the line in the environment, the answer in a file."""

@@ -62,6 +62,7 @@ def codes_of_health() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_codes_of_health_are_those_that_modules_write() -> None:
     assert codes_of_health() == set(HEALTH_CODES)
 

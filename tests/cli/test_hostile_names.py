@@ -22,6 +22,8 @@ from usp_prof.model.printable import for_log, one_line, printable
 from usp_prof.planner.sweep.cells import Cell
 from usp_prof.planner.sweep.rows import Outcome, Status
 
+pytestmark = pytest.mark.slow
+
 EVIL = "\x1b[31mred\x07\x9b2J\u202e\uffff|<script>alert(1)</script>\n::error file=a::stolen\n##vso[task.setvariable]x"
 FORMULA = "=HYPERLINK(1)"
 UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")

@@ -29,6 +29,7 @@ def test_steps_are_found_from_their_beginning_to_their_end() -> None:
     assert seek(STEP * 4) == [(size * n, size * (n + 1)) for n in range(4)]
 
 
+@pytest.mark.slow
 @given(count=st.integers(3, 7), head=st.integers(0, len(STEP) - 1), tail=st.integers(0, len(STEP) - 1))
 def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     size = len(STEP)
@@ -43,6 +44,7 @@ def test_ragged_ends_are_no_repeats(count: int, head: int, tail: int) -> None:
     assert len(found) <= count + (head > 0.9 * size) + (tail > 0.9 * size)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2))
 def test_a_step_may_hold_a_few_symbols_more(seed: int, extra: int) -> None:
     """Two in 26 kinds of symbols: with three (more than a tenth) two steps may by chance be steadier than one."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from usp_prof.findings.draft import Draft
     from usp_prof.tables.table_set import TableSet
 
+pytestmark = pytest.mark.slow
+
 HEAVY_HEAD = {"speed": {"head_ns": 800_000}}
 MANY_SMALL = {"mesh": {"dp": 4}, "work": {"zero_stage": 3}, "shape": {"layers": 12, "hidden": 32, "sequence": 64}}
 

@@ -10,6 +10,8 @@ from usp_prof.findings import find
 from usp_prof.run import open_run
 from usp_prof.whatif.predict import unedited
 
+pytestmark = pytest.mark.slow
+
 TRACES = Path(__file__).parents[2] / "traces"
 WITHIN = 0.06
 """Paced runs of four processes on two shared cores repeat within a few points of the step."""

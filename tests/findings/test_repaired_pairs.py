@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from usp_prof.findings.draft import Draft
     from usp_prof.run import Run
 
+pytestmark = pytest.mark.slow
+
 
 def _found(name: str, run: Run) -> list[tuple[Draft, float]]:
     """Return the notable findings of a rule, with their gains."""

@@ -86,6 +86,7 @@ def test_a_rank_that_is_slow_in_all_it_does_is_not_meant() -> None:
     assert drafts(table_set(trace, SHARED)) == []
 
 
+@pytest.mark.slow
 def test_late_ranks_of_the_recorded_run_are_its_effects(tmp_path: Path) -> None:
     """Sixteen ranks on two cores: one finding comes first, and a late rank is beneath it; choices are not."""
     found = find(open_run(RECORDED / "recorded-5d", cache_dir=tmp_path).tables)

@@ -18,6 +18,8 @@ from usp_prof.synth.write import write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 CI = Path(__file__).parents[2] / ".ci"
 COUNTS, PACED = "policy.toml", "paced.toml"
 WORK = {"steps": 12, "micro_batches": 4, "schedule": "1F1B"}

@@ -21,6 +21,8 @@ from usp_prof.report.document import Chart, DataTable, Section, TableColumn
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run_folder() -> Path:

@@ -181,6 +181,7 @@ def test_a_question_without_end_is_ended(folder: Path) -> None:
         open_run(folder).answer(endless, rows=5, seconds=0.2)
 
 
+@pytest.mark.slow
 def test_several_ask_at_once(folder: Path) -> None:
     run = open_run(folder)
     sql = "SELECT sum(k.rank + r.range) AS n FROM kernels k, range(2000) r"

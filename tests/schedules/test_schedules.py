@@ -139,6 +139,7 @@ def _flat(actions: list) -> list[Action]:
     return [Action(a.stage_index, Kind(letters[a.computation_type.name]), a.microbatch_index) for a in flat]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [
     Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPE_V,
 ])  # fmt: skip

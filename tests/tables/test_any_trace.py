@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import Trace, table_set
+
+pytestmark = pytest.mark.slow
 
 Times = st.tuples(st.integers(0, 5_000), st.integers(0, 800))
 NAMES = [

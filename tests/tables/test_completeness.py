@@ -92,6 +92,7 @@ DEVICES_WITHOUT_LINKS = ("mtia_inference_trace",)
 """A quarter of this device's work carries no correlation id, and none is an error."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "run"), UNDAMAGED)
 def test_undamaged_runs_have_no_row(path: str, run: str, tmp_path: Path) -> None:
     rows = [row for row in rows_of(Path(path), tmp_path, run) if Path(path).name not in DEVICES_WITHOUT_LINKS]

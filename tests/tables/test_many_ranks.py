@@ -20,6 +20,8 @@ from usp_prof.tables.table_set import MemorySource, TableSet
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 RANKS, ROWS = 40, 10_000
 BYTES = ROWS * 8
 """Of the table of one rank."""

@@ -107,6 +107,7 @@ def test_a_host_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 @kinds(*OF_ONE_RANK)
 def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> None:
     gains = []
@@ -138,6 +139,7 @@ def test_the_report_blames_the_culprit_for_what_its_finding_gains(kind: str) -> 
     assert_close(gains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_clean_run_has_no_finding(name: str) -> None:
     run = made_run(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +18,6 @@ from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, Growing
 from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
-    import pytest
-
     from usp_prof.inputs.kineto.events import RawTrace
 
 _NUMBER = st.integers(-1, 2**40) | st.sampled_from([0, 12.5, "7", "x", None, True, [1], 1e30, -0.0])
@@ -51,6 +50,7 @@ def kernels_of(raw: RawTrace) -> pa.Table:
     return made
 
 
+@pytest.mark.slow
 @given(st.lists(_ARGUMENTS, max_size=5), st.sampled_from(CATEGORIES))
 def test_kernels_are_the_same_read_either_way(arguments: list[dict[str, Any]], category: str) -> None:
     raw = raw_of(*arguments, category=category)

@@ -29,8 +29,10 @@ from usp_prof.tables import catalogue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 FIRST = int(os.environ.get("USP_PROF_FUZZ_FROM", "0"))
-COUNT = {Tier.TEST: 240, Tier.ALL: 2000, Tier.FULL: 20_000}[tiers.chosen]
+COUNT = 20_000 if tiers.chosen is Tier.FULL else 2000
 CHUNKS = 8
 WHOLE = 4
 """Of how many mutations one goes through `open_run`."""
@@ -63,9 +65,7 @@ def seeds() -> list[bytes]:
 
 
 def _real() -> list[Path]:
-    """Return the last trace of each real set, if the sets are available; none for `scripts/test`."""
-    if tiers.chosen is Tier.TEST:
-        return []
+    """Return the last trace of each real set, if the sets are available."""
     folders = sorted(folder for kind in ("single", "odd", "gloo") for folder in (REAL / kind).glob("*"))
     files = [
         sorted(folder.glob("*.json.gz")) for folder in [*folders, REAL / "param-dlrm-8r", REAL / "torchrec-4r-v100"]
