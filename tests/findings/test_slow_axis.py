@@ -106,3 +106,32 @@ def test_of_a_burst_the_messages_that_waited_for_others_hide_no_slow_link() -> N
 def test_latencies_alone_are_held_to_what_the_others_ordinarily_take() -> None:
     tables = run(9_000, latency_us=200, floats=100, disturbed_us=20_000)
     assert whole_axes(tables) == [], "the others' best is 0.2 ms, their median 20"
+
+
+def two_stages(forward_us: int, backward_us: int = 300) -> TableSet:
+    """Make two pipeline ranks that exchange four messages a step; those of backward are sent late."""
+    traces = {}
+    for rank in range(2):
+        trace = traces[rank] = Trace(rank, 2, device="cpu")
+        trace.group("1", [0, 1], "mesh_pp").group("2", [0, 1], "mesh_log")
+        at = 0
+        for step in range(3):
+            begin = at
+            for _ in range(4):
+                trace.op("aten::mm", at, 2_000 * US, dims=[[64, 64], [64, 64]], types=["float", "float"])
+                at += 2_010 * US
+                message = {"dims": (4_000,), "group": "1", "peer": 1 - rank}
+                trace.gloo("recv" if rank else "send", at, forward_us * US, **message)
+                at += (forward_us + 10) * US
+                early = 0 if rank else 1_500 * US  # rank 0 waits for the sender
+                trace.gloo("send" if rank else "recv", at - early, backward_us * US + early, **message, thread=201)
+                at += (backward_us + 10) * US
+            trace.gloo("all_reduce", at, 200 * US, group="2", sequence=step, thread=203, posted_at=at - 5 * US)
+            at += 250 * US
+            trace.step(step, begin, at - begin)
+    return table_set(traces, Manifest(device="cpu"))
+
+
+def test_a_link_that_is_slow_in_one_direction_is_slow() -> None:
+    assert [where for where, _ in whole_axes(two_stages(forward_us=20_000))] == [{"axis": "pp"}]
+    assert whole_axes(two_stages(forward_us=300)) == []

@@ -42,7 +42,9 @@ def slow_axes(tables: TableSet) -> Iterable[Draft]:
             continue
         is_latency = float(np.median(rows["bytes"][on_axis])) <= LATENCY_BYTES
         ethernet_ns = _ethernet_ns(rows, timed, on_axis, is_latency=is_latency)
-        of_messages = _of_best_group(rows.codes("group")[0][on_axis], rows["transfer_ns"][on_axis] / ethernet_ns)
+        of_messages = _of_best_group(
+            rows.codes("group")[0][on_axis], _direction(rows, on_axis), rows["transfer_ns"][on_axis] / ethernet_ns
+        )
         of_steps = _of_busy_link(rows, on_axis, ethernet_ns)
         # Messages are compared individually, and per step because later messages of a burst are fast.
         are_slow = of_messages >= (SLOWER_THAN_OTHERS if is_latency else SLOWER_THAN_ETHERNET)
@@ -78,9 +80,25 @@ def _ethernet_ns(rows: Columns, timed: Flags, on_axis: Flags, *, is_latency: boo
     return np.asarray(latency_ns + crossings * rows["bytes"][on_axis] / ETHERNET)
 
 
-def _of_best_group(group: Ints, slowness: Floats) -> float:
-    """Return the lower quartile of the best group, which is the axis without contention."""
-    return min(_undisturbed(slowness[group == code]) for code in np.unique(group).tolist())
+def _direction(rows: Columns, on_axis: Flags) -> Ints:
+    """Return the direction of each transfer between two ranks, and 0 for collectives.
+
+    Both directions share a slow link. If messages of one direction fill it, a message of the other is sent late, which
+    looks like waiting for its sender.
+    """
+    is_transfer = rows.matches("matched_by", "p2p")[on_axis]
+    return np.where(is_transfer, rows.codes("op")[0][on_axis] + 1, 0)
+
+
+def _of_best_group(group: Ints, direction: Ints, slowness: Floats) -> float:
+    """Return the lower quartile of the best group in its slower direction, which is the axis without contention."""
+    best = np.inf
+    for code in np.unique(group).tolist():
+        own, ways = slowness[group == code], direction[group == code]
+        of_ways = [own[ways == way] for way in np.unique(ways).tolist()]
+        counted = [of_way for of_way in of_ways if len(of_way) >= FEWEST_CALLS] or [own]
+        best = min(best, max(map(_undisturbed, counted)))
+    return best
 
 
 def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
@@ -104,7 +122,8 @@ def _of_busy_link(rows: Columns, on_axis: Flags, ethernet_ns: Floats) -> float:
     owner, begin, end = union_by(place, rows["last_ns"][on_axis][inside], rows["end_ns"][on_axis][inside])
     busy_ns = np.bincount(owner, end - begin, minlength=int(place.max()) + 1)
     slowness = busy_ns / np.bincount(place, ethernet_ns[inside])
-    return _of_best_group(group[first_rows(place)], slowness)
+    of_place = group[first_rows(place)]
+    return _of_best_group(of_place, np.zeros_like(of_place), slowness)
 
 
 def _undisturbed(values: Floats | Ints) -> float:
