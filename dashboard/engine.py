@@ -60,6 +60,7 @@ from usp_prof.model.hardware import DEVICES
 from usp_prof.model.hardware import find as device_named
 from usp_prof.model.health import Severity, gathered, spans
 from usp_prof.model.metric import Unit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Topology
 from usp_prof.planner.calibration import Calibration, calibrate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from .. import data, state
-from ..engine import Basis, Unit, column_scale, left_out, quantity
+from ..engine import Basis, RuleCode, Unit, column_scale, left_out, quantity
 from .blocks import unbroken
 
 if TYPE_CHECKING:
@@ -119,12 +119,18 @@ def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[i
     return (found[0] if found else None), set(found)
 
 
+_OF_HOST = {
+    RuleCode.HOST_BOUND, RuleCode.HOST_PAUSE, RuleCode.SLOW_HOST, RuleCode.LATE_INPUT, RuleCode.BLOCKING_SYNC,
+    RuleCode.BLOCKING_COPIES, RuleCode.MEMORY_PRESSURE,
+}  # fmt: skip
+"""Rules on hosts, whose proof is on the host's rows of the timeline."""
+
+
 def _rows_of(finding: Finding) -> str:
     """Choose the rows that show what a finding is about."""
     if "stage" in finding.where or "stages" in finding.where:
         return "exposed,actions"
-    of_host = ("host", "late-input", "gc", "blocking", "memory-pressure")
-    return "host,exposed" if finding.code.startswith(of_host) else "exposed,path"
+    return "host,exposed" if finding.code in _OF_HOST else "exposed,path"
 
 
 def _unit_of(name: str) -> Unit | None:

@@ -45,7 +45,7 @@ def test_the_terminal_compares_before_and_after(folder: Path, capsys: pytest.Cap
     assert main(["whatif", str(folder / "run"), "--edit", "rank_as_peers=1", "--edit", "zero=3"]) == 0
     text = capsys.readouterr().out
     assert "gain" in text
-    assert "replayed together" in text
+    assert "gain together" in text
     assert "MFU (palm)" in text
     assert "idle:bubble" in text
     assert "optimizer" in text, "the memory that sharding saves"

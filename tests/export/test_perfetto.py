@@ -35,9 +35,7 @@ def served(tmp_path: Path) -> Iterator[bytes]:
 
 
 def fetch(path: str, host: str = f"127.0.0.1:{PORT}") -> tuple[bytes, str]:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}{path}", headers={"Host": host}
-    )
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", headers={"Host": host})
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - this test's own server
         return answer.read(), answer.headers["Access-Control-Allow-Origin"]
 

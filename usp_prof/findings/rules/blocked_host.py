@@ -12,6 +12,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.host_gaps import TAKES_MEMORY, allocating
 from usp_prof.tables import clock
@@ -57,7 +58,7 @@ class BlockingSync:
         If the value decides what is launched next, as in routing without padding or early stopping.
     """
 
-    CODE = "blocking-sync"
+    CODE = RuleCode.BLOCKING_SYNC
     TITLE = "The host waits for the device, or for a value of all ranks, within the step"
     NEEDS = (Input.LAUNCHES,)
 
@@ -153,7 +154,7 @@ class BlockingCopies:
         If the host needs what it copied back.
     """
 
-    CODE = "blocking-copies"
+    CODE = RuleCode.BLOCKING_COPIES
     TITLE = "Copies from pageable memory block the host"
     NEEDS = (Input.LAUNCHES,)
 
@@ -210,7 +211,7 @@ class MemoryPressure:
         If the recorded steps are warm-up, in which every run allocates.
     """
 
-    CODE = "memory-pressure"
+    CODE = RuleCode.MEMORY_PRESSURE
     TITLE = "The allocator requests and frees device memory within the step"
     NEEDS = (Input.LAUNCHES,)
 

@@ -12,6 +12,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of
@@ -29,7 +30,14 @@ UNEVEN = 0.25
 """Share of the compute beyond the medians of its ops; paced runs on shared cores reach 0.16."""
 LEAST_TIMES = 8
 """An op that ran less often has no median to speak of."""
-EFFECTS = ("slow-rank", "slow-host", "slow-link", "slow-op", "host-pause", "slowed-compute")
+EFFECTS = (
+    RuleCode.SLOW_RANK,
+    RuleCode.SLOW_HOST,
+    RuleCode.SLOW_LINK,
+    RuleCode.SLOW_OP,
+    RuleCode.HOST_PAUSE,
+    RuleCode.SLOWED_COMPUTE,
+)
 """What ranks that are taken off their cores look like, and what may be a fault of its own that costs more. A late rank
 alone is no such fault: it stands behind this finding, which says why it is late."""
 
@@ -62,7 +70,7 @@ class SharedCores:
         does is not an effect of shared cores, and comes first if it costs more.
     """
 
-    CODE = "shared-cores"
+    CODE = RuleCode.SHARED_CORES
     TITLE = "Ranks share the cores of a host"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 
@@ -139,7 +147,7 @@ class SlowedCompute:
         If the kernels differ in something that name, grid and shapes do not show.
     """
 
-    CODE = "slowed-compute"
+    CODE = RuleCode.SLOWED_COMPUTE
     TITLE = "Communication slows the compute that it overlaps with"
 
     @staticmethod

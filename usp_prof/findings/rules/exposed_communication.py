@@ -9,6 +9,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 
@@ -51,7 +52,7 @@ class ExposedGradientSync:
         early.
     """
 
-    CODE = "exposed-gradient-sync"
+    CODE = RuleCode.EXPOSED_GRADIENT_SYNC
     TITLE = "Gradient synchronization is exposed"
 
     @staticmethod
@@ -72,7 +73,7 @@ class ExposedGradientSync:
                 Edit("sync_overlapped", places=(("axis", str(axis)),)),
                 "Overlap gradient synchronization with the backward pass",
                 least_gain=0.04,
-                covers=("slow-link",),
+                covers=(RuleCode.SLOW_LINK,),
                 rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op IN {REDUCES}", "dur_ns"),
                 settings={
                     "Megatron-LM": "--overlap-grad-reduce",
@@ -119,7 +120,7 @@ class ExposedGathers:
         If the weights of two layers do not fit in memory, or if gathers slow the compute that they overlap with.
     """
 
-    CODE = "exposed-gathers"
+    CODE = RuleCode.EXPOSED_GATHERS
     TITLE = "Gathers of sharded weights are exposed"
     NEEDS = (Input.ALL_RANKS,)
 
@@ -142,7 +143,7 @@ class ExposedGathers:
             Edit("prefetch", "on"),
             "Gather each layer's weights while the previous layer computes",
             least_gain=0.04,
-            covers=("slow-link",),
+            covers=(RuleCode.SLOW_LINK,),
             rows=proof.largest("collectives", f"{proof.equals('axis', axis)} AND op = 'all_gather'", "dur_ns"),
             settings={
                 "torchtitan": "parallelism.fsdp_reshard_after_forward",
@@ -185,7 +186,7 @@ class ExposedTensorParallel:
         If the pieces of the products are too small to fill the device, which happens early.
     """
 
-    CODE = "exposed-tensor-parallel"
+    CODE = RuleCode.EXPOSED_TENSOR_PARALLEL
     TITLE = "Tensor-parallel communication is exposed"
 
     @staticmethod

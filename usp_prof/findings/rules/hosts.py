@@ -12,6 +12,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.findings.proof import spot
 from usp_prof.model.edit import Edit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind
 from usp_prof.replay.host_gaps import LOADS_DATA, loading_ns
@@ -54,7 +55,7 @@ class HostBound:
         If the host waits for data, or for a device value that a graph would need as well.
     """
 
-    CODE = "host-bound"
+    CODE = RuleCode.HOST_BOUND
     TITLE = "The device waits for launches"
 
     @staticmethod
@@ -71,7 +72,7 @@ class HostBound:
                 least_gain=0.05,
                 # Work that begins as soon as it is launched: the device had nothing else to do.
                 rows=f"SELECT * FROM launches WHERE kernels > 0 AND delay_ns >= 0 ORDER BY delay_ns LIMIT {proof.MOST}",
-                covers=("slow-host", "memory-pressure", "unfused-optimizer"),
+                covers=(RuleCode.SLOW_HOST, RuleCode.MEMORY_PRESSURE, RuleCode.UNFUSED_OPTIMIZER),
                 settings={"torch": 'torch.compile(mode="reduce-overhead")', "Megatron-LM": "--enable-cuda-graph"},
             )
 
@@ -114,7 +115,7 @@ class HostPause:
         If the recording contains a rare pause: the mean over few recorded steps overstates it.
     """
 
-    CODE = "host-pause"
+    CODE = RuleCode.HOST_PAUSE
     TITLE = "The host pauses"
 
     @staticmethod
@@ -191,7 +192,7 @@ class LateInput:
         If the loader's range includes work that is needed anyway, such as packing or copies to the device.
     """
 
-    CODE = "late-input"
+    CODE = RuleCode.LATE_INPUT
     TITLE = "The step waits for input data"
 
     @staticmethod

@@ -13,6 +13,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.whatif.edits.compute import of_op, shape_word, updates
 
@@ -55,7 +56,7 @@ class SlowOp:
         If the shape cannot be computed faster, such as a single row or odd sizes (`usp-prof explain wasted-tiles`).
     """
 
-    CODE = "slow-op"
+    CODE = RuleCode.SLOW_OP
     TITLE = "A large op is far below the roofline"
     NEEDS = (Input.SHAPES,)
 
@@ -126,7 +127,7 @@ class WastedTiles:
         If the product is memory-bound, or small for other reasons than its shape.
     """
 
-    CODE = "wasted-tiles"
+    CODE = RuleCode.WASTED_TILES
     TITLE = "Matrix products have sizes that waste tiles"
     NEEDS = (Input.SHAPES,)
 
@@ -217,7 +218,7 @@ class UnfusedOptimizer:
         weights.
     """
 
-    CODE = "unfused-optimizer"
+    CODE = RuleCode.UNFUSED_OPTIMIZER
     TITLE = "The optimizer runs as many small kernels"
     NEEDS = (Input.LAUNCHES,)
 

@@ -14,6 +14,7 @@ from usp_prof.findings.proof import longest
 from usp_prof.findings.slow_axes import slow_axes
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import group_word, link_slowness
@@ -58,7 +59,7 @@ class SlowLink:
         If the group spans nodes by design and the others do not, or if ranks that share cores cannot send.
     """
 
-    CODE = "slow-link"
+    CODE = RuleCode.SLOW_LINK
     TITLE = "A link is slower than its peers, or than any network"
 
     @staticmethod
@@ -118,7 +119,7 @@ class LowBandwidth:
         If the device's link differs from the device table, such as a PCIe board or half the links.
     """
 
-    CODE = "low-bandwidth"
+    CODE = RuleCode.LOW_BANDWIDTH
     TITLE = "Large collectives are far below the link bandwidth"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 
@@ -153,7 +154,7 @@ class LowBandwidth:
                 },
                 Edit("comm_faster", f"{REACHABLE_SHARE * measures.link_peak / measured:.3g}", (("axis", axis),)),
                 "Check the transport and algorithm that NCCL selected, and the links",
-                covers=("slow-link",),
+                covers=(RuleCode.SLOW_LINK,),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
                     "calls",
@@ -199,7 +200,7 @@ class SmallMessages:
         If each small collective is needed immediately and no other is ready at the same time.
     """
 
-    CODE = "small-messages"
+    CODE = RuleCode.SMALL_MESSAGES
     TITLE = "Many small collectives cost latency instead of bandwidth"
 
     @staticmethod
@@ -218,7 +219,7 @@ class SmallMessages:
                 {"calls_per_step": number, "bytes": int(columns["bytes"][rows].sum())},
                 Edit("bucketed", str(SMALL_BYTES), (("axis", str(axis)),)),
                 "Combine them in larger buckets",
-                covers=("slow-link",),
+                covers=(RuleCode.SLOW_LINK,),
                 basis=Basis.MODELLED,
                 rows=proof.largest(
                     "calls", f"{proof.equals('axis', axis)} AND bytes > 0 AND bytes < {SMALL_BYTES}", "transfer_ns"
@@ -263,7 +264,7 @@ class WideTensorParallel:
         If fast links span several nodes (NVL72), or host names are those of containers on one machine.
     """
 
-    CODE = "wide-tensor-parallel"
+    CODE = RuleCode.WIDE_TENSOR_PARALLEL
     TITLE = "Tensor parallelism spans hosts"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 

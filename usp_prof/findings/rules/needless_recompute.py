@@ -9,6 +9,7 @@ from usp_prof.analyses import memory
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft
 from usp_prof.model.edit import Edit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay import backward
 from usp_prof.whatif.layout import layout_of, memory_of
 
@@ -53,7 +54,7 @@ class NeedlessRecompute:
         checkpoint saving.
     """
 
-    CODE = "needless-recompute"
+    CODE = RuleCode.NEEDLESS_RECOMPUTE
     TITLE = "Activations are recomputed although they would fit in memory"
 
     @staticmethod

@@ -15,6 +15,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UsageError
 from usp_prof.model.finding import Basis
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import compute_per_step
 from usp_prof.schedule import named
@@ -61,7 +62,7 @@ class FewMicroBatches:
         micro-batch of one sequence cannot be divided.
     """
 
-    CODE = "few-micro-batches"
+    CODE = RuleCode.FEW_MICRO_BATCHES
     TITLE = "A pipeline has too few micro-batches"
     NEEDS = (Input.ALL_RANKS,)
 
@@ -137,7 +138,7 @@ class PipelineSchedule:
         If memory does not allow it, or if transfers between more stages are exposed.
     """
 
-    CODE = "pipeline-schedule"
+    CODE = RuleCode.PIPELINE_SCHEDULE
     TITLE = "Another pipeline schedule has a smaller bubble"
 
     @staticmethod
@@ -208,7 +209,7 @@ class StageImbalance:
         If one layer is larger than the difference, or if a stage has more work that neither kernels nor shapes show.
     """
 
-    CODE = "stage-imbalance"
+    CODE = RuleCode.STAGE_IMBALANCE
     TITLE = "Pipeline stages take unequal time"
 
     @staticmethod

@@ -16,6 +16,7 @@ from usp_prof.findings.rules.unequal_lengths import has_longer_sequences
 from usp_prof.findings.rules.uneven_work import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.host_gaps import pauses, think_times
@@ -67,7 +68,7 @@ class SlowRank:
         `unequal-lengths` instead.
     """
 
-    CODE = "slow-rank"
+    CODE = RuleCode.SLOW_RANK
     TITLE = "A rank computes slower than its peers"
     NEEDS = (Input.ALL_RANKS,)
 
@@ -166,7 +167,7 @@ class SlowHost:
         If the rank launches different work by design, such as the loss on the last pipeline stage, or logging.
     """
 
-    CODE = "slow-host"
+    CODE = RuleCode.SLOW_HOST
     TITLE = "The host of a rank launches work slower than its peers"
     NEEDS = (Input.ALL_RANKS, Input.LAUNCHES)
 
@@ -190,9 +191,16 @@ class SlowHost:
 
 
 SAYS_WHY = (
-    "slow-rank", "slow-host", "host-pause", "late-input", "slow-link", "uneven-experts", "uneven-sequence",
-    "unequal-lengths", "shared-cores",
-)  # fmt: skip
+    RuleCode.SLOW_RANK,
+    RuleCode.SLOW_HOST,
+    RuleCode.HOST_PAUSE,
+    RuleCode.LATE_INPUT,
+    RuleCode.SLOW_LINK,
+    RuleCode.UNEVEN_EXPERTS,
+    RuleCode.UNEVEN_SEQUENCE,
+    RuleCode.UNEQUAL_LENGTHS,
+    RuleCode.SHARED_CORES,
+)
 """Findings that name what makes the rank late."""
 PAUSES = "its host pauses"
 CAUSES = {
@@ -245,7 +253,7 @@ class LateRank:
         `stage-imbalance`. A slow link is not part of the replayed change; see `slow-link`.
     """
 
-    CODE = "late-rank"
+    CODE = RuleCode.LATE_RANK
     TITLE = "A rank keeps the others waiting"
     NEEDS = (Input.ALL_RANKS, Input.ONE_CLOCK)
 

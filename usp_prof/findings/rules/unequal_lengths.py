@@ -22,6 +22,7 @@ from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import spot
 from usp_prof.findings.rules.uneven_work import BEST
 from usp_prof.model.edit import Edit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
@@ -78,7 +79,7 @@ class UnequalLengths:
         device.
     """
 
-    CODE = "unequal-lengths"
+    CODE = RuleCode.UNEQUAL_LENGTHS
     TITLE = "Sequences of different lengths make micro-batches unequal"
     NEEDS = (Input.ALL_RANKS,)
 

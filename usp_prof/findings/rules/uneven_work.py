@@ -17,6 +17,7 @@ from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
 from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
+from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.topology import Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
@@ -63,7 +64,7 @@ class UnevenExperts:
         everything it does is a `slow-rank`.
     """
 
-    CODE = "uneven-experts"
+    CODE = RuleCode.UNEVEN_EXPERTS
     TITLE = "Experts have unequal loads"
     NEEDS = (Input.ALL_RANKS,)
 
@@ -119,7 +120,7 @@ class UnevenSequence:
         uneven too.
     """
 
-    CODE = "uneven-sequence"
+    CODE = RuleCode.UNEVEN_SEQUENCE
     TITLE = "Parts of a sequence have unequal work"
     NEEDS = (Input.ALL_RANKS,)
 

@@ -114,7 +114,9 @@ def whatif_section(alone: Sequence[Prediction], together: Prediction) -> Section
         "whatif",
         "What if: " + " ".join(str(edit) for edit in together.edits),
         (
-            key_figures(together, "; ".join(note for note in notes if note)),
+            key_figures(
+                together, "; ".join(note for note in notes if note), "gain together" if len(alone) > 1 else "gain"
+            ),
             *([Chart("", _bars(together))] if together.before_ns > 0 else []),
             *((_table(alone), Text("Gains overlap and never add up.", quiet=True)) if len(alone) > 1 else ()),
             *_replayed(together),

@@ -1,0 +1,36 @@
+"""Codes of the built-in rules; they are part of every report, so they never change."""
+
+from enum import StrEnum
+
+
+class RuleCode(StrEnum):
+    """Code of a rule, and of its findings. Rules of other packages have codes of their own."""
+
+    BLOCKING_COPIES = "blocking-copies"
+    BLOCKING_SYNC = "blocking-sync"
+    EXPOSED_GATHERS = "exposed-gathers"
+    EXPOSED_GRADIENT_SYNC = "exposed-gradient-sync"
+    EXPOSED_TENSOR_PARALLEL = "exposed-tensor-parallel"
+    FEW_MICRO_BATCHES = "few-micro-batches"
+    HOST_BOUND = "host-bound"
+    HOST_PAUSE = "host-pause"
+    LATE_INPUT = "late-input"
+    LATE_RANK = "late-rank"
+    LOW_BANDWIDTH = "low-bandwidth"
+    MEMORY_PRESSURE = "memory-pressure"
+    NEEDLESS_RECOMPUTE = "needless-recompute"
+    PIPELINE_SCHEDULE = "pipeline-schedule"
+    SHARED_CORES = "shared-cores"
+    SLOW_HOST = "slow-host"
+    SLOW_LINK = "slow-link"
+    SLOW_OP = "slow-op"
+    SLOW_RANK = "slow-rank"
+    SLOWED_COMPUTE = "slowed-compute"
+    SMALL_MESSAGES = "small-messages"
+    STAGE_IMBALANCE = "stage-imbalance"
+    UNEQUAL_LENGTHS = "unequal-lengths"
+    UNEVEN_EXPERTS = "uneven-experts"
+    UNEVEN_SEQUENCE = "uneven-sequence"
+    UNFUSED_OPTIMIZER = "unfused-optimizer"
+    WASTED_TILES = "wasted-tiles"
+    WIDE_TENSOR_PARALLEL = "wide-tensor-parallel"
