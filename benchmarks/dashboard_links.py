@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 RUNS = tuple(ROOT / "traces" / name for name in ("recorded-5d", "recorded-1f1b", "recorded-slow-rank"))
-PAGES = ("", "ranks", "communication", "pipeline", "kernels", "host", "memory", "suggestions", "whatif", "plan")
+PAGES = (
+    "", "ranks", "communication", "pipeline", "kernels", "host", "memory", "suggestions", "whatif", "plan", "sweep",
+    "learn",
+)  # fmt: skip
 KINDS = (
     "ranks?ranks=0-1", "?steps=3", "?open=health,by-rank-0", "ranks?wall=latest+first", "kernels?op=aten::mm",
     "suggestions?ticked=0", "whatif?edits=comm_faster%3D2", "plan?view=Sweep&down=dp", "query?sql=SELECT+1+AS+one",
