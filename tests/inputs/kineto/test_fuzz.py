@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 FIRST = int(os.environ.get("USP_PROF_FUZZ_FROM", "0"))
-COUNT = 20_000 if tiers.chosen is Tier.FULL else 2000
+COUNT = 20_000 if tiers.chosen is Tier.FULL else 800
 CHUNKS = 8
 WHOLE = 4
 """Of how many mutations one goes through `open_run`."""
