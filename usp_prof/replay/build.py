@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import numbered, sorted_by, stacked_codes
-from usp_prof.replay.dependencies import RankWaits, waits_of_run
+from usp_prof.replay.dependencies import waits_of_run
 from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, Edges, Graph, NodeKind, Nodes
 from usp_prof.replay.peers import calls_of
 from usp_prof.replay.rank_clocks import LARGEST_OFFSET_NS, rank_clocks
+from usp_prof.replay.rank_edges import RankWaits
 from usp_prof.replay.rank_nodes import nodes_of
 from usp_prof.tables import calls
 from usp_prof.tables.matching.ties import END_TOGETHER

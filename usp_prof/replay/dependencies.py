@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import last_by, last_of_run, lookup, rows_of
-from usp_prof.replay.full_queues import add_admissions
+from usp_prof.replay.admissions import add_admissions
 from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
 from usp_prof.replay.host_waits import add_returns, add_untraced_waits, host_waits, names_that_wait
+from usp_prof.replay.rank_edges import RankEdges, RankWaits
 from usp_prof.replay.stream_waits import accepted, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.arrays import Ints
     from usp_prof.replay.host_waits import HostWaits
     from usp_prof.replay.rank_nodes import RankNodes
     from usp_prof.tables.table_set import TableSet
@@ -32,30 +33,6 @@ MOST_LATENCY_NS = 100_000
 """A launch reaches an idle device within tens of microseconds; any time beyond this was spent in a queue."""
 HOST_WAIT_NS = 20_000
 """On CPU traces Python runs between ops all the time, so only a longer gap in which a communication ends is a wait."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankWaits:
-    """One rank's edges by its own node numbers, the remaining gaps, and fixed start times of nodes without edges."""
-
-    source: Ints
-    at_end: Flags
-    target: Ints
-    lag: Ints
-    kind: Ints
-    gap: Ints
-    earliest: Ints
-
-
-class RankEdges:
-    """Edges of one rank, collected kind by kind."""
-
-    def __init__(self) -> None:
-        self.columns: list[tuple[Ints, Flags, Ints, Ints, Ints]] = []
-
-    def add(self, source: Ints, target: Ints, lag: Ints, kind: EdgeKind, *, at_end: bool = True) -> None:
-        """Make each target start `lag` after the end of its source, or after its start if not `at_end`."""
-        self.columns.append((source, np.full(len(source), at_end), target, lag, np.full(len(source), int(kind))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

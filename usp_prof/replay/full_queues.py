@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import lookup, rows_by_code, rows_of, sorted_by
-from usp_prof.replay.graph import EdgeKind, NodeKind
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.dependencies import RankEdges
-    from usp_prof.replay.rank_nodes import RankNodes
 
 LONG_NS = 20_000
 """A launch takes a few microseconds; a launch longer than this may have waited."""
@@ -72,35 +69,7 @@ def waited_for_room(launches: Columns, work: Columns, shift: int) -> Flags:
     return marked
 
 
-def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
-    """Make each launch that waited for room in the queue return when work of its stream has ended."""
-    freeing, admitted = freed_by(nodes)
-    edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
-    gap[admitted] = np.minimum(gap[admitted], 0)
-
-
 def usual_launch_ns(lengths: Ints) -> int:
     """Return the median duration of launches that did not wait for room in a queue."""
     quick = lengths[lengths <= LONG_NS]
     return int(np.median(quick)) if len(quick) else QUICK_NS
-
-
-def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
-    """Return the work that freed the queue, and the launch that waited for it: the last to end before the return."""
-    admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
-    device = np.flatnonzero(nodes.of_device)
-    if not len(admitted):
-        return admitted, admitted
-    # Lane of the launched work, by event number of the call. Work without a call (-1) writes to the last entry.
-    lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
-    lane_of[nodes.launch[device]] = nodes.lane[device]
-    of_lane = rows_by_code(nodes.lane[device])
-    source = np.full(len(admitted), -1)
-    for lane, rows in rows_by_code(lane_of[nodes.event[admitted]]).items():
-        if lane not in of_lane:
-            continue
-        by_end = sorted_by(nodes.end, device[of_lane[lane]])
-        place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
-        source[rows] = lookup(by_end, place, missing=-1)
-    is_known = source >= 0
-    return source[is_known], admitted[is_known]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.replay.dependencies import RankEdges
+    from usp_prof.replay.rank_edges import RankEdges
     from usp_prof.replay.rank_nodes import RankNodes
     from usp_prof.tables.table_set import TableSet
 

@@ -15,7 +15,7 @@ import numpy as np
 from usp_prof.columns.arrow import array_of, numbers_of
 from usp_prof.columns.rows import distinct, lookup
 from usp_prof.tables.communication.arguments import arguments_of, texts
-from usp_prof.tables.communication.peers import marked_transfers
+from usp_prof.tables.communication.marks import marked_transfers
 from usp_prof.tables.communication.posts import around, operation_of, posts_of_gloo, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind, operation
 from usp_prof.tables.events.frame import HOST_OPS, MARKS

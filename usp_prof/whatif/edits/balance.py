@@ -19,7 +19,8 @@ from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import peer_groups
 from usp_prof.whatif.edits.kind import EditKind, Request
-from usp_prof.whatif.fitted_times import network_of, on_axis
+from usp_prof.whatif.edits.where import on_axis
+from usp_prof.whatif.fitted_times import network_of
 from usp_prof.whatif.host_times import of_all, with_usual_hosts
 
 if TYPE_CHECKING:

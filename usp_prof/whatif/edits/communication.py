@@ -15,15 +15,8 @@ from usp_prof.replay.node_work import OPTIMIZER, work_of
 from usp_prof.replay.peers import as_peers
 from usp_prof.whatif.edits.compute import scaled
 from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
-from usp_prof.whatif.fitted_times import (
-    Algorithm,
-    communication_of,
-    hops,
-    network_of,
-    over_gloo,
-    resized,
-    volume,
-)
+from usp_prof.whatif.edits.where import communication_of
+from usp_prof.whatif.fitted_times import Algorithm, hops, network_of, over_gloo, resized, volume
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Floats

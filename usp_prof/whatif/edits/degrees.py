@@ -20,7 +20,8 @@ from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import OPTIMIZER, Family, NodeWork, work_of
 from usp_prof.whatif.edits.communication import with_transfer
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
-from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, on_axis, resized, volume
+from usp_prof.whatif.edits.where import on_axis
+from usp_prof.whatif.fitted_times import Algorithm, hops, kernel_times, network_of, resized, volume
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags

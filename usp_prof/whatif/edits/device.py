@@ -12,7 +12,8 @@ from usp_prof.model.hardware import DEVICES, Precision, element_bytes, find, pre
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import Family, work_of
 from usp_prof.whatif.edits.kind import WHERE, Again, EditKind, Request
-from usp_prof.whatif.fitted_times import communication_of, kernel_times, network_of, resized
+from usp_prof.whatif.edits.where import communication_of
+from usp_prof.whatif.fitted_times import kernel_times, network_of, resized
 
 if TYPE_CHECKING:
     from usp_prof.model.edit import Edit

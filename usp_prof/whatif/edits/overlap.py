@@ -22,7 +22,7 @@ from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import with_edges
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
 from usp_prof.whatif.edits.kind import WHERE, EditKind, Request
-from usp_prof.whatif.fitted_times import communication_of
+from usp_prof.whatif.edits.where import communication_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,6 +13,7 @@ from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added, with_calls
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, work_of
 from usp_prof.whatif.edits.kind import Again, EditKind, Request
+from usp_prof.whatif.edits.where import on_axis
 from usp_prof.whatif.edits.zero_messages import (
     SLOWER,
     TOGETHER,
@@ -21,7 +22,7 @@ from usp_prof.whatif.edits.zero_messages import (
     reductions,
     reductions_beside_backward,
 )
-from usp_prof.whatif.fitted_times import kernel_times, network_of, on_axis, over_gloo, resized
+from usp_prof.whatif.fitted_times import kernel_times, network_of, over_gloo, resized
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints

@@ -22,7 +22,8 @@ from usp_prof.replay.graph import EdgeKind, NodeKind
 from usp_prof.replay.insertion import Added
 from usp_prof.replay.node_work import BACKWARD, FORWARD, OPTIMIZER, WEIGHT_GRADIENT, work_of
 from usp_prof.replay.peers import calls_of
-from usp_prof.whatif.fitted_times import network_of, on_axis, over_gloo
+from usp_prof.whatif.edits.where import on_axis
+from usp_prof.whatif.fitted_times import network_of, over_gloo
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints

@@ -1,0 +1,43 @@
+"""Admissions: a launch that met a full queue returns when work of its stream has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.columns.rows import lookup, rows_by_code, sorted_by
+from usp_prof.replay.graph import EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Ints
+    from usp_prof.replay.rank_edges import RankEdges
+    from usp_prof.replay.rank_nodes import RankNodes
+
+
+def add_admissions(nodes: RankNodes, edges: RankEdges, gap: Ints) -> None:
+    """Make each launch that waited for room in the queue return when work of its stream has ended."""
+    freeing, admitted = freed_by(nodes)
+    edges.add(freeing, admitted, nodes.start[admitted] - nodes.end[freeing], EdgeKind.QUEUE)
+    gap[admitted] = np.minimum(gap[admitted], 0)
+
+
+def freed_by(nodes: RankNodes) -> tuple[Ints, Ints]:
+    """Return the work that freed the queue, and the launch that waited for it: the last to end before the return."""
+    admitted = np.flatnonzero(nodes.kind == NodeKind.ADMITTED)
+    device = np.flatnonzero(nodes.of_device)
+    if not len(admitted):
+        return admitted, admitted
+    # Lane of the launched work, by event number of the call. Work without a call (-1) writes to the last entry.
+    lane_of = np.full(int(max(nodes.event[admitted].max(), nodes.launch.max())) + 2, -1)
+    lane_of[nodes.launch[device]] = nodes.lane[device]
+    of_lane = rows_by_code(nodes.lane[device])
+    source = np.full(len(admitted), -1)
+    for lane, rows in rows_by_code(lane_of[nodes.event[admitted]]).items():
+        if lane not in of_lane:
+            continue
+        by_end = sorted_by(nodes.end, device[of_lane[lane]])
+        place = np.searchsorted(nodes.end[by_end], nodes.start[admitted[rows]], side="right") - 1
+        source[rows] = lookup(by_end, place, missing=-1)
+    is_known = source >= 0
+    return source[is_known], admitted[is_known]
