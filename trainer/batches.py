@@ -35,7 +35,7 @@ class Batches:
         share = config.local_batch
         self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
         self.rounds = options.accumulate
-        self.held = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
+        self.positions = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Yield the passes of each step; a thread makes the next ones meanwhile."""
@@ -59,7 +59,7 @@ class Batches:
 
     def _batch(self, step: int) -> torch.Tensor:
         rows = np.stack([self._sequence(step, index) for index in self.mine])
-        pairs = torch.from_numpy(np.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.held])
+        pairs = torch.from_numpy(np.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.positions])
         return pairs.pin_memory() if self.device.type == "cuda" else pairs
 
     def _sequence(self, step: int, index: int) -> np.ndarray:

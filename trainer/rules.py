@@ -1,6 +1,6 @@
 """Rules: which options can be trained together, checked before any process group starts.
 
-`resolve` fills in what was left to choose, and refuses the impossible by naming the rule and the nearest legal choice.
+`resolve` chooses what was left open. It refuses the impossible with the rule and the nearest legal choice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_MESHES = {
     8: {"pp": 2, "dp": 2, "tp": 2},
     16: {"pp": 2, "dp": 2, "cp": 2, "tp": 2, "ep": 2},
 }
-"""What each number of processes becomes when no axis is given; others become data parallel."""
+"""Default mesh by number of processes; other numbers become data parallel."""
 
 
 def resolve(options: Options, world: int) -> Config:
@@ -46,11 +46,11 @@ def resolve(options: Options, world: int) -> Config:
     )
     if options.model == "tiny" and layout.pp > 1 and not options.layers:
         shape = replace(shape, layers=max(shape.layers, layout.pp * stages_per_rank(options.schedule, options)))
-    micro_batch = _settle_batch(options, layout)
+    micro_batch = _choose_batch(options, layout)
     faults = tuple(parse_fault(text) for text in options.fault)
     if options.pace:
         played = load_shape(options.pace_model, flag="--pace-model")
-        Pace.of(options.pace, played, tokens=1)  # says itself what it does not know
+        Pace.of(options.pace, played, tokens=1)  # refuses a device that it does not know
     config = Config(options, layout, shape, micro_batch, faults)
     _check_tensor_parallel(config)
     _check_sequence(config)
@@ -86,8 +86,8 @@ def _layout(options: Options, world: int) -> Layout:
     return layout
 
 
-def _settle_batch(options: Options, layout: Layout) -> int:
-    """Choose micro-batches, passes and the batch; gives the sequences in a micro-batch."""
+def _choose_batch(options: Options, layout: Layout) -> int:
+    """Choose micro-batches, passes and the batch; return the sequences in a micro-batch."""
     if not options.micro_batches:
         options.micro_batches = 2 * layout.pp if layout.pp > 1 else 1
     if layout.pp == 1 and options.micro_batches > 1:
@@ -190,7 +190,7 @@ def _check_device(config: Config) -> None:
 
 
 def check_gloo(config: Config) -> None:
-    """Refuse what processes on GPUs cannot do through gloo; whether they share one shows when all are there."""
+    """Refuse what gloo cannot send between processes that share a GPU; called when all processes are there."""
     options, layout = config.options, config.layout
     rule = "gloo, which carries what processes on one GPU say, sends nothing of a GPU to one rank alone"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
@@ -198,7 +198,7 @@ def check_gloo(config: Config) -> None:
 
 
 def check_links(config: Config) -> None:
-    """Refuse to slow links where every process has a GPU of its own."""
+    """Refuse to slow links if every process has a GPU of its own."""
     slow = any(fault.kind == "slow-link" for fault in config.faults)
     refuse(slow, "--fault slow-link acts on the sockets of gloo; GPUs talk through NCCL", "--device cpu")
 
@@ -209,7 +209,7 @@ def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") 
 
 
 def _multiple(flag: str, number: int, what: str, unit: int, *, most: int = 0) -> None:
-    """Refuse what is no multiple of a unit, naming the nearest that is none above `most`, if there is a limit."""
+    """Refuse a number that is no multiple of a unit; the hint is the nearest multiple, at most `most` if given."""
     fitting = _nearest_multiple(number, unit)
     if most:
         fitting = min(fitting, most // unit * unit)

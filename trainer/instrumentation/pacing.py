@@ -17,23 +17,23 @@ from usp_prof import record
 
 
 class LayerTimer:
-    """Two hooks around a layer, which say when its work begins and ends; subclasses act when it ends.
+    """Two hooks around a layer, at the start and the end of its work; subclasses act at the end.
 
-    They read clocks and wait, which cannot be compiled: with `--compile` what lies between them is compiled.
+    They read clocks and wait, which cannot be compiled: with `--compile`, the ops between them are compiled.
     """
 
     began: float
 
     def start(self) -> None:
-        """Note the processor time of this thread: work begins."""
+        """Note this thread's CPU time at the start of work."""
         self.began = time.thread_time()
 
     def forward_ends(self) -> None:
-        """Act when the layer's output is there."""
+        """Act after the layer's forward."""
         raise NotImplementedError
 
     def backward_ends(self) -> None:
-        """Act when the gradient of its input is there."""
+        """Act after the gradient of its input."""
         raise NotImplementedError
 
     @torch.compiler.disable
@@ -60,28 +60,28 @@ ACHIEVED = {"h100": 600e12, "a100": 200e12, "b200": 1300e12}
 
 @dataclass
 class Pace(LayerTimer):
-    """How long one layer takes on the device that is played, in seconds; `slowdown` slows it down."""
+    """Time of one layer on the simulated device, in seconds; `slowdown` makes it slower."""
 
     forward: float
     input_gradient: float
     weight_gradient: float
     attention: float = 0.0
-    """Of attention, forward, where its work varies; beside the rest of the layer.
+    """Forward of attention if its work varies, in addition to the rest of the layer.
 
-    Of a ring when the ranks' shares are equal, of packed documents when the sequence is one document.
+    It applies to a ring whose ranks have equal shares, or to a sequence that is one document.
     """
     experts: float = 0.0
-    """Of the routed experts, forward, when loads are equal; beside the rest of the layer."""
+    """Forward of the routed experts if loads are equal, in addition to the rest of the layer."""
     slowdown: Slowdown | None = None
     postponed: Postponed | None = None
-    """Where the wait for the weights' gradients goes under a split backward."""
+    """Where a split backward puts the wait for the weights' gradients."""
     began: float = 0.0
     ahead: float = 0.0
-    """Seconds of the layer's present pass that chunks of its products have waited for already."""
+    """Seconds of the current pass that chunks of its products have waited already."""
 
     @classmethod
     def of(cls, device: str, shape: ModelShape, tokens: int, *, attention_apart: bool = False) -> Pace:
-        """Derive the waits from a layer's arithmetic, or take ``F,I,W[,A[,E]]`` in milliseconds as given."""
+        """Compute the waits from a layer's arithmetic, or read ``F,I,W[,A[,E]]`` in milliseconds."""
         if device in ACHIEVED:
             projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
             attention = 2.0 * shape.heads * shape.head_dim * shape.sequence * tokens
@@ -147,9 +147,9 @@ class Pace(LayerTimer):
         self.wait("wgrad", self.weight_gradient)
 
     def wait(self, what: str, seconds: float) -> None:
-        """Stand still, under a mark, until the layer has taken as long as on the device that is played.
+        """Wait, under a mark, until the layer has taken as long as on the simulated device.
 
-        What the small model's own arithmetic took is part of it; what communication took is not.
+        The CPU time of the small model's arithmetic is part of it; communication is not.
         """
         spent = time.thread_time() - self.began
         self.start()

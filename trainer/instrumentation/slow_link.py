@@ -1,8 +1,8 @@
-"""Slow link: the sockets of a process group, whose bandwidth and latency the Linux kernel is asked to worsen.
+"""Slow link: the sockets of a process group, with bandwidth and latency made worse by the Linux kernel.
 
-Nothing waits on the host: a message is posted when it is ready, and takes longer on its way, as over a bad cable. Gloo
-opens its sockets when a group is opened, so those that are new since then are the group's. NCCL opens
-others, so the fault is refused there.
+Nothing waits on the host: a message is posted when it is ready and takes longer on its way, as over a bad cable. Gloo
+opens its sockets when a group is opened, so the new ones belong to the group. NCCL opens others, so the fault is refused
+there.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from pathlib import Path
 from threading import Lock, Timer
 
 SO_MAX_PACING_RATE = 47
-"""Linux: the most bytes per second that a socket sends; after a pause a packet of up to 64 KB is charged half."""
+"""Linux: maximum bytes per second of a socket; after a pause, a packet of up to 64 KB is charged half."""
 TCP_CORK = 3
 """Linux: a socket keeps the unfinished packet at the end of a message until it is uncorked, or for 200 ms."""
 LONGEST_MS = 200
 
 
 class SlowLink:
-    """The sockets of one group; each message that is posted finds the link standing still for a while."""
+    """The sockets of one group; each message that is posted is delayed on its way."""
 
     def __init__(self, links: list[socket.socket], *, bytes_per_second: int, delay_seconds: float) -> None:
         self.links, self.delay_seconds = links, delay_seconds
-        self.lock, self.held = Lock(), 0
+        self.lock, self.delayed = Lock(), 0
         weakref.finalize(self, _close, links)
         if bytes_per_second:
             for link in links:
                 link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
 
     def hold(self) -> None:
-        """Hold back the message that is posted next; messages that are posted meanwhile prolong it."""
+        """Delay the message that is posted next; messages posted during the delay extend it."""
         if not self.delay_seconds:
             return
         with self.lock:
-            self.held += 1
+            self.delayed += 1
             self._cork(1)
         timer = Timer(self.delay_seconds, self._release)
         timer.daemon = True
@@ -44,8 +44,8 @@ class SlowLink:
 
     def _release(self) -> None:
         with self.lock:
-            self.held -= 1
-            if not self.held:
+            self.delayed -= 1
+            if not self.delayed:
                 self._cork(0)
 
     def _cork(self, on: int) -> None:
@@ -72,13 +72,13 @@ def open_sockets() -> set[str]:
 
 
 def connections(names: set[str]) -> list[socket.socket]:
-    """Take hold of those sockets that are connected; they stay open as long as they are held here."""
+    """Return the sockets that are connected, each under a second descriptor that keeps it open."""
     links = []
     for name in sorted(names):
         link = socket.socket(fileno=os.dup(int(name.split()[0])))
         try:
             link.getpeername()
-        except OSError:  # it listens for others
+        except OSError:  # a listening socket
             link.close()
             continue
         links.append(link)
