@@ -37,7 +37,7 @@ CURVE = ("seed", "data", "batch", "sequence", "capacity", "dtype", "lr", "warmup
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One box of a named tensor: where it lies in the whole, and the memory it is read from or into."""
+    """One box of a named tensor: its position in the whole weight, and the memory it is read from or into."""
 
     name: str
     whole: tuple[int, ...]
@@ -170,7 +170,7 @@ def check(folder: Path, config: Config) -> int:
         raise OptionError(f"{stored}: {IDENTITY} cannot be read: {error}", _aside(stored)) from error
     old = not isinstance(written, dict) or written.get("format") != FORMAT
     rule = f"{stored} was written by another version of the trainer, in a format that this one does not read"
-    refuse(old, rule, "resume it with that version, or train anew into another --checkpoint")
+    refuse(old, rule, "resume it with that version, or train again into another --checkpoint")
     now = _identity(config)
     other = [name for name in now["model"] if written["model"].get(name) != now["model"][name]]
     if other:
@@ -180,7 +180,7 @@ def check(folder: Path, config: Config) -> int:
 
 
 def changes(folder: Path, config: Config) -> list[str]:
-    """Name the options, beside the layout, that the checkpoint was written with other values of."""
+    """Return the options, other than the layout, that had different values when the checkpoint was written."""
     written, now = json.loads((newest(folder) / IDENTITY).read_text())["curve"], _identity(config)["curve"]
     return [
         f"{flag_of(item)} {now[item.name]} (was {before})"

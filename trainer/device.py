@@ -28,12 +28,12 @@ def take(kind: str) -> torch.device:
 
 
 def _wake_backward(device: torch.device) -> None:
-    """Return autograd's own thread the device's context: a product that is the first to ask for it warns."""
+    """Create the device's context in autograd's thread; otherwise the first product there warns."""
     torch.ones(1, device=device, requires_grad=True).sum().backward()
 
 
 def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -> int:
-    """Count the GPUs of all processes, none on CPUs; each says which it has, since not all may see all of them."""
+    """Count the GPUs of all processes; each publishes its GPU, because a process may not see those of others."""
     if device.type == "cpu":
         return 0
     store.set(f"gpu/{rank}", f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
@@ -46,12 +46,12 @@ def multiplies_in_fp8() -> bool:
 
 
 def peak(config: Config, device: torch.device, gpus: int) -> float:
-    """Return the FLOP/s of all ranks together; zero where nobody knows. Processes on one CPU share its peak."""
+    """Return the FLOP/s of all ranks together; 0 if unknown. Processes on one CPU share its peak."""
     if device.type == "cpu":
         machines = config.layout.world / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         return record.cpu_peak(config.compute).flops * machines
-    known, kind = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(config.options.dtype)
-    return known.peak(kind) * gpus if known and kind else 0.0
+    gpu, precision = hardware.find(torch.cuda.get_device_name(device)), hardware.precision(config.options.dtype)
+    return gpu.peak(precision) * gpus if gpu and precision else 0.0
 
 
 def memory_capacity(device: torch.device) -> int:

@@ -36,13 +36,13 @@ def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Te
 
 def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, torch.dtype]) -> torch.Tensor:
     """Multiply ``[m, k]`` by ``[n, k]`` transposed."""
-    (one, one_scale), (other, other_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
+    (left_8, left_scale), (right_8, right_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
     return F.scaled_mm(
-        one.contiguous(),  # kernels want rows of the first and columns of the second together
-        other.contiguous().t(),
-        one_scale,
+        left_8.contiguous(),  # kernels want rows of the first and columns of the second together
+        right_8.contiguous().t(),
+        left_scale,
         F.ScalingType.TensorWise,
-        other_scale,
+        right_scale,
         F.ScalingType.TensorWise,
         output_dtype=left.dtype,
     )

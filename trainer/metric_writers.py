@@ -58,8 +58,8 @@ class Tracker:
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         """Log all metrics that have a value; `step` is a reserved name."""
-        known = {name: value for name, value in metrics.items() if value is not None and name != "step"}
-        self.library.log(known, step=step)
+        values = {name: value for name, value in metrics.items() if value is not None and name != "step"}
+        self.library.log(values, step=step)
 
     def close(self) -> None:
         """Finish the run."""
@@ -68,14 +68,14 @@ class Tracker:
 
 def open_writers(config: Config, folder: Path) -> list[JsonLines | TensorBoard | Tracker]:
     """Return the writers that `--metrics` asks for; JSON on the console needs none."""
-    asked = config.options.metrics
-    if asked == "json":
+    name = config.options.metrics
+    if name == "json":
         return []
-    library = {"text": [], "tensorboard": [TensorBoard], "wandb": [Tracker], "trackio": [Tracker]}[asked]
+    library = {"text": [], "tensorboard": [TensorBoard], "wandb": [Tracker], "trackio": [Tracker]}[name]
     return [writer(config, folder) for writer in (JsonLines, *library)]
 
 
-def check_installed(asked: str) -> None:
+def check_installed(name: str) -> None:
     """Refuse a library that is not installed."""
-    missing = asked in LIBRARIES and find_spec(asked) is None
-    refuse(missing, f"--log {asked}: the library {asked} is not installed", f"pip install {asked}, or --log text")
+    missing = name in LIBRARIES and find_spec(name) is None
+    refuse(missing, f"--log {name}: the library {name} is not installed", f"pip install {name}, or --log text")

@@ -28,7 +28,7 @@ class Config:
 
     @property
     def schedule(self) -> str:
-        """The pipeline's schedule; nothing where there is no pipeline."""
+        """The pipeline's schedule; empty without a pipeline."""
         return self.options.schedule if self.layout.pp > 1 else ""
 
     @property

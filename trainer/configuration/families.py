@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "add_cross_attention": ("cross-attention", OFF),
     "vision_config": ("images", OFF),
     "mamba_d_state": ("state-space layers", OFF),
-    "quantization_config": ("quantised weights", OFF),
+    "quantization_config": ("quantized weights", OFF),
 }
 """Fields that ask for what the trainer has not: what that is, and the values that ask for nothing."""
 SILENT = re.compile(

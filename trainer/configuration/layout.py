@@ -23,7 +23,7 @@ class Layout:
     tp: int = 1
     ep: int = 1
     ep_outer: bool = True
-    """Whether neighbours in an expert group lie far apart (over dp first) instead of next to each other."""
+    """Whether an expert group takes distant ranks (over dp first) instead of adjacent ones."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

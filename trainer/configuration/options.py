@@ -166,5 +166,5 @@ def described(item: Field[Any]) -> str:
     if item.metadata["choices"]:
         # Zero is a choice as any other: ZeRO stage 0.
         return text if value == "" else f"{text} (default: {value})"
-    # Elsewhere zero, nothing and no ask for nothing, or the text says itself what they stand for.
+    # Other zeros and empty values change nothing, or the text explains them.
     return f"{text} (default: {value})" if value and "default:" not in text else text

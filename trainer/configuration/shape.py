@@ -54,7 +54,7 @@ class ModelShape:
     norm: str = "rms"
     """`rms`, or `layer` with mean and bias."""
     qk_norm: bool = False
-    """Whether each head's queries and keys are normalised before they are rotated."""
+    """Whether each head's queries and keys are normalized before they are rotated."""
     qkv_bias: bool = False
     out_bias: bool = False
     ffn_bias: bool = False

@@ -49,7 +49,7 @@ def flash_attention_backward(
     if not q.is_cuda:
         kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
         return kernel(grad, q, k, v, out, lse, 0.0, causal)  # type: ignore[no-any-return]
-    dropout_state = torch.empty(2, dtype=torch.uint64, device=q.device)  # without dropout nobody reads it
+    dropout_state = torch.empty(2, dtype=torch.uint64, device=q.device)  # unused without dropout
     kernel = aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
     lengths = (None, None, q.shape[2], k.shape[2])
     return kernel(grad, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
 """Slow link: the sockets of a process group, with bandwidth and latency made worse by the Linux kernel.
 
 Nothing waits on the host: a message is posted when it is ready and takes longer on its way, as over a bad cable. Gloo
-opens its sockets when a group is opened, so the new ones belong to the group. NCCL opens others, so the fault is refused
-there.
+opens its sockets when a group is opened, so the new ones belong to the group. NCCL opens others, so the fault is
+refused there.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class HeadNorm(nn.Module):
         self.eps = plan.config.shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise the last dimension."""
+        """Normalize the last dimension."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 

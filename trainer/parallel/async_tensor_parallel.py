@@ -10,11 +10,11 @@ each rank multiplies the chunk that it has while the next one is on its way roun
     chunk 2          chunk 1 arrives           part of chunk 1   sum of chunk 2 leaves, sum of chunk 1 arrives
     chunk 1                                    part of chunk 0   sum of chunk 1 leaves, sum of chunk 0 arrives
 
-Of n products n - 1 have a message beside them. The gradient of one kind is the other: backward of a block's first
+Of n products, n - 1 overlap with a message. The gradient of one kind is the other: backward of a block's first
 products is multiply-and-reduce-scatter, backward of its last one all-gather-and-multiply. Weights' gradients take the
 whole sequence, which each gather leaves behind.
 
-The bytes are those of the plain collectives, in n - 1 messages between neighbours. In the trace: `tp::ring_send_recv`
+The bytes are those of the plain collectives, in n - 1 messages between neighbors. In the trace: `tp::ring_send_recv`
 where a chunk is posted, `tp::ring_wait` where its product has not hidden it.
 """
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
-from trainer.parallel.ring_transfer import Neighbours
+from trainer.parallel.ring_transfer import Neighbors
 
 if TYPE_CHECKING:
     from trainer.parallel.collectives import Group
@@ -52,10 +52,10 @@ class ChunkedProducts:
 
     def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield each rank's chunk with the rank, this rank's first, while the next one arrives."""
-        neighbours, size = Neighbours(self.group, "tp"), self.group.size
+        neighbors, size = Neighbors(self.group, "tp"), self.group.size
         chunk = chunk.contiguous()
         for step in range(size - 1):
-            transfer = neighbours.shift(chunk, step)
+            transfer = neighbors.shift(chunk, step)
             yield (self.group.rank - step) % size, chunk  # the caller multiplies it, while the message travels
             chunk = transfer.arrived(step)
         yield (self.group.rank + 1) % size, chunk
@@ -66,10 +66,10 @@ class ChunkedProducts:
         The sum of each chunk goes once round the ring and ends at its owner. It is computed one rank ahead of my own
         chunk backwards, so mine comes last. While a part is computed, the sum that it is added to is on its way.
         """
-        neighbours, size = Neighbours(self.group, "tp"), self.group.size
+        neighbors, size = Neighbors(self.group, "tp"), self.group.size
         total = part_of((self.group.rank - 1) % size)
         for step in range(size - 1):
-            transfer = neighbours.shift(total, step)
+            transfer = neighbors.shift(total, step)
             total = part_of((self.group.rank - 2 - step) % size)
             total = total + transfer.arrived(step)
         return total
@@ -81,7 +81,7 @@ class ChunkedProducts:
 
 
 def _in_order(chunks: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Put chunks together as they stand in the sequence: by rank, in whatever order they came round the ring."""
+    """Concatenate chunks by rank, in the order of the sequence; they arrived in the order of the ring."""
     return torch.cat([chunks[rank] for rank in sorted(chunks)])
 
 
@@ -102,18 +102,18 @@ class _GatherAndMultiply(torch.autograd.Function):
             for product_of, weight in zip(products, weights, strict=True):
                 product_of[rank] = chunked.product.forward(chunk, weight)
         ctx.save_for_backward(_in_order(chunks), *weights)  # the weights' gradients take the whole sequence
-        # Beside their values: the parameters themselves, which keep their `grad` (recomputation saves detached copies).
+        # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
         ctx.chunked, ctx.parameters = chunked, weights
         return tuple(_in_order(product_of) for product_of in products)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        whole, *weights = ctx.saved_tensors
+        sequence, *weights = ctx.saved_tensors
         chunked: ChunkedProducts = ctx.chunked
         grads_of_chunk = list(zip(*(grad.chunk(chunked.group.size) for grad in grads), strict=True))
         d_x = chunked.add_up(lambda rank: chunked.input_gradient(grads_of_chunk[rank], weights))
         d_weights = [
-            weight_gradient(parameter, partial(chunked.product.weight_gradient, grad, whole), chunked.postponed)
+            weight_gradient(parameter, partial(chunked.product.weight_gradient, grad, sequence), chunked.postponed)
             for parameter, grad in zip(ctx.parameters, grads, strict=True)
         ]
         return d_x, None, *d_weights

@@ -36,7 +36,7 @@ class HostRoom:
     gradient: torch.Tensor
     """As long as the slice, in the masters' type."""
     leaving: torch.Tensor
-    """Updated weights in the layers' type; the masters themselves where that is the same."""
+    """Updated weights in the layers' type; the masters themselves if that is the same."""
     arrived: torch.cuda.Event | None = None
     """When the gradient is here; `None` on a CPU, where it is at once."""
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
 #
-# A rank's messages with one neighbour must be posted in the same order at both ends, because NCCL runs them one after
+# A rank's messages with one neighbor must be posted in the same order at both ends, because NCCL runs them one after
 # another. So all ranks' lists are walked together, an action a rank in each round. As soon as an action has made what
 # another rank needs, its send is appended to the one list and the receive to the other, in one stroke:
 #

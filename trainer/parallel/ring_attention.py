@@ -21,7 +21,7 @@ import torch
 
 from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
 from trainer.parallel.collectives import all_gather, reduce_scatter
-from trainer.parallel.ring_transfer import Neighbours, RingTransfer
+from trainer.parallel.ring_transfer import Neighbors, RingTransfer
 from usp_prof.record import mark
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RingAttention:
     def __init__(self, group: Group, runs: Sequence[Sequence[range]]) -> None:
         """Take the runs of the sequence that each rank has."""
         self.group = group
-        self.neighbours = Neighbours(group, "cp")
+        self.neighbors = Neighbors(group, "cp")
         self.attend, self.attend_backward = attend, attend_backward
         self.tiles = [_tiles(runs[group.rank], source) for source in runs]
         """Tiles of each rank's block that this rank's queries see."""
@@ -62,18 +62,18 @@ class RingAttention:
     def blocks(self, block: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
         """Yield each rank's block and its tiles, this rank's first, while the next block arrives."""
         for step in range(self.group.size):
-            transfer = self.neighbours.shift(block, step) if step < self.group.size - 1 else None
+            transfer = self.neighbors.shift(block, step) if step < self.group.size - 1 else None
             yield block, self.tiles[(self.group.rank - step) % self.group.size]
             if transfer is not None:
                 block = transfer.arrived(step)
 
     def sum_gradients(self, gradients: Iterator[torch.Tensor]) -> torch.Tensor:
         """Add up each block's gradients over ranks, in the order of `blocks`; return those of this rank's block."""
-        travelling: RingTransfer | None = None
+        traveling: RingTransfer | None = None
         for step, own in enumerate(gradients):
-            total = own if travelling is None else own.add_(travelling.arrived(step))
-            travelling = self.neighbours.shift(total, step)
-        return travelling.arrived(self.group.size)
+            total = own if traveling is None else own.add_(traveling.arrived(step))
+            traveling = self.neighbors.shift(total, step)
+        return traveling.arrived(self.group.size)
 
 
 class AllGatherAttention(RingAttention):
@@ -123,8 +123,8 @@ class _BlockwiseAttention(torch.autograd.Function):
         accurate = torch.promote_types(q.dtype, torch.float32)
         out = torch.zeros(q.shape, dtype=accurate, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
-        kept = ring.bring(torch.stack([k, v]))
-        for block, tiles in ring.blocks(kept):
+        saved_blocks = ring.bring(torch.stack([k, v]))
+        for block, tiles in ring.blocks(saved_blocks):
             for tile in tiles:
                 keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
                 part, part_lse = ring.attend(q[:, :, tile.rows], keys, values, causal=tile.causal)
@@ -134,18 +134,18 @@ class _BlockwiseAttention(torch.autograd.Function):
                 out[:, :, tile.rows] = scaled + part * (part_lse - after).exp().unsqueeze(-1)
                 lse[:, :, tile.rows] = after
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, kept, out, lse)
+        ctx.save_for_backward(q, saved_blocks, out, lse)
         ctx.ring = ring
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        q, kept, out, lse = ctx.saved_tensors
+        q, saved_blocks, out, lse = ctx.saved_tensors
         ring: RingAttention = ctx.ring
         dq = torch.zeros_like(q, dtype=lse.dtype)
 
         def gradients() -> Iterator[torch.Tensor]:
-            for block, tiles in ring.blocks(kept):
+            for block, tiles in ring.blocks(saved_blocks):
                 own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
                 for tile in tiles:
                     _tile_backward(ring, tile, block, own, (q, out, lse, grad, dq))

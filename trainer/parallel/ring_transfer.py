@@ -35,7 +35,7 @@ class RingTransfer:
         return self.arriving
 
 
-class Neighbours:
+class Neighbors:
     """The ranks before and behind this one in a group's ring; `axis` is what the marks say of it."""
 
     def __init__(self, group: Group, axis: str) -> None:

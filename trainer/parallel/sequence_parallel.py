@@ -67,8 +67,8 @@ class _GatherAndMultiply(torch.autograd.Function):
         ctx.save_for_backward(x, *weights)
         # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
         ctx.group, ctx.product, ctx.postponed, ctx.parameters = group, product, postponed, weights
-        whole = all_gather(x, group)
-        return tuple(product.forward(whole, weight) for weight in weights)
+        sequence = all_gather(x, group)
+        return tuple(product.forward(sequence, weight) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
@@ -76,12 +76,12 @@ class _GatherAndMultiply(torch.autograd.Function):
         product: Product = ctx.product
         is_split = ctx.postponed is not None and ctx.postponed.jobs is not None
         started = None if is_split else start_all_gather(x, ctx.group)
-        whole = cache(lambda: complete(started or start_all_gather(x, ctx.group)))
-        d_whole = sum(product.input_gradient(grad, weight) for grad, weight in zip(grads, weights, strict=True))
-        d_x = start_reduce_scatter(d_whole, ctx.group)
+        gathered = cache(lambda: complete(started or start_all_gather(x, ctx.group)))
+        d_sequence = sum(product.input_gradient(grad, weight) for grad, weight in zip(grads, weights, strict=True))
+        d_x = start_reduce_scatter(d_sequence, ctx.group)
 
         def gradient(grad: torch.Tensor) -> torch.Tensor:
-            return product.weight_gradient(grad, whole())
+            return product.weight_gradient(grad, gathered())
 
         d_weights = [
             weight_gradient(parameter, partial(gradient, grad), ctx.postponed)

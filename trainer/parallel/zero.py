@@ -153,7 +153,7 @@ class Sharded(Buckets):
                 unit.release()
 
     def launch(self, bucket: Bucket) -> None:
-        """Start a unit's sum, and complete the previous one, which travelled while this unit's layer computed.
+        """Start a unit's sum, and complete the previous one, which traveled while this unit's layer computed.
 
         So at most two units have whole gradients at a time.
         """
