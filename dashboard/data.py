@@ -247,7 +247,7 @@ def _document(index: int, selection: Selection) -> Document:
 def ask_drawings(index: int) -> Result[None]:
     """Ask for the drawings of a run's report, which are kept on disk.
 
-    They are asked for last: Overview's first screen has none, and a chart that is looked at before is drawn by itself.
+    They come last: Overview's first screen has none, and a chart that is visible earlier is drawn alone.
     """
 
     def draw_all() -> None:
@@ -264,21 +264,21 @@ def _analysed(run: Run, selection: Selection) -> Document:
 
     def show_progress(name: str) -> None:
         nonlocal done
-        worker.tell(f"analysing: {name.replace('_', ' ')}", done, 20)
+        worker.tell(f"analyzing: {name.replace('_', ' ')}", done, 20)
         done += 1
 
     results = analyse(run.tables, selection, progress=show_progress)
-    worker.tell("looking for what could be better", 18, 20)
+    worker.tell("searching for findings", 18, 20)
     return build_report(run.tables, results, name=run.name, selection=selection, without=("timeline",))
 
 
 def ask_picture(name: str, index: int, selection: Selection, build: Callable[[], Chart | None]) -> Result[Chart | None]:
-    """Ask for a page's picture; it is made once, so that the browser draws it once."""
+    """Ask for a page's picture; it is built once, so the browser draws it once."""
     return worker.ask(("picture", name, index, selection), build, lane=index)
 
 
 def ask_made(key: Hashable, build: Callable[[], T], index: int | None = None) -> Result[T]:
-    """Ask for what a page builds from its choices (and from a run); it is built once, so its charts are drawn once."""
+    """Ask for a result that depends on a page's choices and a run; it is built once, so its charts are drawn once."""
     return worker.ask(("made", index, key), build, lane=index)
 
 
@@ -302,7 +302,7 @@ def _timeline(index: int) -> TimelineStore:
 
 
 def ask_calls(index: int) -> Result[TimelineStore]:
-    """Ask for the timeline of a run's calls, a group where otherwise a rank is."""
+    """Ask for the timeline of a run's calls, with groups instead of ranks."""
 
     def lay_out() -> TimelineStore:
         run = open_numbered(index)
@@ -333,9 +333,9 @@ def _measured(index: int) -> Measured:
 
 
 def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Result[Prediction]:
-    """Ask for a replay of a run with changes made, on the ranks that `among`, of which they are some, needs.
+    """Ask for a replay of a run with `edits`, on the ranks that the edits in `among` need.
 
-    What is shown beside each other is then of the same ranks where a run is too large to be replayed whole.
+    Predictions that are compared then cover the same ranks, also if the run is too large to replay completely.
     """
     of_ranks = among or edits
 
@@ -357,15 +357,15 @@ def is_predicted(index: int, edits: tuple[Edit, ...]) -> bool:
 
 
 def prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()) -> Prediction:
-    """Replay a run with changes made; `among` as of `ask_prediction`."""
+    """Replay a run with changes made; `among` as in `ask_prediction`."""
     return ask_prediction(index, edits, among).result()
 
 
 def ask_calibration(index: int) -> Result[Calibration]:
-    """Ask what a run teaches the planner."""
+    """Ask for the calibration of the planner by a run."""
 
     def learn() -> Calibration:
-        worker.tell("learning from the run what the planner assumes")
+        worker.tell("calibrating the planner")
         return calibrate(open_numbered(index).tables)
 
     return worker.ask(("calibration", index), learn, lane=index)
@@ -393,5 +393,5 @@ def question_key(question: Question) -> str:
 
 
 def ask_schedule(index: int, edit: Edit) -> Result[Rescheduled]:
-    """Ask what another pipeline schedule would do."""
+    """Ask for the prediction of another pipeline schedule."""
     return worker.ask(("schedule", index, edit), lambda: reschedule(open_numbered(index).tables, (edit,)), lane=index)

@@ -1,7 +1,7 @@
-"""Charts as Bokeh's JSON, drawn once for both themes whoever looks at them, and the BokehJS that shows them.
+"""Charts as Bokeh's JSON, drawn once per theme for all visitors, and the BokehJS that shows them.
 
-The charts of the whole run are written beside its report: a server that has just started shows them without loading
-Bokeh. All others are drawn when they are first looked at. The library comes from this machine.
+The charts of the whole run are stored with its report, so a new server shows them without loading Bokeh. Others are
+drawn on first use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIBRARY = f"/usp/bokeh/{version('bokeh')}/bokeh.min.js"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure as the browser takes it."""
+    """A figure for the browser."""
 
     item: str
     stamp: str
@@ -43,7 +43,7 @@ class Drawing:
 
 
 class Drawings:
-    """Draws each chart once for each theme, and lets the least recently asked ones go."""
+    """Cache of drawings by chart and theme; the least recently used are dropped."""
 
     def __init__(self, most_kept: int = MOST_KEPT) -> None:
         self._most_kept = most_kept
@@ -51,7 +51,7 @@ class Drawings:
         self._lock = threading.Lock()
 
     def of(self, data: ChartInput, theme: Theme) -> Drawing:
-        """Return the drawing of a chart, which is known by what it is, not by what it equals."""
+        """Return the drawing of a chart, identified by the object, not by its value."""
         key = id(data), theme.name
         with self._lock:
             known = self._kept.get(key)
@@ -61,9 +61,9 @@ class Drawings:
         return self.keep(data, theme, drawn(data, theme))
 
     def keep(self, data: ChartInput, theme: Theme, made: Drawing) -> Drawing:
-        """Keep a drawing unless there is one, which a page may show already; gives the one that is kept.
+        """Store a drawing unless there is one, which a page may already show; return the stored one.
 
-        The chart is kept with it, so that no other one can be taken for it.
+        The chart is stored too, so that its id is not reused.
         """
         with self._lock:
             kept = self._kept.setdefault((id(data), theme.name), (data, made))[1]
@@ -73,14 +73,14 @@ class Drawings:
 
 
 def drawn(data: ChartInput, theme: Theme) -> Drawing:
-    """Draw a chart; its models go by names that no other process's drawings have."""
+    """Draw a chart; its model ids are unique across processes."""
     stamp = token_hex(12)
     item = charts.as_json(data, theme, f"{stamp}-")
     return Drawing(json.dumps(item, separators=(",", ":")), stamp, charts.height_of(item))
 
 
 def drawings_form() -> str:
-    """Name the form of written drawings: that of the report whose charts they are, drawn by this Bokeh."""
+    """Return the format name of stored drawings: it depends on the report's format and Bokeh's version."""
     return f"drawings-2-{version('bokeh')}-{stored_document.form()}"
 
 
@@ -108,7 +108,7 @@ def charts_of(document: Document) -> list[ChartInput]:
 
 @cache
 def _bokehjs() -> tuple[bytes, bytes]:
-    """Return the library as it is, and packed."""
+    """Return the library, plain and gzipped."""
     from bokeh.settings import settings  # noqa: PLC0415 - a page without charts needs no Bokeh
 
     plain = Path(str(settings.bokehjs_path()), "js", "bokeh.min.js").read_bytes()
@@ -116,7 +116,7 @@ def _bokehjs() -> tuple[bytes, bytes]:
 
 
 def answer_library(request: Request) -> Response:
-    """Answer the library; it is packed once, not for each reader."""
+    """Return the library; it is compressed once."""
     plain, packed = _bokehjs()
     headers = {"Cache-Control": "public, immutable, max-age=31536000", "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("Accept-Encoding", ""):

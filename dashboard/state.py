@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 MOST_DIGITS = 9
 MOST_SHOWN = 80
 SHARED = frozenset({"run", "ranks", "steps"})
-"""What every page selects by; all else in an address is of its page."""
+"""Parameters of all pages; others belong to one page."""
 _OWN = "own addresses"
 
 
 def everything(_: Document) -> str:
-    """Return for a page that has something to show of any run that it lacks nothing."""
+    """Return an empty reason, for pages that any run has content for."""
     return ""
 
 
 class Room(StrEnum):
-    """What a reader comes for; the pages of a room stand beside each other."""
+    """Groups of pages in the navigation."""
 
     DIAGNOSE = "Diagnose"
     TIMELINE = "Timeline"
@@ -43,7 +43,7 @@ class Room(StrEnum):
     COMPARE = "Compare"
     LEARN = "Learn"
     ASIDE = "Query"
-    """Beside the rooms, under the choice of run."""
+    """Linked in the sidebar, not in the navigation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Page:
     draw: Callable[[], None]
     room: Room
     lacks: Callable[[Document], str] = everything
-    """Why a run has nothing to show here, empty where it has something."""
+    """Returns why the page is empty for a run, or an empty text."""
     part_of: str = ""
-    """The path of the page under which it is offered, for an address that is kept for old links."""
+    """Path of the page that contains it, for addresses of old links."""
     needs_run: bool = True
-    """Whether it is about a run that was recorded."""
+    """Whether it needs a recorded run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class View:
 
 
 def parse_ranks(text: str, known: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Read '0,2,4-7'; ranks that there are not are left out, and nothing left means all."""
+    """Parse '0,2,4-7'; unknown ranks are dropped, and None means all."""
     wanted: set[int] = set()
     for low, high in re.findall(rf"(\d{{1,{MOST_DIGITS}}})(?:-(\d{{1,{MOST_DIGITS}}}))?", text):
         first, last = int(low), int(high or low)
@@ -203,7 +203,7 @@ def _step(text: str) -> int | None:
 
 
 def plain(text: str) -> str:
-    """Keep a trace's names from being read as Markdown or HTML."""
+    """Escape Markdown and HTML in a trace's names."""
     for sign in "\\`*_{}[]<>#|$~:":
         text = text.replace(sign, "\\" + sign)
     return text

@@ -25,7 +25,7 @@ MOST_KEPT = 128
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a lane is doing: `done` of `of` pieces; `of` is 0 if the number is unknown."""
+    """Progress of a lane: `done` of `of` pieces; `of` is 0 if the number is unknown."""
 
     text: str = ""
     done: int = 0
@@ -86,7 +86,7 @@ class Worker:
         self._progress[getattr(self._here, "lane", None)] = Progress(text, done, of)
 
     def progress(self, lane: Hashable = None) -> Progress:
-        """Return what a lane is doing."""
+        """Return the progress of a lane."""
         return self._progress.get(lane, Progress())
 
     def keep_latest(self, kinds: Collection[str], most: int) -> None:
@@ -97,7 +97,7 @@ class Worker:
                 del self._answers[key]
 
     def forget(self) -> None:
-        """Drop all results; those that are still queued are cancelled."""
+        """Drop all results; those that are still queued are canceled."""
         with self._lock:
             for answer in self._answers.values():
                 answer.cancel()
@@ -126,7 +126,7 @@ class Worker:
         answer.lane = self._here.lane
         try:
             answer.set_result(build())
-        except BaseException as error:  # noqa: BLE001 - passed on to whoever asks, who would wait forever otherwise
+        except BaseException as error:  # noqa: BLE001 - raised again in the session that waits for the result
             answer.set_exception(error)
 
     def _drop_oldest(self) -> None:

@@ -127,7 +127,7 @@ _OF_HOST = {
 
 
 def _rows_of(finding: Finding) -> str:
-    """Choose the rows that show what a finding is about."""
+    """Choose the rows that show a finding."""
     if "stage" in finding.where or "stages" in finding.where:
         return "exposed,actions"
     return "host,exposed" if finding.code in _OF_HOST else "exposed,path"
@@ -170,7 +170,7 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
 
 
 NOTABLE = 0.02
-"""A rank whose compute is within 2% of the median, and which costs nobody 2% of a step, is like the others."""
+"""Ranks with compute within 2% of the median that cost less than 2% of a step are no outliers."""
 
 
 def by_rank(document: Document, metric: str) -> dict[int, float]:
@@ -182,7 +182,7 @@ def by_rank(document: Document, metric: str) -> dict[int, float]:
     }
 
 
-def strangeness(document: Document) -> dict[int, float]:
+def outlier_sizes(document: Document) -> dict[int, float]:
     """Return for each rank what it costs, or how far its compute is from the median, as a share of the step."""
     compute = by_rank(document, "compute_time")
     cost = by_rank(document, "straggler_cost")
@@ -199,14 +199,14 @@ def strangeness(document: Document) -> dict[int, float]:
 
 
 def outliers_first(document: Document, ranks: Iterable[int]) -> tuple[int, ...]:
-    """Put outliers first, the strangest on top, and the others after them in order."""
+    """Sort ranks: largest outliers first, then the others by number."""
     outliers = outlier_ranks(document)
     place_of_outlier = {rank: place for place, rank in enumerate(outliers)}
     return tuple(sorted(ranks, key=lambda rank: (place_of_outlier.get(rank, len(outliers)), rank)))
 
 
 def outlier_ranks(document: Document) -> tuple[int, ...]:
-    """Name the ranks that are not like the others, strangest first."""
-    strange = strangeness(document)
-    outliers = [rank for rank, share in strange.items() if share > NOTABLE]
-    return tuple(sorted(outliers, key=lambda rank: (-strange[rank], rank)))
+    """Return the outliers, largest first."""
+    sizes = outlier_sizes(document)
+    outliers = [rank for rank, share in sizes.items() if share > NOTABLE]
+    return tuple(sorted(outliers, key=lambda rank: (-sizes[rank], rank)))

@@ -45,7 +45,7 @@ MOST_PLANS = 200
 BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep", "What was run", "Published sweep"
 
 
-# The question stands above the tabs; all choices live in the address.
+# The inputs are above the tabs; all choices are in the address.
 
 
 def _learnt() -> tuple[Calibration | None, str]:
@@ -275,13 +275,13 @@ ALL_MODELS = "all models"
 
 
 def published_table() -> tuple[str, Path] | None:
-    """Return the form and the file of the published sweep that was named at the start; None where none was."""
+    """Return the form and the file of the published sweep that was named at the start; None if there is none."""
     named = json.loads(os.environ.get(PUBLISHED_VARIABLE, "[]"))
     return (named[0], Path(named[1])) if named else None
 
 
 def _published() -> None:
-    """Draw a published sweep, whole or of one model, with the planner's predictions beside it."""
+    """Draw a published sweep, of all models or one, next to the planner's predictions."""
     named = published_table()
     assert named is not None  # the tab is there  # noqa: S101
     form, file = named

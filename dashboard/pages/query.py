@@ -1,4 +1,4 @@
-"""What else would you like to know? SQL over every table of every rank, read-only."""
+"""Query page: read-only SQL over every table of every rank."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ FROM kernels GROUP BY name ORDER BY ms DESC LIMIT 50""",
 FROM calls ORDER BY wait_ms DESC LIMIT 50""",
     "Events of each rank": "SELECT rank, count(*) AS events FROM events GROUP BY rank ORDER BY rank",
 }
-"""Questions that stand ready."""
+"""Built-in questions."""
 _SAVED = "saved questions"
 MOST_LETTERS = 20_000
 MOST_ROWS = 200_000
 MOST_BYTES = 64 << 20
 MOST_SECONDS = 30.0
-"""A question is ended then, and says so."""
+"""Time limit of a query."""
 MOST_POINTS = 5000
 SCHEMA_PX = 320
 LISTED = 200
@@ -56,7 +56,7 @@ NO_CHART, BARS = "none", "bars"
 KINDS = (NO_CHART, BARS, "line", "points")
 MOST_TOLD = 6
 MOST_LETTERS_TOLD = 60
-"""What the sentence tells of a row: so many columns, and so much of each."""
+"""Number of columns, and of characters per value, in the sentence."""
 
 
 def draw() -> None:
@@ -82,7 +82,7 @@ def draw() -> None:
 
 
 def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
-    """Return how many rows answer a question, and what stands in the first, by which most questions sort."""
+    """Describe the number of rows and the first one."""
     asked = "Your question" if question == OWN else question
     if not len(frame):
         return f"{asked}: no row answers it."
@@ -101,7 +101,7 @@ def _short(value: object) -> str:
 
 
 def _tables() -> None:
-    """List what can be asked for."""
+    """List all tables with their columns."""
     for schema in TABLE_SCHEMAS:
         st.markdown(f"**{schema.name}**: {schema.doc}")
         st.dataframe(
@@ -111,10 +111,10 @@ def _tables() -> None:
 
 
 def _wrong(text: str, error: UspProfError) -> None:
-    """Report what is wrong with a question, and beside it what could be asked for."""
+    """Show the error next to the tables and columns."""
     left, right = st.columns([3, 2], gap="medium")
     left.error(state.plain(error.message))
-    beside = "The tables and columns that there are stand beside this; what each means, below."
+    beside = "The available columns are on the right; their meanings are below."
     left.info(beside if not error.hint or "usp-prof tables" in error.hint else state.plain(error.hint))
     named = [schema for schema in TABLE_SCHEMAS if re.search(rf"\b{schema.name}\b", text)] or TABLE_SCHEMAS
     rows = [{"table": each.name, "column": c.name, "unit": c.unit} for each in named for c in each.columns]
@@ -122,10 +122,7 @@ def _wrong(text: str, error: UspProfError) -> None:
 
 
 def _question() -> tuple[str, str]:
-    """Let the reader write a question, or take one that stands ready or was saved; it lives in the address.
-
-    Gives its name and its text.
-    """
+    """Ask for SQL text or a built-in or saved question; return its name and text."""
     saved: dict[str, str] = st.session_state.setdefault(_SAVED, {})
     questions = QUESTIONS | saved
     asked = st.query_params.get("sql", EXAMPLE)
@@ -146,13 +143,13 @@ def _question() -> tuple[str, str]:
         st.rerun()
     state.keep("sql", text if text != EXAMPLE else None)
     if text != asked:
-        st.rerun()  # the field begins anew with what the address holds, so that the way back leads out of it
+        st.rerun()  # restart with the address' text, so that the browser's back button works
     return known, text
 
 
 def ask(index: int, text: str) -> pd.DataFrame:
-    """Answer a question within what a page can hold."""
-    with st.spinner("asking", show_time=True):
+    """Run a query with limits on rows, bytes and time."""
+    with st.spinner("running", show_time=True):
         found = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS, cells=Cells.PLAIN)
     if found.nbytes > MOST_BYTES:
         raise UsageError(
@@ -163,7 +160,7 @@ def ask(index: int, text: str) -> pd.DataFrame:
 
 
 def as_frame(found: pa.Table) -> pd.DataFrame:
-    """Return an answer as a grid and a chart take it: heads that differ, and sums as plain numbers."""
+    """Return a result with distinct column names and plain numbers."""
     columns = [_plain(column) for column in found.columns]
     heads = distinct([str(name) for name in found.column_names])
     frame: pd.DataFrame = pa.table(columns, names=heads).to_pandas()
@@ -171,7 +168,7 @@ def as_frame(found: pa.Table) -> pd.DataFrame:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Make numbers of decimals, as which DuckDB gives what may not fit into 64 bits, such as a sum."""
+    """Convert decimals, DuckDB's type for sums, to numbers."""
     if not pa.types.is_decimal(column.type):
         return column
     try:
@@ -181,7 +178,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def answered(text: str, frame: pd.DataFrame) -> Section:
-    """Set out a question and the first rows of its answer."""
+    """Build a section with a query and its first rows."""
     rows = tuple(tuple(_cell(value) for value in row) for row in frame.head(LISTED).itertuples(index=False, name=None))
     columns = tuple(TableColumn(str(name)) for name in frame.columns)
     return Section(
@@ -198,7 +195,7 @@ def _cell(value: object) -> int | float | str | None:
 
 
 def _chart(frame: pd.DataFrame, usual: str) -> None:
-    """Draw one column over another, as the reader chooses."""
+    """Draw one column over another."""
     countable = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     if not countable or not len(frame):
         return
@@ -213,7 +210,7 @@ def _chart(frame: pd.DataFrame, usual: str) -> None:
     up = right.selectbox("of", countable, len(countable) - 1)
     over, of = (frame[name].head(MOST_POINTS) for name in (across, up))
     plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": of})
-    if kind == BARS:  # in the order of the answer; names are read beside bars that lie
+    if kind == BARS:  # in the order of the result; horizontal if labels are names
         lies = not pd.api.types.is_numeric_dtype(plain["over"])
         labels = {"x_label": up, "y_label": across} if lies else {"x_label": across, "y_label": up}
         st.bar_chart(plain[:MOST_BARS] if lies else plain, x="over", y="of", sort=False, horizontal=lies, **labels)

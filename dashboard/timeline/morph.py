@@ -1,12 +1,10 @@
-"""A step as it was recorded and as it is predicted, one row a rank: what "play the fix" morphs between.
+"""A step as it was recorded and as it is predicted, one row per rank, for "Play the fix".
 
-  1. the slices of a rank's device rows whose middle lies in the step, as recorded
-  2. the same slices where the replay with the changes puts them, found by their events; what the changes took out or
-     the replay does not hold is left out
-  3. neighbours of one kind that stay closer than half a pixel, before and after, become one slice: a million kernels
-     are as many as can be seen
+  1. a rank's device slices whose middle is in the step, as recorded
+  2. the same slices at their replayed time, matched by event; removed work is left out
+  3. neighbors of one kind that stay closer than half a pixel are merged, so the number of slices is bounded
 
-Each of the two begins with its own first slice, so that what is gained shows at the right.
+Both start with their first slice, so the gain is visible at the right.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
 
 
 def _merged(morph: Morph, closer_ns: float) -> Morph:
-    """Make one slice of neighbours of a kind that stay closer than a pixel; compute is last, painted over the rest."""
+    """Make one slice of neighbors of a kind that stay closer than a pixel; compute is last, painted over the rest."""
     order = np.lexsort((morph.begin[0], morph.category, morph.category == COMPUTE))
     category, begin, end = morph.category[order], morph.begin[:, order], morph.end[:, order]
     if not len(order):

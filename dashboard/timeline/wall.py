@@ -1,11 +1,11 @@
-"""Rank wall: one row of pixels a rank, each pixel coloured by the part of the step that fills it most.
+"""Rank wall: one row of pixels per rank, each colored by the part of the step that fills it most.
 
-Parts are compute, communication that nothing hides by its axis, and copies beside both; what is left is idle.
+Parts are compute, exposed communication by axis, and other copies; the rest is idle.
 
 A slice from a to b (in pixels) covers part of its first pixel, part of its last one and all between. With
     ramp(a)[p] = 0 before pixel floor(a), 1 - frac(a) in it, 1 after it
 it covers ramp(a) - ramp(b). A ramp is the running sum of two entries, 1 - frac(a) at floor(a) and frac(a) after it; so
-all slices of all ranks are summed by counting entries, and one running sum a row gives the time in each pixel.
+all slices of all ranks are summed by counting entries, and one running sum per row gives the time in each pixel.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _entries(store: TimelineStore, rank: int, pixel_ns: float) -> tuple[NDArray[
 
 
 def _without_overlap(used: NDArray[np.int64], filled: Floats) -> Floats:
-    """Keep of copies what lies beside compute and communication."""
+    """Keep copies that overlap neither compute nor communication."""
     is_copy = np.isin(used, COPIES)
     if not is_copy.any():
         return filled
