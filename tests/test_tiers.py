@@ -48,7 +48,7 @@ def test_each_tier_holds_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> N
     held = []
     for tier in Tier:
         monkeypatch.setattr(tiers, "chosen", tier)
-        held.append({str(each) for each in marks if tiers.has_marks(each)} | set(filter(_is_in, folders)))
+        held.append({str(names) for names in marks if tiers.has_marks(names)} | set(filter(_is_in, folders)))
     assert held[0] < held[1] < held[2]
     assert {"columns", "smoke", str(set())} == held[0]
 

@@ -45,7 +45,7 @@ def answer(capsys: pytest.CaptureFixture[str], cache: Path, *words: str) -> dict
 
 
 def of_all_ranks(answered: dict[str, Any], metric: str) -> float:
-    return next(one["value"] for one in answered["metrics"] if one["id"] == metric and not one["dims"])
+    return next(row["value"] for row in answered["metrics"] if row["id"] == metric and not row["dims"])
 
 
 def test_every_rank_is_recorded(run: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ def test_a_run_of_the_corpus_without_its_marks_has_the_same_actions(run: str, ap
     compare(GLOO / run, tmp_path, apart=apart)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zbv"])
 def test_a_simulated_gpu_run_without_its_marks_has_the_same_actions(schedule: str, tmp_path: Path) -> None:
     chunks = 1 if schedule in {"gpipe", "1f1b", "zb-h1"} else 2

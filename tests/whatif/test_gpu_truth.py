@@ -20,6 +20,8 @@ from usp_prof.whatif.predict import predict
 if TYPE_CHECKING:
     from usp_prof.model.finding import Finding
 
+pytestmark = pytest.mark.slow
+
 FINDING_OF = {
     "host_pause": "host-pause",
     "late_launches": "slow-host",
@@ -65,7 +67,6 @@ def assert_close(gains: list[tuple[float, MadeRun]]) -> None:
     assert [run.name for gain, run in gains if run.gain > SIGNIFICANT and gain <= 0] == []
 
 
-@pytest.mark.slow
 @kinds(*FAULTS)
 def test_the_culprits_finding_comes_first(kind: str) -> None:
     runs = [run for run in made_runs(kind) if run.gain >= WORTH_NAMING]
@@ -107,7 +108,6 @@ def test_a_host_as_its_peers_gains_all_that_it_costs(kind: str) -> None:
     )
 
 
-@pytest.mark.slow
 @kinds(*OF_ONE_RANK)
 def test_at_its_ideal_a_run_gains_what_it_would_were_all_alike(kind: str) -> None:
     gains = []
@@ -139,7 +139,6 @@ def test_the_report_blames_the_culprit_for_what_its_finding_gains(kind: str) -> 
     assert_close(gains)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_clean_run_has_no_finding(name: str) -> None:
     run = made_run(name)
