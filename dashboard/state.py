@@ -77,12 +77,12 @@ class View:
         return Selection(self.ranks, self.first_step, self.last_step)
 
 
-def parse_ranks(text: str, known: tuple[int, ...]) -> tuple[int, ...] | None:
+def parse_ranks(text: str, known_ranks: tuple[int, ...]) -> tuple[int, ...] | None:
     """Parse '0,2,4-7'; unknown ranks are dropped, and None means all."""
     wanted: set[int] = set()
     for low, high in re.findall(rf"(\d{{1,{MOST_DIGITS}}})(?:-(\d{{1,{MOST_DIGITS}}}))?", text):
         first, last = int(low), int(high or low)
-        wanted.update(rank for rank in known if first <= rank <= last)
+        wanted.update(rank for rank in known_ranks if first <= rank <= last)
     return tuple(sorted(wanted)) or None
 
 
@@ -123,8 +123,8 @@ def keep(name: str, value: object) -> None:
 def current() -> View:
     """Read the shared selection from the address."""
     run = run_index()
-    known = data.open_numbered(run).tables.ranks
-    ranks = parse_ranks(st.query_params.get("ranks", ""), known)
+    known_ranks = data.open_numbered(run).tables.ranks
+    ranks = parse_ranks(st.query_params.get("ranks", ""), known_ranks)
     first, last = steps()
     return View(run, ranks, first, last)
 

@@ -59,9 +59,9 @@ class Worker:
     def ask(self, key: Hashable, build: Callable[[], T], *, lane: Hashable = None) -> Result[T]:
         """Return the result for `key`, computed by `build` on `lane` unless it is known; errors are not memoized.
 
-        What is being computed may ask for more. A result that nobody has started is then computed at once, and skipped
-        when its turn comes. One that another lane is computing is waited for: results depend on each other without
-        cycles, so lanes never wait in a circle.
+        A computation may ask for other results. One that has not started is computed at once, and skipped when its turn
+        comes. One that another lane computes is waited for. Results have no cyclic dependencies, so lanes never wait
+        in a circle.
         """
         is_within = getattr(self._here, "lane", self) is not self
         with self._lock:

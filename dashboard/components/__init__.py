@@ -1,1 +1,1 @@
-"""Pieces that several pages show; two of them have JavaScript beside them."""
+"""Components that several pages share."""

@@ -83,7 +83,7 @@ def figure(drawing: Drawing, *, key: str) -> None:
 
 
 def picking_figure(block: Chart, *, key: str, dark: bool, on_pick: Callable[[str], None]) -> None:
-    """Show a chart whose marks a click picks; `on_pick` is told the label of the mark."""
+    """Show a chart with clickable marks; `on_pick` gets the label of the clicked mark."""
 
     def pick() -> None:
         label = st.session_state.get(key, {}).get("picked")

@@ -1,6 +1,6 @@
 // Shows one Bokeh figure: BokehJS comes from this server, and what was drawn before is disposed of.
 //
-// A page that asks for it (`data.picks`) is told the label of the mark that was clicked.
+// With `data.picks`, a click returns the label of the clicked mark.
 
 let loading = null, drawn = null;
 
@@ -15,7 +15,7 @@ function library(address) {
   return loading;
 }
 
-// A canvas that nobody holds keeps its pixels until the next collection, which small objects do not bring about.
+// A dropped canvas keeps its pixels until the next collection, which small objects do not trigger.
 function blank(root) {
   for (const element of root.querySelectorAll("*")) {
     if (element.shadowRoot) blank(element.shadowRoot);

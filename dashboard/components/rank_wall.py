@@ -30,10 +30,10 @@ def _renderer() -> Callable[..., Any]:
 
 def mesh_order(ranks: Sequence[int], layout: Topology) -> list[int]:
     """Sort ranks by their coordinates, the mesh's first axis first; ranks without a place come last, by number."""
-    known = layout.coordinates
+    coordinates_of = layout.coordinates
 
     def coordinates(rank: int) -> list[int]:
-        return [known[rank].get(axis, -1) for axis in layout.axes] if rank in known else [_NOWHERE]
+        return [coordinates_of[rank].get(axis, -1) for axis in layout.axes] if rank in coordinates_of else [_NOWHERE]
 
     return sorted(ranks, key=lambda rank: (coordinates(rank), rank))
 

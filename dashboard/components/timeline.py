@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def chips(named: Mapping[str, str], title: str = "") -> str:
+def chips(label_of_category: Mapping[str, str], title: str = "") -> str:
     """Write a legend in HTML: the color and the name of each category."""
     colors = dict(zip(CATEGORIES, category_colors(dark=state.is_dark()), strict=True))
     box = "display:inline-block;width:10px;height:10px;margin:0 5px 0 0"
     boxes = "".join(
         f"<span style='margin-right:12px'><span style='{box};background:{colors[key]}'></span>{name}</span>"
-        for key, name in named.items()
+        for key, name in label_of_category.items()
     )
     head = f"<span style='opacity:.65;margin-right:8px'>{title}</span>" if title else ""
-    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{boxes}</span> " if named else ""
+    return f"<span style='margin-right:10px;white-space:nowrap'>{head}{boxes}</span> " if label_of_category else ""
 
 
 def legend(chips_: str) -> None:

@@ -73,8 +73,8 @@ def _links(lesson: Lesson) -> None:
         return
     if not pages:
         return
-    (first, number), *others = runs.items()
-    for other, after in others:
+    (first, number), *later_runs = runs.items()
+    for other, after in later_runs:
         words = {"run": data.key(after), "before": data.key(number)}
         st.page_link(pages["compare"], label=f"Compare {other} with {first}", query_params=words)
     for run, number in runs.items():
@@ -83,8 +83,8 @@ def _links(lesson: Lesson) -> None:
 
 def _open_runs(lesson: Lesson) -> dict[str, int]:
     """Return the lesson's open runs by name, in the lesson's order."""
-    found = {course.run_of(lesson, run.path): number for number, run in enumerate(data.runs())}
-    return {run.name: found[run.name] for run in lesson.runs if run.name in found}
+    index_of_run = {course.run_of(lesson, run.path): number for number, run in enumerate(data.runs())}
+    return {run.name: index_of_run[run.name] for run in lesson.runs if run.name in index_of_run}
 
 
 def _pictures(lesson: Lesson) -> None:

@@ -49,10 +49,10 @@ def _next_steps(view: View, document: Document) -> None:
     if rank is None or not pages:
         return
     shown = beside({int(rank)}, data.open_numbered(view.run).tables.ranks)
-    there = {"only": state.format_ranks(shown), "focus": str(rank), "show": "exposed"}
+    timeline_query = {"only": state.format_ranks(shown), "focus": str(rank), "show": "exposed"}
     with st.container(horizontal=True, gap="medium"):
         st.page_link(
-            pages["timeline"], label=f"Rank {rank} on the timeline", query_params=state.link("timeline", there)
+            pages["timeline"], label=f"Rank {rank} on the timeline", query_params=state.link("timeline", timeline_query)
         )
         edit = {"edits": f"rank_as_peers={rank}"}
         st.page_link(
@@ -78,11 +78,11 @@ def _wall(view: View, document: Document) -> None:
         heads = [(row, f"rank {rank}") for row, rank in enumerate(order)]
     wall_legend(store)
     chosen = rank_wall(view.run, order, key="wall-ranks", height=WALL_PX, heads=heads)
-    there = st.session_state.get("pages", {}).get("timeline")
-    if chosen and there is not None:
+    timeline_page = st.session_state.get("pages", {}).get("timeline")
+    if chosen and timeline_page is not None:
         words = state.format_ranks(tuple(sorted(chosen)))
         query = state.link("timeline", {"only": words})
-        st.page_link(there, label=f"Show ranks {words} on the timeline", query_params=query)
+        st.page_link(timeline_page, label=f"Show ranks {words} on the timeline", query_params=query)
     elif len(store.ranks) > 1:
         st.caption("Drag over rows to open their ranks in the timeline.")
 

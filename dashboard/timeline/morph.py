@@ -58,7 +58,7 @@ def morph_of_rank(
     at = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
     begin = level.start[at] + line.shift_ns
     end = begin + level.rest["dur"][at].astype(np.int64)
-    # Steps of ranks do not end together: what mostly lies in the next one is not of this step.
+    # Steps of ranks end at different times: slices that are mostly in the next step are left out.
     middle = (begin + end) // 2
     inside = (middle >= start_ns) & (middle < end_ns)
     at, begin, end = at[inside], begin[inside], end[inside]

@@ -78,8 +78,8 @@ def time_in_pixels(
 def _entries(store: TimelineStore, rank: int, pixel_ns: float) -> tuple[NDArray[Any], ...]:
     """Return start, duration, busy share and category of what counts on a rank, no finer than the pixels."""
     parts = []
-    # Device rows come first on a rank, exposed communication among the rows laid over it. Of device rows communication
-    # does not count: what of it is exposed stands in the rows above.
+    # Device rows come first on a rank, exposed communication among the rows laid over it. Communication
+    # in device rows does not count, because its exposed part is in the rows above.
     for lines, kind in ((store.ranks, "device"), (store.over, "exposed")):
         line = lines.get(rank)
         if line is None:
