@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from usp_prof.tables.table_set import TableSet
 
-_LEVELS = "Per rank the mean over steps, as the whole the mean of the ranks' means."
+_LEVELS = "Per rank: mean over steps; without a rank: mean of these."
 COMPUTE_TIME = Metric(
     "compute_time", Unit.NS, Better.NEITHER, "Compute",
     f"Time in which at least one kernel that is not communication runs. {_LEVELS}",
@@ -29,7 +29,8 @@ COMPUTE_TIME = Metric(
 )  # fmt: skip
 EXPOSED_COMM_TIME = Metric(
     "exposed_comm_time", Unit.NS, Better.LOWER, "Exposed communication",
-    f"Time in which communication runs and no compute; per axis by which communication ends last. {_LEVELS}",
+    "Time in which communication runs and no compute does; if several axes run, the one that ends last counts."
+    f" {_LEVELS}",
     ("rank", "step", "axis"),
 )  # fmt: skip
 MEMCPY_TIME = Metric(
@@ -39,12 +40,14 @@ MEMCPY_TIME = Metric(
 )  # fmt: skip
 UNRECORDED_TIME = Metric(
     "unrecorded_time", Unit.NS, Better.NEITHER, "Not recorded",
-    "Time without recorded device work in which lost work may have run: compute or idle time may be longer by as much.",
+    "Time without recorded device work in which lost work may have run. Compute or idle time may be longer by "
+    "this.",
     ("rank", "step"),
 )  # fmt: skip
 IDLE_TIME = Metric(
     "idle_time", Unit.NS, Better.LOWER, "Idle",
-    "Time in which the device does nothing; by cause: bubble, host (late launches), input, sync, other. " + _LEVELS,
+    "Time in which the device does nothing, by cause: bubble, host (late launches), input, sync, other. "
+    f"{_LEVELS}",
     ("rank", "step", "cause"),
 )  # fmt: skip
 METRICS = (COMPUTE_TIME, EXPOSED_COMM_TIME, MEMCPY_TIME, UNRECORDED_TIME, IDLE_TIME)

@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 
 CLOCK_OFFSET = Metric(
     "clock_offset", Unit.NS, Better.NEITHER, "Clock offset",
-    "What is added to a rank's times to get the common clock; as the whole the largest difference of two ranks.",
+    "Offset added to a rank's times to get the common clock. Without a rank: the largest difference between "
+    "two ranks.",
     ("rank",),
     within=SIGNED,
 )  # fmt: skip
 CLOCK_DRIFT = Metric(
     "clock_drift", Unit.RATIO, Better.NEITHER, "Clock drift",
-    "Seconds that a rank's clock is corrected by for each second of the trace; where the window is long enough.",
+    "Drift correction of a rank's clock, in seconds per second; only if the window is long enough.",
     ("rank",),
     within=SIGNED,
 )  # fmt: skip
 CLOCK_RESIDUAL = Metric(
     "clock_residual", Unit.NS, Better.LOWER, "Clock residual",
-    "Median disagreement of the ends of a rank's calls on the common clock; as the whole the median over ranks.",
+    "Median disagreement, on the common clock, between the ends of a rank's calls. Without a rank: the median "
+    "over ranks.",
     ("rank",),
 )  # fmt: skip
 CLOCK_RESIDUAL_P99 = Metric(
     "clock_residual_p99", Unit.NS, Better.LOWER, "Clock residual, 99th percentile",
-    "As clock_residual; as the whole the largest over ranks.",
+    "99th percentile of the same disagreement. Without a rank: the largest over ranks.",
     ("rank",),
 )  # fmt: skip
 METRICS = (CLOCK_OFFSET, CLOCK_DRIFT, CLOCK_RESIDUAL, CLOCK_RESIDUAL_P99)

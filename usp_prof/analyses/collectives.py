@@ -32,33 +32,36 @@ if TYPE_CHECKING:
 _KIND = ("axis", "collective", "size")
 WAIT_TIME = Metric(
     "wait_time", Unit.NS, Better.LOWER, "Waiting for the last",
-    "Communication time in which calls wait for their last member and none transfers; calls with all members known.",
+    "Communication time in which calls wait for their last participant and no call transfers. Only calls whose"
+    " participants are all known.",
     ("rank", "step", "axis"),
 )  # fmt: skip
 TRANSFER_TIME = Metric(
     "transfer_time", Unit.NS, Better.LOWER, "Transfer",
-    "Communication time after the last member of some call arrived; calls whose members are all known.",
+    "Communication time after the last participant of a call arrived. Only calls whose participants are all "
+    "known.",
     ("rank", "step", "axis"),
 )  # fmt: skip
 ALGBW = Metric(
     "algbw", Unit.BYTES_PER_SECOND, Better.HIGHER, "Algorithm bandwidth",
-    "Bytes over transfer time, median over calls; by axis, collective and size class (its upper bound in bytes).",
+    "Bytes divided by transfer time, median over calls, by axis, collective and size class (its upper bound in"
+    " bytes).",
     _KIND,
 )  # fmt: skip
 BUSBW = Metric(
     "busbw", Unit.BYTES_PER_SECOND, Better.HIGHER, "Bus bandwidth",
-    "Algorithm bandwidth times the nccl-tests factor: what each link carries; median over calls.",
+    "Algorithm bandwidth times the nccl-tests factor: the traffic of each link. Median over calls.",
     _KIND,
 )  # fmt: skip
 LINK_FRACTION = Metric(
     "link_fraction", Unit.FRACTION, Better.HIGHER, "Share of the link's peak",
-    "Bus bandwidth over the peak of the device's link inside a node; calls that stay inside one.",
+    "Bus bandwidth divided by the peak of the device's link inside a node. Only calls within one node.",
     _KIND,
     inputs="the calls' bytes or times, or the peak of another link than they ran on",
 )  # fmt: skip
 SKEW = Metric(
-    "arrival_skew", Unit.NS, Better.LOWER, "Skew of arrivals",
-    "Last less first arrival of a call, median over calls.",
+    "arrival_skew", Unit.NS, Better.LOWER, "Arrival skew",
+    "Time from the first to the last arrival of a call, median over calls.",
     ("axis", "collective"),
 )  # fmt: skip
 CALLS = Metric(
@@ -68,12 +71,12 @@ CALLS = Metric(
 )  # fmt: skip
 VOLUME = Metric(
     "collective_bytes", Unit.BYTES, Better.NEITHER, "Bytes",
-    "Sum over calls of the bytes of the operation.",
+    "Sum of the bytes of all calls.",
     _KIND,
 )  # fmt: skip
 IMBALANCE = Metric(
     "all_to_all_imbalance", Unit.RATIO, Better.LOWER, "All-to-all imbalance",
-    "Largest over mean of what the members of an all-to-all received, mean over calls.",
+    "Most bytes received by one participant of an all-to-all divided by the mean, averaged over calls.",
     ("axis",),
     FROM_ONE,
 )  # fmt: skip

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 CP_IMBALANCE = Metric(
     "cp_imbalance", Unit.RATIO, Better.LOWER, "Sequence imbalance",
-    "Compute of the slowest rank of a context-parallel group over the group's mean; 1 is even.", (),
+    "Compute of the slowest rank of a context-parallel group divided by the group's mean; 1 is even.", (),
     within=FROM_ONE,
 )  # fmt: skip
 CP_TIME = Metric(
     "cp_time", Unit.NS, Better.LOWER, "Exchange time",
-    "Time of one kind of exchange (ring_wait, ring_send_recv, all_gather_kv, ulysses_a2a) in one step; by rank.",
+    "Time per step of one kind of exchange: ring_wait, ring_send_recv, all_gather_kv or ulysses_a2a.",
     ("exchange", "rank"),
 )  # fmt: skip
 RING_WAIT = Metric(
     "ring_wait_time", Unit.NS, Better.LOWER, "Wait by ring step",
-    "Mean time that a ring step waits for its exchange, by number of the ring step; by rank.", ("ring_step", "rank"),
+    "Mean time for which a ring step waits for its exchange, by number of the ring step.", ("ring_step", "rank"),
 )  # fmt: skip
 METRICS = (CP_IMBALANCE, CP_TIME, RING_WAIT)
 

@@ -113,18 +113,18 @@ def _exits(tables: TableSet, rank: int) -> _Exits:
 
 PATH_TIME = Metric(
     "critical_path_time", Unit.NS, Better.NEITHER, "On the critical path",
-    "Time of the way that bounds the run, by rank and by part (compute, comm:axis, memcpy, idle:cause), over the "
-    "selected steps.",
+    "Time on the critical path, which bounds the run, over the selected steps; by rank and part (compute, "
+    "comm:axis, memcpy, idle:cause).",
     ("rank", "part"),
 )  # fmt: skip
 PATH_FRACTION = Metric(
     "critical_path_fraction", Unit.FRACTION, Better.NEITHER, "Share of the critical path",
-    "The same as a share of the way.",
+    "Share of the critical path, by rank and part.",
     ("rank", "part"),
 )  # fmt: skip
 SLACK = Metric(
     "slack", Unit.NS, Better.NEITHER, "Slack",
-    "Time in a rank's step in which it stands still for others: what it could take longer without being waited for.",
+    "Time per step in which a rank waits for others. It could take this much longer without delaying them.",
     ("rank", "step"),
 )  # fmt: skip
 METRICS = (PATH_TIME, PATH_FRACTION, SLACK)

@@ -32,30 +32,31 @@ QUEUE_LIMIT = 1023
 """Unfinished launches at which a CUDA stream is full and the next launch blocks. Other devices have no such limit."""
 
 LAUNCH_COUNT = Metric(
-    "launch_count", Unit.COUNT, Better.LOWER, "Launches", "Calls that start device work, in one step.", ("rank",)
+    "launch_count", Unit.COUNT, Better.LOWER, "Launches", "Calls per step that start device work.", ("rank",)
 )
 LAUNCH_DELAY = Metric(
     "launch_delay", Unit.NS, Better.NEITHER, "Launch delay",
-    "Median time from a launch to the start of its work: short means that the device waits for the host.", ("rank",),
+    "Median time from a launch to the start of its work. A short delay means that the device waits for the "
+    "host.", ("rank",),
 )  # fmt: skip
 EMPTY_QUEUE_FRACTION = Metric(
     "empty_queue_fraction", Unit.FRACTION, Better.LOWER, "Launched into an empty queue",
-    "Share of launches that found no work queued or running: the device was waiting for them.", ("rank",),
+    "Share of launches that found no work queued or running, so the device was waiting for them.", ("rank",),
 )  # fmt: skip
 QUEUE_FULL_TIME = Metric(
     "queue_full_time", Unit.NS, Better.NEITHER, "Full queue",
-    f"Time with {QUEUE_LIMIT} or more launches outstanding on a stream, when the host blocks.", ("rank", "stream"),
+    f"Time with {QUEUE_LIMIT} or more launches outstanding on a stream, in which the host blocks.", ("rank", "stream"),
 )  # fmt: skip
 HOST_SYNC_TIME = Metric(
     "host_sync_time", Unit.NS, Better.LOWER, "Blocking calls",
-    "Host time in calls that wait for the device, in one step; by the op that made them.", ("rank", "cause"),
+    "Host time per step in calls that wait for the device, by the op that made them.", ("rank", "cause"),
 )  # fmt: skip
 INPUT_TIME = Metric(
-    "input_time", Unit.NS, Better.LOWER, "Data loading", "Host time in the data loader, in one step.", ("rank",)
+    "input_time", Unit.NS, Better.LOWER, "Data loading", "Host time per step in the data loader.", ("rank",)
 )
 GC_TIME = Metric(
     "gc_time", Unit.NS, Better.LOWER, "Garbage collection",
-    "Host time in Python's collector, in one step, as far as stacks or marks were recorded.", ("rank",),
+    "Host time per step in Python's garbage collector, if stacks or marks were recorded.", ("rank",),
 )  # fmt: skip
 METRICS = (LAUNCH_COUNT, LAUNCH_DELAY, EMPTY_QUEUE_FRACTION, QUEUE_FULL_TIME, HOST_SYNC_TIME, INPUT_TIME, GC_TIME)
 

@@ -29,22 +29,24 @@ if TYPE_CHECKING:
 
 KERNEL_EFFICIENCY = Metric(
     "kernel_efficiency", Unit.FRACTION, Better.HIGHER, "Kernel efficiency",
-    "Time that the roofline allows over time taken, of the ops with a formula; whole, by step and by family of op.",
+    "Roofline time divided by measured time, for ops with a formula; by step or by op family.",
     ("step", "family"),
 )  # fmt: skip
 FORMULA_FRACTION = Metric(
     "formula_fraction", Unit.FRACTION, Better.NEITHER, "Covered by formulas",
-    "Share of compute time whose ops have a formula and recorded shapes, or nothing to compute; without paced waits.",
+    "Share of compute time in ops that have a formula and recorded shapes, or that compute nothing. Paced "
+    "waits are excluded.",
 )  # fmt: skip
 MATRIX_CORE_FRACTION = Metric(
     "matrix_core_fraction", Unit.FRACTION, Better.HIGHER, "On matrix cores",
-    "Share of the time of matrix products, attention and convolutions in kernels on matrix cores; all and by precision."
-    " Of kernels whose names or data types tell where they multiply; none where they are less than nine tenths.",
+    "Share of the time of matrix products, attention and convolutions that runs on matrix cores, in total and "
+    "by precision. Only kernels whose name or data type shows it count; omitted if they are less than 90%.",
     ("precision",),
 )  # fmt: skip
 UNKNOWN_CORE_FRACTION = Metric(
-    "unknown_core_fraction", Unit.FRACTION, Better.NEITHER, "Matrix cores or not: unknown",
-    "Share of the time of matrix products, attention and convolutions in kernels that do not tell where they multiply.",
+    "unknown_core_fraction", Unit.FRACTION, Better.NEITHER, "Matrix core use unknown",
+    "Share of the time of matrix products, attention and convolutions in kernels that do not show whether they"
+    " use matrix cores.",
     ("precision",),
 )  # fmt: skip
 SMALL_KERNEL_FRACTION = Metric(
@@ -53,7 +55,7 @@ SMALL_KERNEL_FRACTION = Metric(
 )  # fmt: skip
 ACHIEVED_FLOP_RATE = Metric(
     "achieved_flop_rate", Unit.FLOP_PER_SECOND, Better.HIGHER, "Rate in kernels",
-    "FLOP of ops with a formula over the time of their kernels; by family of op.",
+    "FLOPs of ops with a formula divided by the time of their kernels; by op family.",
     ("family",),
 )  # fmt: skip
 METRICS = (

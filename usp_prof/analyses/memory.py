@@ -37,38 +37,38 @@ if TYPE_CHECKING:
 
 PEAK_MEMORY = Metric(
     "peak_memory", Unit.BYTES, Better.LOWER, "Peak memory",
-    "Most memory that tensors had at once, by rank; the whole is the largest rank's.", ("rank",),
+    "Most memory in tensors at one time. Without a rank: the largest over ranks.", ("rank",),
 )  # fmt: skip
 TAKEN_MEMORY = Metric(
     "taken_memory", Unit.BYTES, Better.LOWER, "Memory taken",
-    "Most memory at once that tensors took after the profiler began, by rank, where no allocator tells the whole "
-    "(CPUs); the whole is the largest rank's.", ("rank",),
+    "Most memory at one time that tensors allocated after the profiler started, if the allocator reports no "
+    "total (CPUs). Without a rank: the largest over ranks.", ("rank",),
 )  # fmt: skip
 PEAK_RESERVED = Metric(
     "peak_reserved_memory", Unit.BYTES, Better.LOWER, "Reserved memory",
-    "Most memory that the allocator held at once, by rank; the whole is the largest rank's.", ("rank",),
+    "Most memory reserved by the allocator at one time. Without a rank: the largest over ranks.", ("rank",),
 )  # fmt: skip
 LIVE_AT_PEAK = Metric(
     "live_at_peak", Unit.BYTES, Better.LOWER, "Alive at the peak",
-    "Memory alive at the peak of the fullest rank, by the phase in which it was taken.", ("phase",),
+    "Memory in use at the peak of the fullest rank, by the phase that allocated it.", ("phase",),
 )  # fmt: skip
 FRAGMENTATION = Metric(
     "fragmentation_fraction", Unit.FRACTION, Better.LOWER, "Fragmentation",
-    "Reserved memory that no tensor uses at the peak, over reserved; the whole is the fullest rank's.", ("rank",),
+    "Share of reserved memory that no tensor uses at the peak. Without a rank: that of the fullest rank.", ("rank",),
     inputs="the allocator's totals of allocated and reserved bytes",
 )  # fmt: skip
 HEADROOM = Metric(
     "memory_headroom", Unit.FRACTION, Better.HIGHER, "Headroom",
-    "Device memory that the allocator never held, over device memory; the whole is the fullest rank's.", ("rank",),
+    "Share of device memory that the allocator never reserved. Without a rank: that of the fullest rank.", ("rank",),
     inputs="the device's memory, or the allocator's total of reserved bytes",
 )  # fmt: skip
 ALLOCATOR_CALLS = Metric(
     "allocator_calls", Unit.COUNT, Better.LOWER, "Device allocations",
-    "Calls that take or give back device memory in one step: in a warm run none, each stalls the host.", ("rank",),
+    "Calls per step that allocate or free device memory. Each stalls the host; a warm run has none.", ("rank",),
 )  # fmt: skip
 COPY_BANDWIDTH = Metric(
     "copy_bandwidth", Unit.BYTES_PER_SECOND, Better.HIGHER, "Copy bandwidth",
-    "Bytes over time of the copies of one direction.", ("direction",),
+    "Bytes divided by time for the copies of one direction.", ("direction",),
 )  # fmt: skip
 METRICS = (
     PEAK_MEMORY, TAKEN_MEMORY, PEAK_RESERVED, LIVE_AT_PEAK, FRAGMENTATION, HEADROOM, ALLOCATOR_CALLS, COPY_BANDWIDTH,

@@ -39,29 +39,31 @@ if TYPE_CHECKING:
 
 MFU = Metric(
     "mfu", Unit.FRACTION, Better.HIGHER, "MFU",
-    "Model FLOP per token x tokens per second over devices x dense peak, by the convention that the report names.",
+    "Model FLOPs per token x tokens per second / (devices x dense peak), by the convention that the report "
+    "names.",
     ("step",),
     inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 HFU = Metric(
     "hfu", Unit.FRACTION, Better.HIGHER, "HFU",
-    "As MFU, with the work that recomputation runs again counted too, as often as the trace's ops show it; where they "
-    "do not tell, once for what the manifest says is recomputed.",
+    "MFU with recomputation counted too, as often as the trace's ops show it. If they do not show it, once for"
+    " what the manifest declares.",
     inputs="the tokens of a step, the step's length, the model's description or the device's peak",
 )  # fmt: skip
 MODEL_FLOP_PER_TOKEN = Metric(
     "model_flop_per_token", Unit.FLOP, Better.NEITHER, "Model FLOP per token",
-    "Forward and backward of one token by each convention.",
+    "FLOPs of forward and backward for one token, by convention.",
     ("convention",),
 )  # fmt: skip
 FLOP_RATIO = Metric(
-    "trace_flop_ratio", Unit.RATIO, Better.NEITHER, "FLOP in the trace over the model's",
-    "FLOP of the trace's ops by their shapes over the model's by the matmul convention; the report says why.",
+    "trace_flop_ratio", Unit.RATIO, Better.NEITHER, "FLOPs in the trace vs. the model",
+    "FLOPs of the trace's ops, from their shapes, divided by the model's by the matmul convention. The report "
+    "explains the difference.",
 )  # fmt: skip
 TOKENS_PER_SECOND = Metric(
     "tokens_per_second", Unit.PER_SECOND, Better.HIGHER, "Tokens per second",
-    "Tokens of a step, as recorded or given, over the mean step time of ordinary steps; not known where the FLOP of "
-    "the trace's ops contradict them.",
+    "Tokens per step, as recorded or given, divided by the mean time of ordinary steps. Unknown if the FLOPs "
+    "of the trace contradict it.",
 )  # fmt: skip
 METRICS = (MFU, HFU, TOKENS_PER_SECOND, MODEL_FLOP_PER_TOKEN, FLOP_RATIO)
 

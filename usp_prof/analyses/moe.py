@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 
 MOE_IMBALANCE = Metric(
     "moe_imbalance", Unit.RATIO, Better.LOWER, "Expert imbalance",
-    "Tokens of the fullest rank of an expert group over the group's mean, weighted by tokens; 1 is even.", ("step",),
+    "Tokens of the fullest rank of an expert group divided by the group's mean, weighted by tokens; 1 is even.",
+    ("step",),
     within=FROM_ONE,
 )  # fmt: skip
 MOE_TOKENS = Metric(
     "moe_tokens", Unit.COUNT, Better.NEITHER, "Tokens at experts",
-    "Tokens that arrived at a rank's experts in one step.",
+    "Tokens per step that arrive at a rank's experts.",
     ("rank",),
 )  # fmt: skip
 MOE_TIME = Metric(
     "moe_time", Unit.NS, Better.LOWER, "Routing time",
-    "Time of one phase (dispatch, experts, combine, counts, all_to_all) in one step, mean over ranks; by rank.",
+    "Time per step of one phase: dispatch, experts, combine, counts or all_to_all. Without a rank: the mean "
+    "over ranks.",
     ("phase", "rank"),
 )  # fmt: skip
 EXPERT_TOKENS = Metric(
-    "expert_tokens", Unit.COUNT, Better.NEITHER, "Tokens of an expert",
-    "Tokens that an expert was given in one step, by all of its copies together.", ("expert",),
+    "expert_tokens", Unit.COUNT, Better.NEITHER, "Tokens per expert",
+    "Tokens per step that are sent to an expert, over all of its copies.", ("expert",),
 )  # fmt: skip
 EXPERT_IMBALANCE = Metric(
     "expert_imbalance", Unit.RATIO, Better.LOWER, "Fullest expert",
-    "Tokens of the fullest expert over the experts' mean; 1 is even.",
+    "Tokens of the fullest expert divided by the mean over experts; 1 is even.",
     within=FROM_ONE,
 )  # fmt: skip
 METRICS = (MOE_IMBALANCE, MOE_TOKENS, MOE_TIME, EXPERT_TOKENS, EXPERT_IMBALANCE)

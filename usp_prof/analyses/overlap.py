@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COMM_TIME = Metric(
     "comm_time", Unit.NS, Better.LOWER, "Communication",
-    "Time in which communication runs (its union), hidden or not; per axis and per kind of collective.",
+    "Time in which communication runs (the union of its intervals), hidden or not.",
     ("rank", "step", "axis", "collective"),
 )  # fmt: skip
 HIDDEN_COMM_TIME = Metric(
@@ -42,12 +42,13 @@ CONTENDED_COMM_TIME = Metric(
 )  # fmt: skip
 OVERLAP_FRACTION = Metric(
     "overlap_fraction", Unit.FRACTION, Better.HIGHER, "Overlap",
-    "Hidden communication over communication.",
+    "Hidden communication divided by all communication.",
     ("rank", "step", "axis", "collective"),
 )  # fmt: skip
 HIDEABLE_COMM_TIME = Metric(
     "hideable_comm_time", Unit.NS, Better.LOWER, "Could be hidden",
-    "Exposed communication that the step's own compute is long enough to hide, were nothing in its way: a bound.",
+    "Exposed communication that the step's own compute could hide if no dependency prevented it: an upper "
+    "limit.",
     ("rank", "step", "axis"),
 )  # fmt: skip
 METRICS = (COMM_TIME, HIDDEN_COMM_TIME, CONTENDED_COMM_TIME, OVERLAP_FRACTION, HIDEABLE_COMM_TIME)

@@ -38,30 +38,31 @@ if TYPE_CHECKING:
 
 BUBBLE = Metric(
     "bubble_fraction", Unit.FRACTION, Better.LOWER, "Bubble",
-    "One less the time in pipeline actions over ranks times window (first action's start to last one's end over all "
-    "stages of a step); the whole is the mean over steps.",
+    "Share of ranks x window in which no pipeline action runs. The window is from the first action's start to "
+    "the last one's end over all stages. Without a step: the mean over steps.",
     ("rank", "step"),
 )  # fmt: skip
 IDEAL = Metric(
     "bubble_ideal_fraction", Unit.FRACTION, Better.LOWER, "Ideal bubble",
-    "Bubble of the same order of actions, simulated with each stage's measured durations and nothing lost between.",
+    "Bubble of the same order of actions, simulated with the measured durations of each stage and no other "
+    "loss.",
 )  # fmt: skip
 BALANCED = Metric(
     "bubble_balanced_fraction", Unit.FRACTION, Better.LOWER, "Bubble of even stages",
-    "As the ideal, with all stages as long as their mean: what the schedule costs apart from uneven stages.",
+    "The ideal bubble if all stages took the mean time: the cost of the schedule without uneven stages.",
 )  # fmt: skip
 TEXTBOOK = Metric(
     "bubble_textbook_fraction", Unit.FRACTION, Better.LOWER, "Textbook bubble",
-    "The textbooks' ratio for the schedule: (p-1)/(m+p-1) for GPipe and 1F1B, and so on.",
+    "Textbook value for the schedule, such as (p-1)/(m+p-1) for GPipe and 1F1B.",
 )  # fmt: skip
 STAGE_TIME = Metric(
-    "stage_time", Unit.NS, Better.LOWER, "Stage's action",
-    "Median length of a stage's actions of one kind (F, B, I, W).",
+    "stage_time", Unit.NS, Better.LOWER, "Action time per stage",
+    "Median duration of a stage's actions of one kind (F, B, I, W).",
     ("stage", "kind"),
 )  # fmt: skip
 IMBALANCE = Metric(
     "stage_imbalance", Unit.RATIO, Better.LOWER, "Stage imbalance",
-    "Largest over mean work of a micro-batch on the stages of a rank.",
+    "Largest work per micro-batch of a pipeline rank (all of its stages), divided by the mean over ranks.",
     within=FROM_ONE,
 )  # fmt: skip
 METRICS = (BUBBLE, IDEAL, BALANCED, TEXTBOOK, STAGE_TIME, IMBALANCE)

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 
 STEP_TIME = Metric(
     "step_time", Unit.NS, Better.LOWER, "A rank's step, mean",
-    "Length of a rank's step on its device; per rank the mean over steps, as the whole the mean of the ranks' means.",
+    "Length of a rank's step on its device. Per rank: mean over steps; without a rank: mean of these.",
     ("rank", "step"),
 )  # fmt: skip
 JOB_STEP_TIME = Metric(
     "job_step_time", Unit.NS, Better.LOWER, "The job's step, median",
-    "First begin to last end of a step over ranks on aligned clocks; as the whole the median over ordinary steps.",
+    "Time from the first start to the last end of a step over all ranks, on aligned clocks. Without a step: "
+    "median over ordinary steps.",
     ("step",),
 )  # fmt: skip
 STEP_SPREAD = Metric(
-    "step_spread", Unit.FRACTION, Better.LOWER, "Spread over ranks",
-    "Longest less shortest rank's step over the job's step; the whole is the median over ordinary steps.",
+    "step_spread", Unit.FRACTION, Better.LOWER, "Spread across ranks",
+    "Difference between the longest and shortest rank's step, divided by the job's step. Without a step: "
+    "median over ordinary steps.",
     ("step",),
 )  # fmt: skip
 WINDOW_TIME = Metric(
     "window_time", Unit.NS, Better.NEITHER, "A rank's recorded window, mean",
-    "Length of what was recorded on a rank whose steps are not known; as the whole the mean over those ranks.",
+    "Length of the recording of a rank whose steps are unknown. Without a rank: mean over those ranks.",
     ("rank", "step"),
 )  # fmt: skip
 METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, WINDOW_TIME)

@@ -38,25 +38,26 @@ if TYPE_CHECKING:
 
 SLOWDOWN = Metric(
     "slowdown", Unit.RATIO, Better.LOWER, "Compute slowdown",
-    "Compute of a rank's step over the median of its peers' (same stage); per rank the median over steps, as the "
-    "whole the largest rank's.",
+    "Compute per step divided by the median of the rank's peers (same stage). Per rank: median over steps; "
+    "without a rank: the largest.",
     ("rank", "step"),
 )  # fmt: skip
 OWN_TIME_SLOWDOWN = Metric(
-    "own_time_slowdown", Unit.RATIO, Better.LOWER, "Step over peers' own time",
-    "Step over the mean own time of the peers (all that is not waiting for another rank) with their bubbles. Hosts "
-    "stay as they are, so that it is no prediction: that is `job_slowdown`.",
+    "own_time_slowdown", Unit.RATIO, Better.LOWER, "Step vs. peers' own time",
+    "Step divided by the peers' mean own time (everything except waiting for other ranks) plus their bubbles. "
+    "Hosts stay unchanged, so this is not a prediction; see `job_slowdown`.",
     ("step",),
 )  # fmt: skip
 LATE_FRACTION = Metric(
     "late_fraction", Unit.FRACTION, Better.LOWER, "Last to arrive",
-    "Share of an axis' calls in which the rank arrives last; ties within the clocks' residual blame nobody. Without "
-    "broadcasts and scatters, for whose data the others depend on one rank.",
+    "Share of an axis' calls in which the rank arrives last. Ties within the clock residual count for no rank."
+    " Broadcasts and scatters are excluded, because they wait for one rank's data.",
     ("rank", "axis"),
 )  # fmt: skip
 STRAGGLER_COST = Metric(
     "straggler_cost", Unit.NS, Better.LOWER, "Cost of being late",
-    "Lateness that a rank causes itself, on the axis where it weighs most; as the whole the largest rank's mean.",
+    "Lateness that a rank causes itself, on the axis where it is largest. Without a rank: the largest rank's "
+    "mean.",
     ("rank", "step"),
 )  # fmt: skip
 METRICS = (SLOWDOWN, OWN_TIME_SLOWDOWN, LATE_FRACTION, STRAGGLER_COST)

@@ -110,17 +110,17 @@ class IdealStep:
 
 
 JOB_SLOWDOWN = Metric(
-    "job_slowdown", Unit.RATIO, Better.LOWER, "Job's slowdown",
-    "T / T_ideal: the mean step over its replay with all ranks alike (compute at the mean of peers, transfers and "
-    "hosts at the median), as `whatif --ideal` gives it. Not given where ranks wait in calls that are not matched.",
+    "job_slowdown", Unit.RATIO, Better.LOWER, "Job slowdown",
+    "T / T_ideal: the mean step divided by its replay with all ranks performing like their peers (mean "
+    "compute, median transfers and hosts), as in `whatif --ideal`. Omitted if ranks wait in unmatched calls.",
     inputs="measured and replayed steps",
 )  # fmt: skip
 
 
 REPAIR_GAIN = Metric(
     "repair_gain", Unit.FRACTION, Better.NEITHER, "Gain of a repair",
-    "Share of the step that is saved if a late rank performs like its peers, as `whatif --edit rank_as_peers=RANK` "
-    "gives it. Not given where measured lateness and replay disagree.",
+    "Share of the step saved if a late rank performs like its peers, as in `whatif --edit rank_as_peers=RANK`."
+    " Omitted if measured lateness and replay disagree.",
     ("rank",),
     inputs="measured and replayed steps",
 )  # fmt: skip

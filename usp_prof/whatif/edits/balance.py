@@ -51,9 +51,10 @@ class Shares:
 
 
 def even_work(graph: Graph, request: Request) -> Graph:
-    """Let the members of each group of an axis (the value) do equal work between its calls; keys: per (`per=step`).
+    """Share work evenly among the ranks of each group of an axis; keys: per (`per=step`).
 
-    Of `pp`: let the micro-batches of a step do equal work in each stage, those of its replicas included.
+    The value is the axis. Work is evened out between the group's calls. `pp` evens out the micro-batches of a step in
+    each stage, over all replicas.
     """
     axis = request.edit.value
     if axis == Axis.PP:
@@ -181,7 +182,7 @@ KINDS = ("F", "B", "I", "W")
 
 
 def ideal(graph: Graph, request: Request) -> Graph:
-    """Bring compute to its peers' mean, hosts and transfers to the median of theirs; keys: rank, stage, axis, kind."""
+    """Make ranks perform like their peers: mean compute, median hosts and transfers; keys: rank, stage, axis, kind."""
     edit = request.edit
     compute, transfers = _chosen(graph, request)
     if not compute.any() and not transfers.any():

@@ -30,7 +30,7 @@ SHORT = 4
 
 
 def comm_faster(graph: Graph, request: Request) -> Graph:
-    """Let transfers take 1/value of their time; keys: axis, op. Waiting for late members stays."""
+    """Speed up transfers by this factor; keys: axis, op. Waiting for late ranks stays."""
     rows, factor = communication_of(graph, request), request.positive()
     return graph.with_changes(
         duration=scaled(graph.duration, rows & ~graph.tied, factor),
@@ -39,12 +39,12 @@ def comm_faster(graph: Graph, request: Request) -> Graph:
 
 
 def link_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a group's transfers (or those of `all` slower groups) be as fast as other groups' of the same operation."""
+    """Make a group's transfers as fast as those of other groups; the value is the group, or `all` slower ones."""
     return graph.with_changes(transfer=as_peers(graph, request.tables, request.edit.value))
 
 
 def comm_hidden(graph: Graph, request: Request) -> Graph:
-    """Let only the optimizer and the next step wait for communication; keys: axis, op. What is left stays exposed."""
+    """Hide communication: only the optimizer and the next step wait for it; keys: axis, op."""
     rows, edges = communication_of(graph, request), graph.edges
     of_optimizer = graph.spread(work_of(request.tables).phase == OPTIMIZER, missing=False)
     is_dropped = (edges.kind == EdgeKind.WAIT) & rows[edges.source] & ~of_optimizer[edges.target]
@@ -52,16 +52,16 @@ def comm_hidden(graph: Graph, request: Request) -> Graph:
 
 
 def comm_removed(graph: Graph, request: Request) -> Graph:
-    """Take communication out: no transfer, no waiting for each other; keys: axis, op."""
+    """Remove communication: no transfers, and no rank waits for another; keys: axis, op."""
     rows = communication_of(graph, request)
     return graph.with_changes(duration=np.where(rows, 0, graph.duration), tied=graph.tied & ~rows)
 
 
 def bucketed(graph: Graph, request: Request) -> Graph:
-    """Put small collectives (below value bytes) into buckets of that size; keys: axis, op.
+    """Combine collectives smaller than this many bytes into buckets of that size; keys: axis, op.
 
-    They then move at the bandwidth that the run's large ones reach; where it has none, a bucket takes what one message
-    takes, if messages of different sizes show that they take alike.
+    A bucket runs at the bandwidth of the run's large collectives. Without large ones, a bucket takes as long as one
+    message, if the run shows that the time does not depend on the size.
     """
     rows = communication_of(graph, request) & graph.tied
     network = network_of(request.tables)
@@ -125,7 +125,7 @@ GUESSED = 3.0
 
 
 def bandwidth(graph: Graph, request: Request) -> Graph:
-    """Let bytes move value times as fast, latencies as they are; keys: axis, op."""
+    """Multiply the bandwidth and keep the latency; keys: axis, op."""
     factor = request.positive()
     latency = _latency(graph, request) if factor >= 1 else _least_latency(graph, request)
     changed = latency + (graph.transfer - latency) / factor
@@ -133,7 +133,7 @@ def bandwidth(graph: Graph, request: Request) -> Graph:
 
 
 def latency(graph: Graph, request: Request) -> Graph:
-    """Let latencies be 1/value of what they are, bytes as fast as before; keys: axis, op."""
+    """Divide the latency by this factor and keep the bandwidth; keys: axis, op."""
     network = network_of(request.tables)
     own = network.latency(graph)
     if request.cautious:
@@ -145,7 +145,7 @@ def latency(graph: Graph, request: Request) -> Graph:
 
 
 def algorithm(graph: Graph, request: Request) -> Graph:
-    """Let collectives run as ring, tree or direct; keys: axis, op, now (what they run as: ring unless told)."""
+    """Use another collective algorithm: ring, tree or direct; keys: axis, op, now (the current one, default ring)."""
     wanted, now = (_algorithm(word) for word in (request.edit.value, request.edit.place("now", Algorithm.RING)))
     network = network_of(request.tables)
     # By kind of call (operation and group size): hops and bytes of the new algorithm relative to the current one.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def compute_faster(graph: Graph, request: Request) -> Graph:
-    """Let compute take 1/value of its time; keys: rank, stage (of the pipeline), name (part of the activity's name)."""
+    """Speed up compute by this factor; keys: rank, stage (pipeline), name (part of a kernel's or op's name)."""
     edit, factor = request.edit, request.positive()
     rows = graph.nodes.kind == NodeKind.COMPUTE
     if edit.place("rank"):
@@ -46,10 +46,10 @@ def compute_faster(graph: Graph, request: Request) -> Graph:
 
 
 def rank_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a rank (several: 2+3, or `all` slower ones) do its work as its peers do in the median, step by step.
+    """Make a rank as fast as the median of its peers; the value is one rank, several (2+3) or `all` slower ones.
 
-    Its compute takes as long as theirs, and so does all that its host does: thinking, loading, pauses and launches.
-    What is faster than its peers' stays as it is.
+    This covers compute and everything that its host does: think time, data loading, pauses and launches. Nothing
+    becomes slower.
     """
     edit, slow_ranks = request.edit, slowness(request.tables, graph)
     every = edit.value in ("all", "")
@@ -96,7 +96,7 @@ _DEEPEST = 20
 
 
 def op_faster(graph: Graph, request: Request) -> Graph:
-    """Let an op's kernels take 1/value of their time; keys: op, dims (as 4096x512.512x50257), size (one of them)."""
+    """Speed up the kernels of an op by this factor; keys: op, dims (as 4096x512.512x50257), size (one of the dims)."""
     edit = request.edit
     rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"), edit.place("size"))
     if not rows.any():
@@ -151,7 +151,7 @@ class Interference:
 
 
 def no_interference(graph: Graph, request: Request) -> Graph:
-    """Let compute beside communication be as fast as the same kernels are alone; communication stays as fast."""
+    """Remove the slowdown of compute by simultaneous communication; communication keeps its speed."""
     ratio = interference(graph, request.tables).ratio
     if request.cautious:
         ratio = 1 + (ratio - 1) / 2
@@ -219,7 +219,7 @@ NO_UPDATE = re.compile(r"copy|fill|norm|reduce", re.IGNORECASE)
 
 
 def fused_optimizer(graph: Graph, request: Request) -> Graph:
-    """Let the optimizer's update be one launch: its kernels follow each other, and the host issues them in no time."""
+    """Run the optimizer's update as one launch: kernels back to back, and no host time between them."""
     nodes = graph.nodes
     update, launch = updates(graph, request.tables)
     later_update, later_launch = (rows & ~_firsts(graph, rows) for rows in (update, launch))

@@ -37,7 +37,7 @@ OTHERWISE = 1.05
 
 
 def data_parallel(graph: Graph, request: Request) -> Graph:
-    """Use another number of replicas; keys: scaling (weak, as without: a bigger batch; strong: fewer micro-batches)."""
+    """Change the data-parallel degree; keys: scaling (weak: larger batch, default; strong: fewer micro-batches)."""
     _check_scaling(request)
     graph = _communicating(graph, request, "dp")
     if request.layout.zero < 1:
@@ -46,7 +46,7 @@ def data_parallel(graph: Graph, request: Request) -> Graph:
 
 
 def tensor_parallel(graph: Graph, request: Request) -> Graph:
-    """Use another number of tensor-parallel ranks: products, attention and what else is split get smaller or larger."""
+    """Change the tensor-parallel degree; split work such as products and attention scales with it."""
     ratio, work = request.layout.tp / request.whole(), work_of(request.tables)
     graph = _communicating(graph, request, "tp")
     is_split = [_is_split(shape.family, shape.sizes, request.layout) for shape in work.shapes]
@@ -56,7 +56,7 @@ def tensor_parallel(graph: Graph, request: Request) -> Graph:
 
 
 def context_parallel(graph: Graph, request: Request) -> Graph:
-    """Use another number of context-parallel ranks: each has a smaller or larger part of every sequence."""
+    """Change the context-parallel degree; each rank gets a smaller or larger part of every sequence."""
     ratio = request.layout.cp / request.whole()
     graph = _communicating(graph, request, "cp")
     rows = (graph.nodes.kind == NodeKind.COMPUTE) & ~_optimizing(graph, request)
@@ -65,7 +65,7 @@ def context_parallel(graph: Graph, request: Request) -> Graph:
 
 
 def expert_parallel(graph: Graph, request: Request) -> Graph:
-    """Use another number of expert-parallel ranks: as many tokens for each, over larger or smaller groups."""
+    """Change the expert-parallel degree; tokens per rank stay, and exchanges span larger or smaller groups."""
     return _communicating(graph, request, "ep")
 
 

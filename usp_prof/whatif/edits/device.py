@@ -28,7 +28,7 @@ CAUTIOUSLY_REACHED = 0.7
 
 
 def comm_dtype(graph: Graph, request: Request) -> Graph:
-    """Let collectives carry elements of another type (fp8, bf16, fp16, fp32); keys: axis, op."""
+    """Change the data type of collectives: fp8, bf16, fp16 or fp32; keys: axis, op."""
     wanted = element_bytes(request.edit.value) or (1 if request.edit.value.startswith("fp8") else 0)
     if not wanted:
         raise UsageError(
@@ -51,7 +51,7 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
 
 
 def matmul_dtype(graph: Graph, request: Request) -> Graph:
-    """Let matrix products run in another number type (fp8, bf16, fp16, tf32), by the device's peaks."""
+    """Change the data type of matrix products (fp8, bf16, fp16, tf32), scaled by the device's peaks."""
     wanted, device = precision(request.edit.value), device_of(request)
     if wanted is None:
         raise UsageError(
@@ -111,7 +111,7 @@ OTHER = "other"
 
 
 def device(graph: Graph, request: Request) -> Graph:
-    """Run on another device, by ratios of peaks and bandwidths; keys for `other`: peak, memory, link (ratios)."""
+    """Change the device, scaled by peaks and bandwidths; for `other`, give the ratios: peak, memory, link."""
     peak, memory, link = _ratios(request)
     work = work_of(request.tables)
     of_work = [peak if shape.family is not Family.OTHER else memory for shape in work.shapes]

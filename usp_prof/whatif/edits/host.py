@@ -56,10 +56,10 @@ _VALUE_BYTES = 4_096
 
 
 def no_launch_gaps(graph: Graph, request: Request) -> Graph:
-    """Let the device run without waiting for launches, as CUDA graphs do; the host's waits and pauses stay.
+    """Run the device without waiting for launches, as with CUDA graphs; waits and pauses of the host stay.
 
-    The host no longer thinks before each launch either: one that is always behind would hold up each step as before.
-    A cautious reading captures nothing, and leaves the host `UNCAPTURED` of the time that its launches take.
+    Host think time before launches disappears too, because otherwise a host that is behind would still delay each
+    step. The cautious estimate assumes that half of the launch time remains.
     """
     nodes, edges = graph.nodes, graph.edges
     on_device = np.isin(nodes.kind, (NodeKind.COMPUTE, NodeKind.COPY, NodeKind.COMMUNICATION))
@@ -93,7 +93,7 @@ def _waits_before(graph: Graph, tables: TableSet) -> Flags:
 
 
 def no_input_wait(graph: Graph, request: Request) -> Graph:
-    """Let the next batch always be there: what the host spends in the data loader takes no time."""
+    """Remove the host's time in the data loader: the next batch is always ready."""
     nodes, edges = graph.nodes, graph.edges
     gap, duration, lag = graph.gap.copy(), graph.duration.copy(), edges.lag.copy()
     earliest = graph.earliest.copy()
@@ -125,7 +125,7 @@ def no_input_wait(graph: Graph, request: Request) -> Graph:
 
 
 def no_pauses(graph: Graph, request: Request) -> Graph:
-    """Take out pauses of the host (garbage collection, preemption): think times far beyond the rank's ordinary ones."""
+    """Remove pauses of the host, such as garbage collection: gaps far longer than the rank's usual think time."""
     edges = graph.edges
     paused = np.zeros(len(graph.nodes), dtype=bool)
     paused[pauses(graph, request.tables)] = True
@@ -142,9 +142,9 @@ def _removed(before: Ints, after: Ints, request: Request) -> Ints:
 
 
 def no_blocking(graph: Graph, request: Request) -> Graph:
-    """Let the host go on instead of waiting for the device, but for one wait a step; of copies with `=copies`.
+    """Remove the host's waits for the device except one per step; with `=copies`, only waits for copies.
 
-    Without a device: instead of waiting for values of all ranks.
+    Without a device, remove the waits for values that all ranks compute together.
     """
     copies_only = request.edit.value == "copies"
     edges = graph.edges
@@ -226,7 +226,7 @@ def read_values(graph: Graph, tables: TableSet) -> Flags:
 
 
 def pinned_copies(graph: Graph, request: Request) -> Graph:
-    """Let copies come from pinned memory: as fast as PCIe 4 moves them, and the host goes on at once."""
+    """Use pinned memory for copies: PCIe 4 speed, and the host does not wait."""
     bytes_per_ns = PINNED_BYTES_PER_NS / (2 if request.cautious else 1)
     events, is_pageable = events_of(graph), pageable(graph)
     duration = graph.duration.copy()
@@ -248,7 +248,7 @@ def pageable(graph: Graph) -> Flags:
 
 
 def host_as_peers(graph: Graph, request: Request) -> Graph:
-    """Let a rank's host (the value) think, load, pause and launch as long as its peers' hosts do in the median."""
+    """Make a rank's host as fast as the median of its peers: think time, data loading, pauses and launches."""
     seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
     if not seen.get(rank):
         hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
@@ -257,7 +257,7 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
 
 
 def no_allocator_calls(graph: Graph, request: Request) -> Graph:
-    """Let the allocator hold what it needs: the host spends no time on taking or giving back device memory."""
+    """Remove the host's time for allocating and freeing device memory."""
     gap = graph.gap.copy()
     clocks, before = rank_clocks(request.tables), lane_before(graph)
     for rank in request.tables.ranks:

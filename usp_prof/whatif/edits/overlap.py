@@ -36,7 +36,7 @@ _REDUCES = ("all_reduce", "reduce_scatter")
 
 
 def sync_overlapped(graph: Graph, request: Request) -> Graph:
-    """Let each reduction of gradients begin in backward when its share is ready, and only the optimizer wait; axis."""
+    """Overlap gradient reductions with backward, so that only the optimizer waits for them; keys: axis."""
     work, nodes = work_of(request.tables), graph.nodes
     is_bucket = communication_of(graph, request) & (nodes.step >= 0) & _reduces(graph, request)
     in_backward = np.zeros(len(nodes), dtype=bool)

@@ -42,15 +42,17 @@ PIPELINE_EDITS = (
         SCHEDULE,
         "schedule=interleaved,v=2",
         ("v", "m"),
-        f"Let the pipeline run another schedule ({', '.join(Schedule)}, or {SAME}: the one that it has by then); "
-        "keys: v (stages on a rank), m (micro-batches, with the same batch in more, smaller pieces).",
+        f"Change the pipeline schedule: {', '.join(Schedule)}, or {SAME} (the current one); "
+        "keys: v (stages per rank), m (micro-batches; the batch stays, so they get smaller).",
     ),
-    PipelineEdit(BALANCE, "balance_stages", (), "Let every pipeline stage take the mean time of all."),
+    PipelineEdit(
+        BALANCE, "balance_stages", (), "Make all pipeline stages equally long: each takes the mean of all stages."
+    ),
     PipelineEdit(
         MOVE,
         "move_layers=1,source=3,target=0",
         ("source", "target"),
-        "Move so many layers from one pipeline stage to another; keys: source, target (stages).",
+        "Move this number of layers from one pipeline stage to another; keys: source, target (stages).",
     ),
 )
 
@@ -121,7 +123,7 @@ def schedule_of(edit: Edit, now: str, chunks: int) -> tuple[str, int]:
 
 
 def micro_batches(graph: Graph, request: Request) -> Graph:
-    """Run so many micro-batches of the same size between two updates: the batch, and its step, grow or shrink."""
+    """Change the number of micro-batches per step; their size stays, so the batch and the step change."""
     wanted, number = request.whole(), passes_of(graph, request.tables)
     now = int(number.max(initial=-1)) + 1
     declared = layout_of(request.tables).micro_batches

@@ -39,7 +39,7 @@ effect depended on the order of a rank's threads, which traces do not show."""
 
 
 def zero(graph: Graph, request: Request) -> Graph:
-    """Use another ZeRO stage (0 to 3): what data-parallel ranks shard, and so what they send when."""
+    """Change the ZeRO stage (0 to 3): what data-parallel ranks shard, and therefore what they send and when."""
     now = request.layout.zero
     wanted = int(request.edit.number())
     if wanted not in range(4) or request.edit.number() != wanted:
@@ -75,7 +75,7 @@ def zero(graph: Graph, request: Request) -> Graph:
 
 
 def prefetch(graph: Graph, request: Request) -> Graph:
-    """Ask for a layer's weights while the layer before computes (on), or when they are needed (off); needs ZeRO-3."""
+    """Gather each layer's weights while the previous layer computes (on), or when needed (off); needs ZeRO-3."""
     if request.edit.value not in ("on", "off"):
         raise UsageError(f"edit {request.edit}: prefetch is on or off", hint="prefetch=on")
     phase = graph.spread(work_of(request.tables).phase, missing=0)
