@@ -52,7 +52,7 @@ def test_the_terminal_tells_run_step_and_parts(run: Path, capsys: pytest.Capture
     assert main(["analyze", str(run)]) == 0
     text = capsys.readouterr().out
     assert "2 ranks, tp=2" in text
-    assert "Where the step goes" in text
+    assert "Where the mean rank step goes" in text
     assert "exposed tp" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text

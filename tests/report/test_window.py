@@ -36,7 +36,7 @@ def test_the_first_figure_is_the_window(document: Document) -> None:
     first = figures.figures[0]
     assert first.label == "window"
     (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
-    assert stack.title.startswith("Where the window goes")
+    assert stack.title == "Where the mean rank window goes"
     assert first.value == pytest.approx(stack.total)
     assert "step" not in {figure.label for figure in figures.figures}
 
