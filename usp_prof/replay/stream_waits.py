@@ -123,18 +123,22 @@ def _kinds(nodes: RankNodes, source: Ints, target: Ints) -> tuple[Ints, list[str
 
     Communication is classified by axis and name, other work by stream. Waiting work is also classified by name.
     """
-    communicates = nodes.kind == NodeKind.COMMUNICATION
-    name, lane = nodes.name[0], np.where(communicates, -1, nodes.lane)
-    of_source = group_codes(nodes.kind, nodes.axis[0], np.where(communicates, name, -1), lane)
-    of_target = group_codes(nodes.kind, nodes.axis[0], name, lane)
     if not len(source):
         return source, []
-    pair = group_codes(of_source[source], of_target[target])
+    name, (of_source, of_target) = nodes.name[0], (_class(nodes, rows) for rows in (source, target))
+    sent = np.where(nodes.kind[source] == NodeKind.COMMUNICATION, name[source], -1)
+    pair = group_codes(*of_source, sent, *of_target, name[target])
     texts = []
     for row in first_rows(pair).tolist():
         before, behind = int(source[row]), int(target[row])
         texts.append(f"{_word(nodes, before)} > {_word(nodes, behind)} {nodes.name[1][name[behind]]}")
     return pair, texts
+
+
+def _class(nodes: RankNodes, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return kind, axis and stream of some work; communication is classified without its stream."""
+    kind = nodes.kind[rows]
+    return kind, nodes.axis[0][rows], np.where(kind == NodeKind.COMMUNICATION, -1, nodes.lane[rows])
 
 
 def _word(nodes: RankNodes, node: int) -> str:
