@@ -34,7 +34,7 @@ def test_more_work_than_the_model_needs_is_not_called_recomputation_where_none_r
     work = flop_check.Traced(4 / 3 * 6 * (90_000 - HEAD) * 100, ATTENTION * 50, 1e9, 1e9, 0, 1_000)
     weights = {again: flop_check.compared(MODEL, 100.0, work, is_recomputed=again)[0].why for again in (False, True)}
     assert "recomputation" not in weights[False]
-    assert "attention that tensor parallelism leaves whole" in weights[False]
+    assert "attention that tensor parallelism does not split" in weights[False]
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, f
     assert np.isnan(result.mfu)
     assert np.isnan(result.listing()["tokens_per_second"]).all()
     assert ("tokens_per_second", "") not in figures(result)
-    assert f"{tokens:,} tokens a step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
+    assert f"{tokens:,} tokens per step" in {note.code: note.detail for note in result.notes}["model_contradicted"]
 
 
 def test_recorded_tokens_stand_where_the_recorded_model_fits_them(made_up: Path) -> None:

@@ -321,7 +321,7 @@ def test_a_window_of_unknown_steps_is_not_comparable_and_does_not_pass(sides: st
     assert report.exit_code == 2
     found = {each.key: each for each in report.judgements}
     assert found["step_time"].verdict is Verdict.NOT_COMPARED
-    assert found["step_time"].reason.startswith("not comparable: the steps of run are not known")
+    assert found["step_time"].reason.startswith("not comparable: the steps of run are unknown")
     assert found["exposed_comm_fraction[axis=dp]"].verdict is Verdict.PASS
     if sides != "both":
         assert found["mfu"].verdict is Verdict.NOT_COMPARED

@@ -139,7 +139,7 @@ def test_a_lone_file_without_a_rank_is_read_and_said(tmp_path: Path) -> None:
 def test_several_files_without_a_rank_are_refused_with_a_list(tmp_path: Path) -> None:
     trace(tmp_path / "a.json")
     trace(tmp_path / "b.json")
-    with pytest.raises(InputError, match=r"2 traces tell no rank: .*a\.json, .*b\.json"):
+    with pytest.raises(InputError, match=r"2 traces have no rank: .*a\.json, .*b\.json"):
         discover(tmp_path)
 
 

@@ -91,12 +91,12 @@ def test_a_run_that_contradicts_its_tokens_or_its_mesh_is_refused(tmp_path: Path
     tables = open_run(TRACES / "recorded-5d", cache_dir=tmp_path).tables
     recorded = tables.tokens_per_step
     tables = tables.assuming(Assumptions(tokens_per_step=100 * recorded))
-    with pytest.raises(InputError, match=f"{100 * recorded:,} tokens a step") as refused:
+    with pytest.raises(InputError, match=f"{100 * recorded:,} tokens per step") as refused:
         calibrate(tables)
     assert "--tokens-per-step" in refused.value.hint
     tables = tables.assuming(Assumptions())
     assert tables.manifest is not None
     tables.manifest = replace(tables.manifest, mesh={"dp": 3})
-    with pytest.raises(InputError, match="which do not go into it") as refused:
+    with pytest.raises(InputError, match="not a multiple of the manifest") as refused:
         calibrate(tables)
     assert "run.json" in refused.value.hint

@@ -108,6 +108,6 @@ def test_analyze_finds_the_steps_of_a_light_trace(full: Path, tmp_path: Path, ke
         known = len(expected) if keep & LAUNCHES else -1
         assert lengths(found)[rank][:known] == expected[:known]
     said = {row.code: row.detail for row in found.health}
-    assert "ops, their shapes and FLOP, what the host did, memory and Python functions are not" in said["light_mode"]
+    assert "ops, shapes, FLOPs, host activity, memory and Python functions are missing" in said["light_mode"]
     assert ("steps_by_host" in said) == (not keep & LAUNCHES)
     assert "light_mode" not in {row.code for row in truth.health}

@@ -118,7 +118,7 @@ class TestWhatIsLeftOutIsSaid:
 
     def test_also_of_ranks_chosen_by_number(self, folder: Path, store: Path) -> None:
         run = open_run(folder, ranks=iter([0, 1]), cache_dir=store)
-        assert "figures are of ranks 0-1 alone" in next(r.detail for r in run.health if r.code == "ranks_left_out")
+        assert "figures cover ranks 0-1 only" in next(r.detail for r in run.health if r.code == "ranks_left_out")
 
     def test_nothing_where_all_are_read(self, folder: Path, store: Path) -> None:
         for ranks in (None, range(RANKS), f"sample:{RANKS}"):

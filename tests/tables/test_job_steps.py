@@ -126,7 +126,7 @@ def test_one_rank_alone_is_cut_by_what_its_kernels_repeat(tmp_path: Path) -> Non
 def test_the_health_says_how_steps_were_cut_and_what_to_record(tmp_path: Path) -> None:
     found = device_only(declared({"dp": 4}), tmp_path / "run")
     rows = {row.code: row for row in found.health}
-    assert "whole periods of the calls" in rows["steps_by_calls"].detail
+    assert "complete periods of the calls" in rows["steps_by_calls"].detail
     assert "profiler.step()" in rows["steps_by_calls"].detail
     assert not {"no_steps", "steps_inferred"} & set(rows)
 

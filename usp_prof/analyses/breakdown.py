@@ -120,10 +120,10 @@ def _notes(tables: TableSet, parts: Partition) -> list[HealthRow]:
     contended, exposed = int(parts.any_contended.sum()), int(parts.exposed.sum())
     if contended:
         share = f"{100 * contended / exposed:.1f}% of the exposed communication has several axes exposed at once"
-        detail = f"{share}; that time is given to the axis that ends last"
+        detail = f"{share}; that time counts for the axis that ends last"
         notes.append(HealthRow("axes_contend", Severity.INFO, detail=detail))
     if str(Axis.UNKNOWN) in parts.axes:
-        detail = "communication whose group is not described is shown as axis 'unknown'"
+        detail = "communication of a group without a description is shown as axis 'unknown'"
         notes.append(HealthRow("axis_unknown", Severity.INFO, detail=detail))
     ranks = np.unique(parts.rank).tolist()
     seen = list(calls.of_each_rank(tables, _of_rank, ranks))
@@ -169,7 +169,7 @@ def _blind_notes(parts: Partition, blind: list[int]) -> list[HealthRow]:
     idle = int(parts.idle[np.isin(parts.rank, blind)][:, CAUSES.index(Cause.OTHER)].sum())
     if not blind or not idle:
         return []
-    detail = "no host calls were recorded: whether idle time is the host's cannot be known, it is 'other'"
+    detail = "no host calls were recorded, so idle time caused by the host is shown as 'other'"
     return [HealthRow("idle_cause_unknown", Severity.INFO, count=len(blind), detail=detail)]
 
 
@@ -177,7 +177,7 @@ def _one_sided_notes(count: int) -> list[HealthRow]:
     """Return a note if pipeline receives have no known sender, so that their wait for it is unknown."""
     if not count:
         return []
-    detail = "pipeline receives whose sender is not known: the time until it sent is bubble, but counts as exposed pp"
+    detail = "pipeline receives with an unknown sender: the time until it sent is bubble, but counts as exposed pp"
     return [HealthRow("bubble_in_pp", Severity.INFO, count=count, detail=detail)]
 
 
@@ -185,7 +185,7 @@ def _waiting_send_notes(waited: int, lasted: int) -> list[HealthRow]:
     """Return a note on the share of pipeline sends spent waiting for the receiver: exposed pp, but not transfer."""
     if waited < _NOTABLE_WAIT * lasted or not waited:
         return []
-    detail = f"{100 * waited / lasted:.1f}% of pipeline sends is waiting for the receiver; it counts as exposed pp"
+    detail = f"{100 * waited / lasted:.1f}% of pipeline sends is waiting for the receiver, which counts as exposed pp"
     return [HealthRow("sends_wait", Severity.INFO, detail=detail)]
 
 

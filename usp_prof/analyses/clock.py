@@ -102,27 +102,29 @@ def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
     if solved.contradicted.any():
         ranks = solved.ranks[solved.contradicted].tolist()
         names = ", ".join(sorted({hosts[row] or "no name" for row in np.flatnonzero(solved.contradicted).tolist()}))
-        detail = f"ranks {spans(ranks)} name one host ({names}), but collectives contradict one clock: each has its own"
+        detail = f"ranks {spans(ranks)} name one host ({names}), but collectives show that their clocks differ"
         notes.append(HealthRow("hosts_contradicted", Severity.INFO, count=len(ranks), detail=detail))
     for row in np.flatnonzero(solved.jumps_ns).tolist():
         detail = (
-            f"from some moment on, its collectives end {abs(int(solved.jumps_ns[row])) / 1e6:.1f} ms further from its "
-            "peers' than before: its clock jumped, and its times are compared with no other rank's"
+            f"its collectives suddenly end {abs(int(solved.jumps_ns[row])) / 1e6:.1f} ms further from those of its "
+            "peers: its clock jumped, so its times are not compared with other ranks"
         )
         notes.append(HealthRow("clock_jump", Severity.ERROR, int(solved.ranks[row]), detail=detail))
     lacking = solved.ranks[solved.apart & (solved.jumps_ns == 0)].tolist()
     if lacking:
         detail = (
-            f"ranks {spans(lacking)} lack collectives of their groups: their calls are compared with no other rank's"
+            f"ranks {spans(lacking)} lack collectives of their groups, so their calls are not compared with other ranks"
         )
         notes.append(HealthRow("figures_withheld", Severity.INFO, count=len(lacking), detail=detail))
     if solved.components - int(solved.apart.sum()) > 1:
-        detail = f"nothing ties the clocks together: {solved.components} parts of the run cannot be compared in time"
+        detail = (
+            f"no collective connects the clocks of {solved.components} parts of the run; their times are not compared"
+        )
         notes.append(HealthRow("clocks_untied", Severity.ERROR, count=solved.components, detail=detail))
     unnamed = sum(not host for host in hosts)
     if unnamed and len(hosts) > 1:
         shared = len(np.unique(solved.domain)) < len(hosts)
-        what = "taken to share a clock, as no call contradicts it" if shared else "each solved on its own"
-        detail = f"these ranks' files name no host; {what}"
+        what = "no call contradicts that they share a clock" if shared else "each gets its own clock offset"
+        detail = f"the files of these ranks name no host; {what}"
         notes.append(HealthRow("hosts_unnamed", Severity.INFO, count=unnamed, detail=detail))
     return notes

@@ -293,14 +293,14 @@ def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
     joined = len(call_table.of(tables).parts)
     notes = []
     if everything > joined:
-        detail = "their group or peer is not known, so they cannot be set beside the other ranks' parts"
+        detail = "their group or peer is unknown, so they cannot be matched with the other ranks' parts"
         notes.append(HealthRow("parts_unmatched", Severity.INFO, count=everything - joined, detail=detail))
     missing = int((~calls["complete"]).sum())
     if missing:
-        detail = "members are missing (ranks not read, windows that differ or clocks that nothing ties): wait unknown"
+        detail = "participants are missing (rank not read, other window or unconnected clock), so the wait is unknown"
         notes.append(HealthRow("calls_incomplete", Severity.INFO, count=missing, detail=detail))
     sizeless = int((calls["complete"] & (calls["bytes"] <= 0)).sum())
     if sizeless:
-        detail = "the trace tells no sizes for these calls: no bandwidth"
+        detail = "the trace has no sizes for these calls, so their bandwidth is unknown"
         notes.append(HealthRow("calls_without_size", Severity.INFO, count=sizeless, detail=detail))
     return notes

@@ -135,7 +135,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
 
 _NO_MARKS = HealthRow(
     "no_cp_marks", Severity.INFO,
-    detail="exchanges of the sequence are not marked: time by ring step is not known; mark cp::ring_wait step=N",
+    detail="exchanges of the sequence are not marked, so the time by ring step is unknown; mark cp::ring_wait step=N",
 )  # fmt: skip
 
 

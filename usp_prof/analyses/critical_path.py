@@ -250,6 +250,6 @@ def _notes(tables: TableSet) -> list[HealthRow]:
         detail = "one rank was read: the way cannot lead to others, waiting for them counts as communication"
         return [HealthRow("one_rank", Severity.INFO, detail=detail)]
     if clock.of(tables).components > 1:
-        detail = "clocks that nothing ties: the way is that of the largest part of the run that is tied"
+        detail = "no collective connects some clocks; the path covers the largest part of the run with connected clocks"
         return [HealthRow("clocks_untied", Severity.ERROR, detail=detail)]
     return []

@@ -206,7 +206,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
 
 _STACKS = HealthRow(
     "no_python_functions", Severity.INFO,
-    detail="no Python functions were recorded: garbage collection is seen only where it is marked; with_stack=True",
+    detail="no Python functions were recorded, so only marked garbage collection is shown; record with with_stack=True",
 )  # fmt: skip
 
 

@@ -200,14 +200,14 @@ def _shape_notes(tables: TableSet, ranks: list[int], ops: tuple[OpStat, ...], to
         return []
     shaped = any(tables.columns("ops", rank).codes("input_dims")[1] not in ([], [""]) for rank in ranks)
     if not shaped:
-        detail = "no shapes were recorded: no FLOP, no efficiency; profile with record_shapes=True"
+        detail = "no shapes were recorded, so FLOPs and efficiency are unknown; record with record_shapes=True"
         return [HealthRow("no_shapes", Severity.INFO, detail=detail)]
     unlinked = sum(op.time_ns for op in ops if not op.known)
     if unlinked > total / 10:
         detail = (
             f"{100 * unlinked / total:.0f}% of compute time belongs to no CPU op (graphs, launches before the window)"
         )
-        return [HealthRow("kernels_without_op", Severity.INFO, detail=f"{detail}: their work is not known")]
+        return [HealthRow("kernels_without_op", Severity.INFO, detail=f"{detail}, so its FLOPs are unknown")]
     return []
 
 
@@ -219,12 +219,12 @@ def _peak_notes(ops: tuple[OpStat, ...], bounds: Roof) -> list[HealthRow]:
     products = [op for op in ops if op.flop]
     peakless = sorted({op.precision for op in products if op.precision and not op.ideal_ns})
     if peakless:
-        detail = f"no dense peak of {bounds.name} is known for {', '.join(peakless)}: no efficiency for these ops"
+        detail = f"the dense peak of {bounds.name} for {', '.join(peakless)} is unknown: no efficiency for these ops"
         notes.append(HealthRow("no_precision_peak", Severity.INFO, detail=detail))
     unknown = sum(op.time_ns for op in products if not op.precision and not bounds.stated)
     if unknown:
         share = 100 * unknown / sum(op.time_ns for op in products)
-        detail = f"in which precision {share:.1f}% of the products' time runs is not known (types and kernel names)"
+        detail = f"{share:.1f}% of the time in matrix products has an unknown precision (types and kernel names)"
         notes.append(HealthRow("precision_unknown", Severity.INFO, detail=f"{detail}: no efficiency for these ops"))
     return notes
 
@@ -239,6 +239,6 @@ def _beaten_notes(ops: tuple[OpStat, ...], total: int) -> list[HealthRow]:
         return []
     detail = (
         f"{100 * share:.1f}% of compute time is in ops faster than the peaks allow, most in {worst.name} {worst.dims}"
-        ": their data lay in the cache, or their shapes tell more work than was done; no efficiency for them"
+        ": their data was in the cache, or their shapes overstate the work; their efficiency is not shown"
     )
     return [HealthRow("bound_beaten", Severity.INFO, count=len(beaten), detail=detail)]

@@ -260,12 +260,12 @@ def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[
 
 
 def _contradiction(peak: Peak) -> HealthRow:
-    detail = f"the allocator tells {peak.allocated} bytes in use of {peak.reserved} reserved: no memory figures"
+    detail = f"the allocator reports {peak.allocated} bytes in use of {peak.reserved} reserved: no memory figures"
     return HealthRow("impossible_memory", Severity.ERROR, peak.rank, detail=detail)
 
 
 def _of_no_rank(snapshot: MemorySnapshot) -> HealthRow:
-    detail = f"{snapshot.name} does not say whose memory it is: give it as RANK=FILE"
+    detail = f"{snapshot.name} does not name its rank; pass it as RANK=FILE"
     return HealthRow("snapshot_of_no_rank", Severity.INFO, detail=detail)
 
 
@@ -278,10 +278,12 @@ def line_of(tables: TableSet, rank: int) -> dict[str, Ints]:
 _SINCE_RECORDING = HealthRow(
     "memory_since_recording",
     Severity.INFO,
-    detail="of a CPU the profiler counts what was taken after it began: weights and optimizer state are not in it",
+    detail="on a CPU, the profiler counts only memory allocated after it started, without weights and optimizer state",
 )
 _NOT_RECORDED = HealthRow(
-    "no_memory_events", Severity.INFO, detail="no allocator events: peak memory is not known; profile_memory=True"
+    "no_memory_events",
+    Severity.INFO,
+    detail="no allocator events were recorded, so peak memory is unknown; record with profile_memory=True",
 )
 
 

@@ -219,9 +219,9 @@ def _model(tables: TableSet, notes: list[HealthRow]) -> ModelEntry | None:
 def _no_peak(device: str, kind: Precision | None) -> HealthRow:
     """Return a note on what is missing: the precision of the run, or the device's peak for it."""
     if kind is None:
-        detail = "in which precision the run computes is not known: neither a recorder nor shapes of ops tell"
-        return _note("precision_unknown", f"{detail}; profile with record_shapes=True")
-    return _note("no_device_peak", f"no dense peak of {device} is known for {kind}")
+        detail = "the precision of the run is unknown, because neither the manifest nor shapes of ops show it"
+        return _note("precision_unknown", f"{detail}; record with record_shapes=True")
+    return _note("no_device_peak", f"the dense peak of {device} for {kind} is unknown")
 
 
 def _missing(model: ModelEntry) -> str:
@@ -232,7 +232,7 @@ def _missing(model: ModelEntry) -> str:
 def _rates(tables: TableSet, times: StepTimeResult, notes: list[HealthRow]) -> dict[int, float]:
     tokens = tables.tokens_per_step
     if not tokens:
-        detail = "tokens of a step are not known: the recorder notes them as tokens_per_step, or give --tokens-per-step"
+        detail = "tokens per step are unknown; pass tokens_per_step to the recorder, or use --tokens-per-step"
         notes.append(_note("no_tokens", detail))
         return {}
     if times.is_window.all():
@@ -266,7 +266,7 @@ def _hardware(tables: TableSet, model: ModelEntry | None, convention: str, notes
     if again is not None:
         return flops.with_repeats(model, convention, again.products, again.attention) or float("nan")
     if not recompute:
-        notes.append(_note("recompute_unknown", "whether activations are recomputed was not recorded: no HFU"))
+        notes.append(_note("recompute_unknown", "recomputation of activations was not recorded, so HFU is unknown"))
         return float("nan")
     return flops.hardware_per_token(model, convention, recompute) or float("nan")
 
@@ -309,8 +309,8 @@ def _wrong_devices(tables: TableSet) -> list[HealthRow]:
     if world <= 0 or mesh <= 1 or world % mesh == 0:
         return []
     detail = (
-        f"the trace's world has {world} ranks, the manifest's mesh {mesh}, which do not go into it;"
-        " give the run its own run.json"
+        f"the trace has a world size of {world}, which is not a multiple of the manifest's mesh ({mesh} ranks);"
+        " use the run.json of this run"
     )
     return [HealthRow("devices_contradicted", Severity.ERROR, detail=detail)]
 
@@ -345,12 +345,12 @@ def _wrong_model(
     if not why:
         return []
     exceeds = traced.least > needs.most
-    repeated = "; or ranks repeat work, such as attention that tensor parallelism leaves whole" if exceeds else ""
+    repeated = "; or ranks repeat work, such as attention that tensor parallelism does not split" if exceeds else ""
     origin = " given by hand" if tables.assumptions.model is not None else " of the manifest"
     detail = (
-        f"the trace's ops run {traced.least:.3g} FLOP a step, {why} (the model{origin}, {tokens:,.0f} tokens a step);"
-        " give the model and the sequence that were trained (--model, --sequence), and the tokens of one step over all"
-        f" ranks (--tokens-per-step){repeated}"
+        f"the trace's ops run {traced.least:.3g} FLOPs per step, {why} (the model{origin}, {tokens:,.0f} tokens per"
+        " step); set the trained model and sequence (--model, --sequence) and the tokens per step over all ranks"
+        f" (--tokens-per-step){repeated}"
     )
     return [HealthRow("model_contradicted", Severity.ERROR, detail=detail)]
 

@@ -175,7 +175,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
 
 _NO_LOADS = HealthRow(
     "no_expert_loads", Severity.INFO,
-    detail="tokens at experts are not known: mark each expert's input with ep::load tokens=N",
+    detail="tokens per expert are unknown; mark each expert's input with ep::load tokens=N",
 )  # fmt: skip
 
 

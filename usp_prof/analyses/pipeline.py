@@ -219,7 +219,7 @@ _LEAST_STAGES = 2
 _KINDS_ONLY = HealthRow(
     "pipeline_unnamed",
     Severity.INFO,
-    detail="which stage and micro-batch an action is of is not known: the bubble is measured, but has no ideal; "
+    detail="actions do not name their stage and micro-batch, so the ideal bubble is unknown; "
     "mark actions with pp::F stage=... mb=...",
 )
 

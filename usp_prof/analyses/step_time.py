@@ -47,9 +47,9 @@ WINDOW_TIME = Metric(
 METRICS = (STEP_TIME, JOB_STEP_TIME, STEP_SPREAD, WINDOW_TIME)
 _SOURCES = {
     "mark": "steps are the recorder's marks",
-    "annotation": "no ProfilerStep: steps are taken from a repeating annotation",
-    "calls": "steps are whole periods of the calls that all ranks share; where a step begins is not known",
-    "pattern": "no ProfilerStep: steps are taken from a repeating pattern of kernels",
+    "annotation": "no ProfilerStep: steps come from a repeating annotation",
+    "calls": "steps are complete periods of the calls that all ranks share; their start within the period is unknown",
+    "pattern": "no ProfilerStep: steps come from a repeating pattern of kernels",
 }
 
 
@@ -202,8 +202,8 @@ def _window_notes(windows: list[int]) -> list[HealthRow]:
     if not windows:
         return []
     detail = (
-        f"nothing tells the steps of {_ranks(windows)}: figures are of the whole recorded window, and no step time, "
-        f"tokens per second or MFU is given; {RECORD_MARKS}"
+        f"the steps of {_ranks(windows)} are unknown: figures cover the whole recorded window, without step time, "
+        f"tokens per second or MFU; {RECORD_MARKS}"
     )
     return [HealthRow("window_is_no_step", Severity.INFO, count=len(windows), detail=detail)]
 

@@ -151,7 +151,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
     """
     if tables.incomparable:
         nothing, unknown = np.zeros(0, np.int64), np.zeros(0)
-        note = HealthRow("ranks_not_compared", Severity.ERROR, detail=f"not known: {tables.incomparable}")
+        note = HealthRow("ranks_not_compared", Severity.ERROR, detail=f"stragglers are unknown: {tables.incomparable}")
         return StragglersResult((), (), nothing, nothing, unknown, nothing, {}, (note,))
     steps_only = Selection(None, selection.first_step, selection.last_step)
     parts = partition.of_run(tables, steps_only)
@@ -291,23 +291,23 @@ def _own_time_slowdown(own: lateness.OwnTime, peers: Peers) -> dict[int, float]:
 def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -> list[HealthRow]:
     notes = []
     if len(tables.ranks) < 2:
-        notes.append(HealthRow("one_rank", Severity.INFO, detail="one rank alone cannot be late for anybody"))
+        notes.append(HealthRow("one_rank", Severity.INFO, detail="a single rank cannot be late"))
     elif not is_selected.any():
-        detail = "no call has all its members: who arrives last cannot be told"
+        detail = "no call has all of its participants, so the last rank to arrive is unknown"
         notes.append(HealthRow("arrivals_unknown", Severity.INFO, detail=detail))
     depends = int((is_selected & seen.is_from_one_rank & (seen.late_rank >= 0)).sum())
     if depends:
-        detail = "broadcasts and scatters carry what one rank alone has: nobody is blamed for arriving last in them"
+        detail = "broadcasts and scatters wait for one rank's data, so no rank is reported as late in them"
         notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
     tied = int((is_selected & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
     if tied:
-        detail = "calls whose last arrivals lie within what the clocks leave open: nobody is blamed"
+        detail = "the last arrivals differ by less than the error of the clocks, so no rank is reported as late"
         notes.append(HealthRow("arrivals_tied", Severity.INFO, count=tied, detail=detail))
     lonely = sum(len(ranks) == 1 for ranks in peers.ranks_of_kind)
     if lonely and len(tables.ranks) > 1:
-        detail = "no other rank does the same work: its compute slowdown and its cause are not known"
+        detail = "no other rank does the same work, so the compute slowdown and its cause are unknown"
         notes.append(HealthRow("no_peers", Severity.INFO, count=lonely, detail=detail))
     if clock.of(tables).components > 1:
-        detail = "clocks that nothing ties: calls over them are left out"
+        detail = "no collective connects some clocks; calls across them are left out"
         notes.append(HealthRow("clocks_untied", Severity.ERROR, detail=detail))
     return notes

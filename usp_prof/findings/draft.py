@@ -150,13 +150,13 @@ def _shapeless(tables: TableSet) -> str:
     for rank in tables.ranks:
         ops = tables.columns("ops", rank)
         if len(ops) and not any(text not in ("", "[]") for text in ops.codes("input_dims")[1]):
-            return "none were recorded: record_shapes=True"
+            return "none were recorded; record with record_shapes=True"
     return ""
 
 
 def _memoryless(tables: TableSet) -> str:
     has_events = any(len(tables.columns("memory", rank)) for rank in tables.ranks)
-    return "" if has_events else "none were recorded: profile_memory=True"
+    return "" if has_events else "none were recorded; record with profile_memory=True"
 
 
 def _sentence(row: HealthRow) -> str:

@@ -89,7 +89,7 @@ def _searched(tables: TableSet, selection: Selection) -> Found:
     outcome = search(replayed.tables, selection, replayed.doubt)
     notes = [] if replayed.note is None else [replayed.note]
     if selection.steps_in_words:
-        detail = f"rules look at all steps, not at {selection.steps_in_words} alone; gains are of the mean step"
+        detail = f"findings cover all steps, not only {selection.steps_in_words}; gains are shares of the mean step"
         notes.append(HealthRow("findings_of_all_steps", Severity.INFO, detail=detail))
     return replace(outcome, skipped=tuple(sorted((*outcome.skipped, *notes)))) if notes else outcome
 

@@ -127,16 +127,16 @@ def unexplained_notes(tables: TableSet) -> list[HealthRow]:
     )
     listed = [f"{part:.1%} of the steps of rank {rank}" for rank, part in sorted(shares.items())]
     detail = (
-        "devices start work later than launches, streams and calls explain: "
-        f"{first_few(listed, 8, ', ...')}; the longest time is {gap}; "
-        "another process on the device or a wait that was not recorded may be the cause; the error of gains includes it"
+        "devices start work later than the trace explains: "
+        f"{first_few(listed, 8, ', ...')}; the longest gap is {gap}; "
+        "another process on the device or an unrecorded wait may be the cause; the error of gains includes it"
     )
     notes = [HealthRow("unexplained_idle", Severity.INFO, count=len(shares), detail=detail)]
     for repair in repairs_of(tables):
         if repair.disagrees:
             detail = (
                 f"rank {repair.rank} is late by {repair.late_fraction:.1%} of the step, but the replay does not "
-                f"explain it: what its repair saves is unknown; the longest unexplained time is {gap}"
+                f"explain it, so the gain of its repair is unknown; the longest unexplained gap is {gap}"
             )
             notes.append(HealthRow("replay_disagrees", Severity.ERROR, rank=repair.rank, detail=detail))
     return notes

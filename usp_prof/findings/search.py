@@ -119,13 +119,11 @@ def _recording_notes(tables: TableSet) -> list[HealthRow]:
         return []
     cost_ms, share = f"{cost.ns / 1e6:.3g} ms", f"{100 * cost.ns / step_ns:.0f}%"
     if cost.is_known:
-        detail = (
-            f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms: gains are of a step without it"
-        )
+        detail = f"recording adds {cost_ms} ({share}) to a step of {step_ns / 1e6:.3g} ms; gains exclude this cost"
         return [HealthRow("recording_cost", Severity.INFO, detail=detail)]
     detail = (
-        f"recording may add up to {cost_ms} ({share}) to a step, and gains may be off by as much: record with "
-        "usp_prof.record behind five steps or more (wait=5), which tells it, or at level light, which costs little"
+        f"recording may add up to {cost_ms} ({share}) to a step, and gains may be off by this amount; record with "
+        "usp_prof.record and wait=5, which measures the cost, or with level='light', which costs little"
     )
     return [HealthRow("recording_cost_unknown", Severity.INFO, detail=detail)]
 
@@ -138,8 +136,8 @@ def _clock_notes(tables: TableSet) -> list[HealthRow]:
     if not moved:
         return []
     detail = (
-        f"host and device timestamps of rank {first_few(moved, 8, ', ...')} are up to "
-        f"{max(largest.values()) / 1e3:.0f} us apart: the replay keeps launches before kernels and moves the timestamps"
+        f"host and device timestamps of rank {first_few(moved, 8, ', ...')} contradict each other by up to "
+        f"{max(largest.values()) / 1e3:.0f} us; the replay shifts them so that each launch comes before its kernel"
     )
     return [HealthRow("device_clock_offset", Severity.INFO, count=len(moved), detail=detail)]
 
@@ -239,5 +237,5 @@ def _finding(judged: Judged, cumulative: float) -> Finding:
 
 
 def _apart(code: str, reason: str) -> HealthRow:
-    detail = f"{code} adds nothing to the gain of all, its change cannot be made with those before it: {reason}"
+    detail = f"the combined gain excludes {code}: its change cannot be combined with those above it: {reason}"
     return HealthRow("edits_apart", Severity.INFO, detail=detail)

@@ -202,7 +202,7 @@ def no_steps_in(runs: Sequence[Measured], after: Measured) -> str:
     windows = [run.label for run in (*runs, after) if _is_window(run)]
     if not windows:
         return ""
-    return f"not comparable: the steps of {', '.join(dict.fromkeys(windows))} are not known, only the recorded window"
+    return f"not comparable: the steps of {', '.join(dict.fromkeys(windows))} are unknown, only the recorded window is"
 
 
 def _is_window(run: Measured) -> bool:

@@ -221,15 +221,15 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
     health = []
     if unknown and len(files) == 1:
         ranks[unknown[0]] = 0, "unknown"
-        detail = "neither the file nor its name tells a rank: shown as rank 0, which may be wrong"
+        detail = "neither the file nor its name states a rank; shown as rank 0, which may be wrong"
         health = [HealthRow("rank_unknown", Severity.ERROR, rank=0, detail=detail, file=str(unknown[0]))]
     elif unknown and not ranks:
         raise InputError(
-            f"{len(unknown)} traces tell no rank: {first_few(unknown, 8)}",
+            f"{len(unknown)} traces have no rank: {first_few(unknown, 8)}",
             hint="name them rank0.json, rank1.json, ... or open one of them alone",
         )
     elif unknown:
-        detail = f"left out, since neither the file nor its name tells a rank: {first_few(unknown, 8)}"
+        detail = f"left out, because neither the file nor its name states a rank: {first_few(unknown, 8)}"
         health = [
             HealthRow("rank_unknown", Severity.DATA_LOSS, count=len(unknown), detail=detail, file=str(unknown[0]))
         ]
@@ -248,7 +248,7 @@ def _notes(skipped: list[Skipped]) -> list[HealthRow]:
             "skipped_file",
             Severity.INFO if kind in set(FileKind) - {FileKind.EMPTY} else Severity.DATA_LOSS,
             count=count,
-            detail=f"passed over ({kind}): {first[kind].name}" + (f" and {count - 1} more" if count > 1 else ""),
+            detail=f"skipped ({kind}): {first[kind].name}" + (f" and {count - 1} more" if count > 1 else ""),
             file=str(first[kind]),
         )
         for kind, count in sorted(kinds.items())

@@ -96,8 +96,8 @@ def _representatives(tables: TableSet, wanted: Sequence[int], most_nodes: int) -
     doubt = _unread_wait(part)
     which = (
         f"from {len(part.ranks)} of {len(ranks)} ranks, {len(chosen)} of {len(lateness)} "
-        f"replicas of the model, with those that the others wait for among them ({_rank_spans(part.ranks)}); their "
-        f"calls waited for other ranks in at most {doubt:.1%} of a step, which is in the error of each gain"
+        f"replicas of the model, including those that the others wait for ({_rank_spans(part.ranks)}); their "
+        f"calls waited for other ranks for at most {doubt:.1%} of a step, which the error of each gain includes"
     )
     detail = f"findings and their gains are {which}"
     return Representatives(part, doubt, HealthRow(REPRESENTED, Severity.INFO, count=len(ranks), detail=detail), which)

@@ -289,7 +289,7 @@ def gather_late_health(ranks: Iterable[LoadedRank], health: list[HealthRow]) -> 
 
 
 def _damaged(rank: int, why: str) -> HealthRow:
-    detail = f"its stored tables were damaged ({why}): it was read again"
+    detail = f"stored tables were damaged ({why}); the trace was read again"
     return HealthRow("cache_damaged", Severity.INFO, rank=rank, detail=detail)
 
 

@@ -174,7 +174,7 @@ def _other_runs(discovery: Discovery, opened: FoundRun) -> list[HealthRow]:
     others = [run.name for run in discovery.runs if run is not opened]
     if not others:
         return []
-    detail = f"several runs lie here; opened {opened.name}, not {first_few(others, 8)}"
+    detail = f"the folder has several runs; opened {opened.name}, not {first_few(others, 8)}"
     return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
 
 
@@ -183,7 +183,7 @@ def _missing(run: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]
     missing = sorted(set(range(world)) - {file.rank for file in run.files})
     if not missing or not loaded:
         return []
-    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}): their work is unknown"
+    detail = f"{len(missing)} of {world} ranks have no trace here ({spans(missing)}), so their work is unknown"
     return [HealthRow("missing_ranks", Severity.ERROR, count=len(missing), detail=detail)]
 
 
@@ -194,7 +194,7 @@ def _left_out(run: FoundRun, chosen: Collection[int], sampling: str) -> list[Hea
         return []
     how = f"ranks {sampling}" if sampling else "ranks chosen by number"
     detail = (
-        f"{len(left)} of {len(run.files)} ranks are left out ({how}): figures are of ranks {spans(chosen)} alone, "
-        "and who waits for whom among all ranks is not known"
+        f"{len(left)} of {len(run.files)} ranks are left out ({how}); figures cover ranks {spans(chosen)} only, and "
+        "waits for the other ranks are unknown"
     )
     return [HealthRow("ranks_left_out", Severity.ERROR, count=len(left), detail=detail)]

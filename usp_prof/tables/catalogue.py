@@ -164,7 +164,7 @@ def _of_ranks(sources: Mapping[int, Source]) -> list[HealthRow]:
 def _without_device_work(sources: Mapping[int, Source]) -> list[HealthRow]:
     """Return a health row for ranks whose device was not recorded."""
     detail = (
-        "the trace holds no device activity, only what the host did: no figure of device work is shown; record with "
+        "the trace has host activity only, so figures of device work are not shown; record with "
         "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     )
     return [
@@ -180,7 +180,7 @@ def _in_light_mode(manifest: Manifest | None) -> list[HealthRow]:
     if not isinstance(recorded, dict) or recorded.get("level") != "light":
         return []
     detail = (
-        "recorded in light mode: steps, marks, kernels, communication and launches are here; ops, their shapes and "
-        "FLOP, what the host did, memory and Python functions are not; record a window with level='full' for those"
+        "recorded in light mode: ops, shapes, FLOPs, host activity, memory and Python functions are missing; record a "
+        "window with level='full' to see them"
     )
     return [HealthRow("light_mode", Severity.INFO, detail=detail)]

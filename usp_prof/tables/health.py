@@ -124,39 +124,39 @@ def _steps(frame: EventFrame, links: Links, steps: Steps) -> Iterator[Row]:
     if steps.source == "window":
         yield (
             "no_steps", Severity.INFO, 1,
-            "no step marks: the whole trace is one window; call profiler.step() once a step",
+            "no step marks: the whole trace is one window; call profiler.step() once per step",
         )  # fmt: skip
         return
     yield (
         "steps_inferred", Severity.INFO, len(steps.number) if steps.source == "pattern" else 0,
-        "no step marks: steps are inferred from a repeating pattern of work; call profiler.step() once a step",
+        "no step marks: steps are inferred from a repeating pattern of work; call profiler.step() once per step",
     )  # fmt: skip
     if not len(links.work):
         return
     step = steps.of_device(frame.start[links.work])
     yield (
         "work_outside_steps", Severity.INFO, int((step < 0).sum()),
-        "device work before the first or after the last step; kept in the tables, in no step's figures",
+        "device work before the first or after the last step; it is in the tables, but counts in no step",
     )  # fmt: skip
     yield (
         "steps_without_work", Severity.INFO, steps.without_work,
-        "step marks that launched no device work (recording began or ended inside them); they are no steps",
+        "step marks that launched no device work, because recording began or ended inside them; not counted as steps",
     )  # fmt: skip
     linked = bool((links.call >= 0).any())
-    missing = "the first work of a step is not known" if linked else "no launch is linked to device work"
+    missing = "the first work of a step is unknown" if linked else "no launch is linked to device work"
     yield (
         "steps_by_host", Severity.ERROR, int(steps.by_host or not linked),
-        f"{missing}: steps are the host's marks, behind which the device runs late",
+        f"{missing}, so steps are the host's marks; the device runs later than these",
     )  # fmt: skip
 
 
 def _parts(parts: Parts) -> Iterator[Row]:
     yield (
         "collectives_on_host_only", Severity.ERROR, len(parts) if parts.on_host else 0,
-        "no device events: communication is known by its host calls alone, not by when it ran",
+        "no device events: communication is known from its host calls only, without device times",
     )  # fmt: skip
     unmatched = int(((parts.post < 0) & np.full(len(parts), parts.gloo)).sum())
     yield (
         "gloo_without_post", Severity.INFO, unmatched,
-        "gloo work whose c10d op is not in the trace; its operation is what gloo calls it",
+        "gloo work without its c10d op in the trace; the operation has gloo's name",
     )  # fmt: skip

@@ -74,7 +74,7 @@ def _ideal_step(tables: TableSet) -> IdealStep:
     if tables.incomparable:
         return IdealStep(step_ns, 0.0, unknown=tables.incomparable)
     if without_hosts(tables, tables.ranks):
-        return IdealStep(step_ns, 0.0, unknown="what the hosts did was not recorded, only device activity")
+        return IdealStep(step_ns, 0.0, unknown="only device activity was recorded, not the hosts")
     try:
         prediction = predict(tables, [Edit("ideal")])
     except UsageError:  # no compute and no call has a peer
@@ -85,7 +85,7 @@ def _ideal_step(tables: TableSet) -> IdealStep:
         return IdealStep(0.0, 0.0, unknown="the replayed steps take no time")
     unseen = unmatched_fraction(tables)
     if unseen > max(LEAST_LOSS, 1 - ideal.ideal_ns / ideal.step_ns):
-        reason = f"{unseen:.0%} of the step waits in communication whose other members are not known"
+        reason = f"{unseen:.0%} of the step waits in communication whose other participants are unknown"
         return IdealStep(ideal.step_ns, 0.0, unknown=reason)
     return ideal
 

@@ -113,20 +113,16 @@ def _topology(topology: Topology, before: Layout, after: Layout) -> Topology:
 def _health_of(tables: TableSet, prediction: Prediction) -> list[HealthRow]:
     """Return health rows which state that this run is a prediction, and which of its ranks are shown."""
     edits = ", ".join(str(edit) for edit in prediction.edits)
-    rows = [
-        HealthRow(
-            "predicted", Severity.INFO, detail=f"this run was predicted from a recorded one with {edits}; it never ran"
-        )
-    ]
+    rows = [HealthRow("predicted", Severity.INFO, detail=f"this run is a prediction from a recorded one with {edits}")]
     if prediction.replayed.note is not None:
         rows.append(replace(prediction.replayed.note, detail=f"the prediction is {prediction.replayed.which}"))
     before, after = prediction.layout_before, prediction.layout_after
     if before.ranks != after.ranks:
-        detail = f"of its {after.ranks} ranks the {len(tables.ranks)} that were recorded are shown"
+        detail = f"the predicted run has {after.ranks} ranks; the {len(tables.ranks)} recorded ones are shown"
         rows.append(HealthRow("predicted_ranks", Severity.INFO, detail=detail))
     absent = int((events_of(prediction.graph)[~prediction.graph.measured] < 0).sum())
     if absent:
-        detail = "communication that the changes add has its effect on the times, but is not in the tables itself"
+        detail = "communication that the changes add affects the times, but is not in the tables"
         rows.append(HealthRow("predicted_calls", Severity.INFO, count=absent, detail=detail))
     return rows
 
@@ -170,8 +166,8 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**built, "ranks": ranks})
     detail = (
-        "inside the pipeline each action is one piece of compute, and time between two of them is bubble (here "
-        "`idle: other`): another order does not separate kernels from collectives; what ran outside is only time"
+        "each pipeline action is shown as one piece of compute, without its kernels and collectives; time between "
+        "actions is bubble (here `idle: other`)"
     )
     health = [*tables.health, HealthRow("rearranged", Severity.INFO, detail=detail)]
     return assemble(sources, manifest=tables.manifest, health=health)

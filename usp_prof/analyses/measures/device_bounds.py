@@ -57,9 +57,9 @@ def roof(tables: TableSet) -> Roof:
         return Roof(name or "CPU", None, manifest.peak_flops / shared, manifest.peak_source or "manifest", (), shared)
     if device is not None:
         return Roof(name, device, 0.0, device.source)
-    detail = f"the peak of {name!r} is not known" if name else "the trace names no device"
+    detail = f"the peak of {name!r} is unknown" if name else "the trace names no device"
     note = HealthRow(
-        "no_device_peak", Severity.INFO, detail=f"{detail}: no MFU or efficiency; --device NAME gives one"
+        "no_device_peak", Severity.INFO, detail=f"{detail}, so MFU and efficiency are unknown; use --device NAME"
     )  # fmt: skip
     return Roof(name, None, 0.0, "", (note,))
 

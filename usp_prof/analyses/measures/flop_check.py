@@ -149,9 +149,9 @@ def _part(
     near = [(abs(ratio / known - 1), why) for known, why in reasons]
     distance, why = min(near)
     if distance > _EXPLAINED:
-        between = "between the causal half and the whole square: blocks on the diagonal are computed whole"
+        between = "between causal and full attention: blocks on the diagonal are computed completely"
         more = f"more than one pass: {'recomputation, ' if again else ''}padding, or work that several ranks repeat"
-        more += ", such as attention that tensor parallelism leaves whole"
+        more += ", such as attention that tensor parallelism does not split"
         less = f"less than the formula: ops without formula or shapes ({100 * uncovered:.0f}% of compute time)"
         why = more if ratio > 1 else between if name == "attention" and ratio > 1 / 2 else less
     return Part(name, model, trace, why)

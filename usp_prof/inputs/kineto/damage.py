@@ -102,15 +102,15 @@ class Damage:
                 "truncated",
                 LOSS,
                 count=max(1, self.bytes_lost),
-                detail=f"the file ends early: all {events} complete events are kept, {self.bytes_lost} bytes of broken "
-                "text were given up; what came after the end is not known",
+                detail=f"the file ends early: all {events} complete events are kept, and {self.bytes_lost} bytes of "
+                "broken text are dropped; later events are missing",
             )
         elif self.events_lost:
             yield HealthRow(
                 "broken_events",
                 LOSS,
                 count=self.events_lost,
-                detail=f"{self.events_lost} places in the text are no JSON: {self.bytes_lost} bytes were passed over",
+                detail=f"{self.events_lost} places are not valid JSON; {self.bytes_lost} bytes were skipped",
             )
         if self.fault is not None and self.fault.kind == "corrupt":
             lost = self.fault.packed_bytes_lost
@@ -118,18 +118,18 @@ class Damage:
                 "corrupt_packing",
                 LOSS,
                 count=max(1, lost),
-                detail=f"{self.fault.detail}: {lost} packed bytes were lost",
+                detail=f"{self.fault.detail}: {lost} compressed bytes were lost",
             )
         if self.field_bytes_lost:
-            detail = f"the fields beside the events are damaged: {self.field_bytes_lost} bytes were passed over"
+            detail = f"fields next to the events are damaged; {self.field_bytes_lost} bytes were skipped"
             yield HealthRow("broken_fields", LOSS, count=self.field_bytes_lost, detail=detail)
         if self.odd_values:
             named = first_few(self.odd_values, 4)
-            detail = f"fields beside the events are outside of their range and count as absent: {named}"
+            detail = f"fields next to the events are outside their range and count as missing: {named}"
             yield HealthRow("odd_values", ERROR, count=len(self.odd_values), detail=detail)
         yield from self._small(counts)
         if not events:
-            yield HealthRow("no_events", ERROR, detail="the file is a trace without a single event")
+            yield HealthRow("no_events", ERROR, detail="the trace has no events")
         elif not based:
             detail = "no baseTimeNanoseconds: times count from the file's own zero"
             yield HealthRow("no_base_time", INFO, detail=detail)

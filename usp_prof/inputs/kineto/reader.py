@@ -222,7 +222,7 @@ class _Reading:
         if not isinstance(base, int) or base <= 0:
             return 0
         if len(starts) and not limits.NUMBER.holds(int(np.abs(starts).max()) + base):
-            self.damage.odd_values.append(f"baseTimeNanoseconds={base} beside the events' own times")
+            self.damage.odd_values.append(f"baseTimeNanoseconds={base} with the events' own times")
             return 0
         return base
 

@@ -110,8 +110,8 @@ def grouped(sources: Mapping[int, Source], world: int) -> tuple[dict[int, Source
     change = {"collectives": partial(_with_group, key=key, size=len(sources))}
     changed: dict[int, Source] = {rank: ChangedSource(source, change) for rank, source in sources.items()}
     detail = (
-        f"{min(counts)} exchanges of each rank name no group: they are taken as calls of all {len(sources)} ranks, as "
-        "whenever one rank came late all others waited for it"
+        f"{min(counts)} exchanges per rank name no group; they count as calls of all {len(sources)} ranks, because all "
+        "others waited whenever one rank was late"
     )
     return changed, [HealthRow("exchanges_grouped", Severity.INFO, count=min(counts), detail=detail)]
 

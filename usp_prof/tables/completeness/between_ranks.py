@@ -35,7 +35,7 @@ def _copies(sources: Mapping[int, Source]) -> Iterator[HealthRow]:
             ranks_of_content.setdefault(str(content[0]), []).append(rank)
     for ranks in ranks_of_content.values():
         if len(ranks) > 1:
-            detail = f"ranks {spans(ranks)} have the same events at the same times: their traces are copies of one"
+            detail = f"ranks {spans(ranks)} have the same events at the same times: the traces are copies"
             yield HealthRow("identical_ranks", Severity.ERROR, count=len(ranks), detail=detail)
 
 
@@ -56,10 +56,11 @@ def _steps_of_peers(steps: Mapping[int, tuple[str, tuple[int, ...]]]) -> Iterato
         usual = {number for number, count in ranks_with.items() if 2 * count >= len(numbers_of)}
         for rank, numbers in numbers_of.items():
             if missing := sorted(usual - numbers):
-                detail = f"no step {spans(missing)}, which most other ranks have: {share(len(missing), len(usual))}"
-                yield HealthRow(
-                    "steps_missing", Severity.ERROR, rank, len(missing), f"{detail} of the steps is not in this trace"
+                detail = (
+                    f"most other ranks have step {spans(missing)}: {share(len(missing), len(usual))} of the steps are "
+                    "missing from this trace"
                 )
+                yield HealthRow("steps_missing", Severity.ERROR, rank, len(missing), detail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def unlinked(frame: EventFrame, links: Links) -> Row:
     missing = int((links.call < 0).sum()) - int(links.before_window.sum()) - int(links.ambiguous.sum())
     linked = int((links.call >= 0).sum())
     is_doubtful = device_kind(frame) in PROMISING_DEVICES and linked > missing
-    detail = "device work whose launch is not in the trace; it is counted, but its host call is not known"
+    detail = "device work whose launch is not in the trace; it counts, but its host call is unknown"
     level = severity(missing, linked + missing) if is_doubtful else Severity.INFO
     size = f"{share(missing, linked + missing)}: " if is_doubtful else ""
     return "unlinked_kernels", level, missing, size + detail
@@ -181,8 +181,8 @@ def _lost_ops(frame: EventFrame, links: Links) -> Iterator[Row]:
     missing, whole = int(_between_ops(frame, calls).sum()), int(linked.sum())
     if severity(missing, whole) is Severity.ERROR:
         detail = (
-            f"{share(missing, whole)} of kernels were launched outside all ops, though ops launch the same kernels "
-            "elsewhere: ops are missing, and figures by op lack these kernels"
+            f"{share(missing, whole)} of kernels were launched outside of ops, although ops launch the same kernels "
+            "elsewhere: ops are missing, so figures by op do not include these kernels"
         )
         yield "ops_incomplete", Severity.ERROR, missing, detail
 

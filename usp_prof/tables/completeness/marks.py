@@ -42,8 +42,8 @@ def _jumps(gap: Ints, step_ns: int) -> Iterator[tuple[str, Severity, int, str]]:
     if not len(ordered) or ordered[-1] <= max(_FACTOR * usual, _NOTABLE * step_ns):
         return
     detail = (
-        f"{ordered[-1] / 1e6:.1f} ms lie between the marks of two consecutive steps, which have nothing between them: "
-        "the clock jumped, or events were shifted; times across that moment are wrong by as much"
+        f"{ordered[-1] / 1e6:.1f} ms pass between two consecutive step marks without any event: the clock jumped or "
+        "events were shifted, so times across that moment are wrong by this amount"
     )
     yield "clock_jump", Severity.ERROR, 1, detail
 
@@ -59,5 +59,5 @@ def _missing(
     missing = [n for a, b in zip(number[:-1][is_missing], number[1:][is_missing], strict=True) for n in range(a + 1, b)]
     if missing:
         whole = len(number) + len(missing)
-        detail = f"steps {spans(missing)} have no mark, though the host was recorded: {len(missing)} of {whole} steps"
+        detail = f"steps {spans(missing)} have no mark, although the host was recorded: {len(missing)} of {whole} steps"
         yield "steps_missing", Severity.ERROR, len(missing), detail

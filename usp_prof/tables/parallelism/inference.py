@@ -233,7 +233,7 @@ _MOST = 0.8
 
 # Axis health: rows with inferred axes and their reasons, and communication without an axis.
 
-_HINT = "name groups (group_desc) to have it exact"
+_HINT = "name groups (group_desc) to make it exact"
 
 
 def axis_health(
@@ -260,7 +260,7 @@ def axis_health(
         rows.append(_inferred(f"the axis of {what} is inferred to be {ungrouped.axis}: {ungrouped.reason}", 1))
     unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
     if unknown:
-        detail = f"nothing tells the axis of {_few(unknown)}; their communication is shown as unknown; {_HINT}"
+        detail = f"the axis of {_few(unknown)} is unknown; their communication is shown as axis unknown; {_HINT}"
         rows.append(HealthRow("axis_unknown", Severity.ERROR, count=len(unknown), detail=detail))
     return rows
 

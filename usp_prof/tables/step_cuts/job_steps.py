@@ -190,8 +190,8 @@ def _uncut(
     if len(sources) == 1 or _hold_the_same(sources, own, guessed):
         return Stepped(wrapped, rows)
     doubt = (
-        f"steps are not known on {len(guessed)} of {len(sources)} ranks, and what was recorded does not hold the "
-        f"same calls on all of them; {RECORD_MARKS}"
+        f"steps are unknown on {len(guessed)} of {len(sources)} ranks, and their recordings do not contain the same "
+        f"calls; {RECORD_MARKS}"
     )
     rows = [*rows, HealthRow("steps_not_comparable", Severity.ERROR, count=len(guessed), detail=doubt)]
     return Stepped(wrapped, rows, doubt)
@@ -226,20 +226,20 @@ def _health(cuts: Mapping[int, Cut], guessed: list[int], lost: list[int], steps:
     rows = []
     if any(cuts[rank].source == CALLS for rank in cut_ranks):
         detail = (
-            f"no step marks: {steps} whole periods of the calls that all ranks share, cut alike on all of them; where "
-            f"a step begins within the period is not known; {RECORD_MARKS}"
+            f"no step marks: steps are the {steps} complete periods of the calls that all ranks share; the start of a "
+            f"step within the period is unknown; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_by_calls", Severity.INFO, count=len(cut_ranks), detail=detail))
     elif cut_ranks:
         detail = (
-            f"no step marks: {steps} whole periods of the device's work; where a step begins within the period is not "
-            f"known; {RECORD_MARKS}"
+            f"no step marks: steps are the {steps} complete periods of the device's work; the start of a step within "
+            f"the period is unknown; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_inferred", Severity.INFO, count=steps, detail=detail))
     if lost:
         detail = (
-            f"ranks {first_few(lost, 8, ', ...')} share no calls by which they could be cut like the others: "
-            f"they have no steps, and are in no figure per step; {RECORD_MARKS}"
+            f"ranks {first_few(lost, 8, ', ...')} share no calls with the others, so their steps are unknown and no "
+            f"figure per step includes them; {RECORD_MARKS}"
         )
         rows.append(HealthRow("steps_unknown", Severity.ERROR, count=len(lost), detail=detail))
     return rows
