@@ -213,7 +213,7 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
         ("batch", batch, COUNT.high),
     ):
         if not 0 <= value <= most:
-            raise UsageError(f"{name} is 1 to {most}, not {value}", hint="leave out what is not known")
+            raise UsageError(f"{name} is 1 to {most}, not {value}", hint="omit unknown values")
     learnt = calibrate(_opened(run).tables) if run is not None else None
     if learnt is not None and not learnt.is_close:
         raise InputError(learnt.sentence(), hint=learnt.missing())

@@ -23,7 +23,7 @@ def op(name: str, family: str, flop: float, time_ns: int) -> OpStat:
 
 @pytest.mark.parametrize(
     ("factor", "word"),
-    [(1.0, "as the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
+    [(1.0, "matches the formula"), (4 / 3, "recomputation"), (1.6, "padding"), (0.7, "without formula")],
 )
 def test_a_difference_is_named(factor: float, word: str) -> None:
     part = flop_check._part("weights", 100.0, 100.0 * factor, flop_check.WEIGHT_REASONS, 0.2)
@@ -40,7 +40,7 @@ def test_more_work_than_the_model_needs_is_not_called_recomputation_where_none_r
 @pytest.mark.parametrize(
     ("factor", "again", "word"),
     [
-        (1.0, False, "the whole square"),
+        (1.0, False, "full attention"),
         (7 / 12, False, "recomputes the scores"),
         (9 / 12, True, "forward is recomputed"),
         # A ring of four whose diagonal blocks are whole: 10 of 16 blocks, seven products instead of six.

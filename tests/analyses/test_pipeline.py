@@ -228,7 +228,7 @@ def test_a_stage_that_was_not_read_leaves_the_bubble_unknown() -> None:
     tables = made.run({rank: every[rank] for rank in (0, 2)})
     tables.topology = Topology({Axis.PP: 4}, {rank: {Axis.PP: rank} for rank in range(4)})
     result = pipeline.compute(tables)
-    assert [n.detail for n in result.notes] == ["nothing was read of pipeline ranks 1, 3: the bubble is not known"]
+    assert [n.detail for n in result.notes] == ["pipeline ranks 1, 3 were not read, so the bubble is unknown"]
     assert wholes(result) == {}
 
 

@@ -204,7 +204,7 @@ def test_the_report_is_written_by_its_suffix(tmp_path: object) -> None:
     assert report.text("json").startswith("{")
     assert "rank 1" in report.text()
     assert "<svg" in report._repr_html_()
-    with pytest.raises(UspProfError, match="does not tell how"):
+    with pytest.raises(UspProfError, match="the format of"):
         report.write("report.pdf")
     with pytest.raises(UspProfError, match="no form"):
         report.text("pdf")

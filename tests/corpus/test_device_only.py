@@ -82,7 +82,7 @@ def test_what_the_sleeping_ranks_host_did_is_not_replayed(tmp_path: Path, cache:
     _, stripped = both("torchrec-4r-sleeping-rank", tmp_path, cache)
     document = build(stripped.tables, analyse(stripped.tables), name="stripped")
     assert not [finding for finding in document.findings if finding.where.get("rank") == 2]
-    with pytest.raises(UsageError, match="device activity alone"):
+    with pytest.raises(UsageError, match="only device activity"):
         predict(stripped.tables, [Edit("rank_as_peers", "2")])
 
 

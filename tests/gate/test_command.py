@@ -120,7 +120,7 @@ def test_runs_of_different_shape_make_no_baseline(
     write(declared, tmp_path / "small")
     words = ["baseline", "save", str(runs / "first"), str(tmp_path / "small"), "-o", str(tmp_path / "b.json")]
     assert main([*words, *_cache(runs)]) == 2
-    assert "is not of" in capsys.readouterr().err
+    assert "has another configuration than" in capsys.readouterr().err
     words = ["baseline", "save", str(runs / "first"), str(runs / "lost"), "-o", str(tmp_path / "b.json")]
     assert main([*words, *_cache(runs)]) == 2
     assert "no baseline can be made" in capsys.readouterr().err

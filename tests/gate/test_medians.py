@@ -41,7 +41,7 @@ def test_medians_ask_for_more_steps_where_neither_can_be_said() -> None:
     found = check(Baseline((before,)), after, BY_MEDIANS).judgements[0]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.more_steps > 0
-    assert "more steps in both runs would settle it" in found.reason
+    assert "more steps in both runs would decide it" in found.reason
 
 
 def test_the_error_of_a_median_is_that_of_repeated_runs() -> None:

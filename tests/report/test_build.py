@@ -260,7 +260,7 @@ def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
     (section,) = (each for each in document.sections if each.id == "mfu")
     assert [block.title for block in section.blocks if isinstance(block, DataTable)] == [
         "By convention",
-        "FLOP of a step: the model's and the trace's",
+        "FLOPs per step: model and trace",
     ]
 
 

@@ -84,7 +84,7 @@ def test_views_unknown_and_single_numbers_come_back_too(run_folder: Path, tmp_pa
 )
 def test_a_file_with_anything_else_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / stored_document.FILE).write_bytes(content)
-    with pytest.raises(UspProfError, match="holds no report"):
+    with pytest.raises(UspProfError, match="contains no report"):
         stored_document.read(tmp_path)
 
 

@@ -188,7 +188,7 @@ class TestExecutors:
             def submit(self, *_: object, **__: object) -> Future[None]:
                 return super().submit(lambda: None)
 
-        with Forgetful(1) as workers, pytest.raises(UsageError, match="futures give NoneType where the job returned"):
+        with Forgetful(1) as workers, pytest.raises(UsageError, match="futures return NoneType instead of the job"):
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=workers)
 
     def test_workers_of_another_version_store_nothing(self, tmp_path: Path) -> None:

@@ -148,5 +148,5 @@ def test_ranks_that_neither_the_store_nor_memory_holds_are_not_begun(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(load, "free_memory", lambda: 10)
-    with pytest.raises(InputError, match="memory does not hold the ranks"):
+    with pytest.raises(InputError, match="the ranks do not fit in memory"):
         load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "file"))

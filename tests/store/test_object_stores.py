@@ -283,7 +283,7 @@ class TestErrors:
         ("path", "words"),
         [
             ("s3://no-such-bucket/run", "there is no such bucket"),
-            (f"s3://{BUCKET}/nothing", "nothing lies here"),
+            (f"s3://{BUCKET}/nothing", "there is no such file or folder"),
             ("s3://", "names no bucket"),
             ("xyz://bucket/run", "cannot be read"),
             ("https://host/trace.json?signature=x", "with a query"),
@@ -312,7 +312,7 @@ class TestErrors:
         assert hint in said
 
     def test_a_scheme_that_needs_settings(self) -> None:
-        with pytest.raises(UsageError, match="needs settings of its own") as refused:
+        with pytest.raises(UsageError, match="needs its own settings") as refused:
             filesystem_of("webhdfs")
         assert "mount it" in refused.value.hint
 
@@ -407,7 +407,7 @@ class TestWebServer:
 
     def test_a_trace_that_is_not_there(self, web: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["analyze", f"{web}/none.json"]) == 2
-        assert "nothing lies here" in capsys.readouterr().err
+        assert "there is no such file or folder" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -81,7 +81,7 @@ class Folders:
     def _refused(self, text: str, why: str) -> InputError:
         return InputError(
             f"{text[:_LONGEST]!r} {why}: this server reads under {', '.join(map(str, self.roots))} only",
-            hint="name a run as open lists it; other folders have to be given to usp-prof mcp by whoever starts it",
+            hint="name a run as open lists it; to read other folders, start usp-prof mcp with them",
         )
 
 

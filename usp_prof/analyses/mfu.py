@@ -171,7 +171,11 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> MfuResult:
         {name: cost for name in conventions.CONVENTIONS if (cost := flops.per_token(model, name))} if model else {}
     )
     if model and not per_token:
-        notes.append(_note("no_model_flop", f"the model's description gives no FLOP per token: {_missing(model)}"))
+        notes.append(
+            _note(
+                "no_model_flop", f"FLOPs per token cannot be computed from the model's description: {_missing(model)}"
+            )
+        )
     trace = flop_check.traced(work.ops, work.total_ns)
     contradictions = [
         *withheld(tables, "MFU and HFU are not shown"),

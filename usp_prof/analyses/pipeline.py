@@ -206,7 +206,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> PipelineResu
         bubbles = ideal(observed, actions.take(np.isin(actions.rank, chains[0])), schedule_guess)
         count = len({action.micro_batch for acts in observed for action in acts})
     else:
-        detail = "stages are held by different numbers of ranks: who follows whom is not known, no ideal bubble"
+        detail = "stages have different numbers of ranks, so the order of ranks and the ideal bubble are unknown"
         notes.append(HealthRow("pipeline_irregular", Severity.INFO, detail=detail))
     if chains and np.isnan(bubbles.measured):
         detail = "actions are missing (ranks not read, or a step cut by the window): no ideal bubble"
@@ -282,11 +282,11 @@ def _notes(tables: TableSet, actions: Actions, *, talks: bool) -> list[HealthRow
     notes = []
     if not len(actions.rank):
         if talks:
-            detail = "there is pipeline communication, but no action is marked or can be told: the bubble is not known"
+            detail = "pipeline actions are neither marked nor recognizable, so the bubble is unknown"
             notes.append(HealthRow("pipeline_unmarked", Severity.INFO, detail=detail))
         return notes
     if actions.source == "inferred":
-        detail = "no action is marked: forward and backward work between sends and receives is taken for actions"
+        detail = "no action is marked; forward and backward work between sends and receives counts as actions"
         notes.append(HealthRow("pipeline_inferred", Severity.INFO, detail=detail))
     missing = [rank for rank in tables.ranks if not len(tables.columns("actions", rank))]
     if missing:
@@ -301,7 +301,7 @@ def _absent_stages(tables: TableSet, actions: Actions) -> list[HealthRow]:
     absent = sorted(set(range(tables.topology.axes.get(Axis.PP, 1))) - set(places))
     if not absent or -1 in places:  # -1: the rank's stage is unknown
         return []
-    detail = f"nothing was read of pipeline ranks {spans(absent)}: the bubble is not known"
+    detail = f"pipeline ranks {spans(absent)} were not read, so the bubble is unknown"
     return [HealthRow("pipeline_incomplete", Severity.ERROR, detail=detail)]
 
 
@@ -310,5 +310,5 @@ def _untied_clocks(tables: TableSet, actions: Actions) -> list[HealthRow]:
     clocks = clock.of(tables)
     if len(np.unique(clocks.component[np.isin(clocks.ranks, actions.rank)])) <= 1:
         return []
-    detail = "the stages' clocks are not tied together: the bubble is not known"
+    detail = "no collective connects the clocks of the stages, so the bubble is unknown"
     return [HealthRow("pipeline_clocks", Severity.ERROR, detail=detail)]

@@ -136,7 +136,7 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StepTimeResu
     notes = [*_source_notes(tables, selection), *_window_notes(windows), *_odd_notes(job)]
     if tables.uneven_steps:
         job = ()
-        detail = f"the job's step and its spread over ranks are not known: {tables.uneven_steps}"
+        detail = f"the job's step and its spread across ranks are unknown: {tables.uneven_steps}"
         notes = [*_window_notes(windows), HealthRow("steps_not_comparable", Severity.ERROR, detail=detail)]
     tokens = _tokens_per_second(tables, parts, is_step, job)
     return StepTimeResult(parts.rank, parts.step, start, end, parts.wall, ~is_step, job, tokens, tuple(sorted(notes)))

@@ -130,9 +130,7 @@ def fill_of_model(
         raise unknown_name("trainer", habits, PROFILES)
     model = replace(model, sequence=model.sequence or usual_sequence(model))
     if not model.sequence:
-        raise UsageError(
-            "the model's description gives no sequence length", hint="such as sequence=4096, or --sequence 4096"
-        )
+        raise UsageError("the model's description has no sequence length", hint="set sequence=4096 or --sequence 4096")
     knobs = dict(degrees)
     if "recompute" in knobs:
         if knobs["recompute"] not in list(Recompute):

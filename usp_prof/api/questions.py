@@ -191,7 +191,7 @@ class Questions:
             known = replace(of_run, sequence=sequence)
         named = check_convention(convention) if convention else before.convention
         if min(sequence, tokens_per_step) < 0:
-            raise UsageError("a sequence length and tokens per step are above 0", hint="leave out what is not known")
+            raise UsageError("a sequence length and tokens per step are above 0", hint="omit unknown values")
         is_nothing = not (model or sequence or tokens_per_step or device or convention)
         tokens = tokens_per_step or before.tokens_per_step
         after = replace(before, model=known, device=device or before.device, convention=named, tokens_per_step=tokens)

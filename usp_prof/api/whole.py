@@ -75,7 +75,9 @@ class Report:
         """Write the report to a file and return its path; the suffix (.html, .md, .json) selects the format."""
         file = Path(path)
         if file.suffix not in _FORMS:
-            raise UsageError(f"{file.name} does not tell how to write it", hint=f"end it in {', '.join(_FORMS)}")
+            raise UsageError(
+                f"the format of {file.name} is unknown", hint=f"use a name that ends in {', '.join(_FORMS)}"
+            )
         write(file, self.text(_FORMS[file.suffix]), "name a folder that is there")
         return file
 

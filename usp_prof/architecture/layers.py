@@ -97,7 +97,7 @@ class _Builder:
 
     def _mixer(self, word: str) -> BlockEntry:
         if word in {DENSE_ONLY, MIXTURE_ONLY}:
-            raise ArchitectureError(f"layer_types has a layer of {word} beside layers that are attention and more")
+            raise ArchitectureError(f"layer_types mixes a layer of {word} with layers of attention and other work")
         if word == LINEAR:
             return self._recurrence()
         if not self._heads:

@@ -83,7 +83,7 @@ def _layers(f: Fields, family: Family, model_type: str) -> tuple[list[LayerEntry
 
 
 def _unknown(model_type: str, fields: list[str]) -> str:
-    return f"model type {model_type!r} is not known, and neither is what {', '.join(fields)} does to its work"
+    return f"model type {model_type!r} is unknown, and so is the effect of {', '.join(fields)} on its work"
 
 
 def _text_part(data: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], str]:

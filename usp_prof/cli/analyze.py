@@ -152,9 +152,7 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(shown, *parse_steps(args.steps))
     assumptions = _assumptions(args)
     if args.format == "terminal" and args.output is not None:
-        raise UsageError(
-            "the terminal's report goes to the screen", hint="add --format html, markdown, json or openmetrics to -o"
-        )
+        raise UsageError("-o needs a format for files", hint="add --format html, markdown, json or openmetrics")
     unseen = _unseen(args.format, args.section)
     if args.follow:
         _check_follow(args)
@@ -242,7 +240,7 @@ def _document(
     absent = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
     if absent:
         raise UsageError(
-            f"a memory snapshot is of rank {spans(absent)}, which is not in run {opened.name}",
+            f"a memory snapshot belongs to rank {spans(absent)}, which is not in run {opened.name}",
             hint=f"it has {spans(opened.ranks)}; say whose it is with --memory-snapshot RANK=FILE",
         )
     tables = opened.tables.assuming(assumptions)

@@ -23,7 +23,7 @@ EXAMPLES = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="folder of runs; only these folders are read")
-    parser.add_argument("--skill", action="store_true", help="print a skill that tells an agent how to diagnose a run")
+    parser.add_argument("--skill", action="store_true", help="print a skill that teaches an agent to diagnose a run")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -81,7 +81,7 @@ def _check_alike(runs: Sequence[Measured]) -> None:
         ]
         if others:
             raise InputError(
-                f"{run.label} is not of {first.label}'s configuration: {others[0]}", hint="save them apart"
+                f"{run.label} has another configuration than {first.label}: {others[0]}", hint="save them apart"
             )
         reasons = unusable_input((first,), run, Severity.DATA_LOSS, ())
         if reasons:

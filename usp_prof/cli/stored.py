@@ -54,7 +54,7 @@ class Read:
         if len(done.ranks) < done.wanted:
             raise InputError(
                 f"{done.wanted - len(done.ranks)} of {counted(done.wanted, 'rank')} are not in the store",
-                hint="the lines above say why; what is there already is not read again",
+                hint="see the reasons above; ranks in the store are not read again",
             )
         return 0
 

@@ -87,10 +87,12 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    data = read_json(path, "declaration", "truth.json of a synthetic run holds one")
+    data = read_json(path, "declaration", "truth.json of a synthetic run contains one")
     declared = data.get("declaration", data) if isinstance(data, dict) else data
     if not isinstance(declared, dict):
-        raise UsageError(f"{path} is not a declaration: not an object", hint="truth.json of a synthetic run holds one")
+        raise UsageError(
+            f"{path} is not a declaration: not an object", hint="truth.json of a synthetic run contains one"
+        )
     return dict(declared)
 
 

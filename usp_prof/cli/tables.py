@@ -160,11 +160,11 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
     console.print(shown)
     if kept < len(columns):
         left = ", ".join(name for name, _, _ in columns[kept:])
-        note(args, f"and columns {left} on a wider screen; --format csv gives all")
+        note(args, f"and columns {left} on a wider screen; --format csv prints all")
     if answer.num_rows > _ROWS_SHOWN:
-        note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv gives all")
+        note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv prints all")
     if any(len(text) > _CELL_SHOWN for _, texts, _ in columns[:kept] for text in texts):
-        note(args, f"cells are cut after {_CELL_SHOWN:,} characters; --format csv gives all")
+        note(args, f"cells are cut after {_CELL_SHOWN:,} characters; --format csv prints all")
 
 
 def _columns(answer: pa.Table) -> list[tuple[str, list[str], bool]]:

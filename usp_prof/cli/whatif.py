@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ideal:
         return _ideal(args, edits)
     if not edits:
-        raise UsageError("no change was named", hint="give --edit, or --list to see which there are")
+        raise UsageError("no change was named", hint="use --edit, or --list to see all edits")
     opened = open_from(args)
     model = load_model(args.model, args.sequence) if args.model else None
     tables = opened.tables.assuming(Assumptions(model=model, device=args.device))

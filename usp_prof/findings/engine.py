@@ -52,7 +52,7 @@ def read_kept(folder: Path) -> Found:
     try:
         return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Found)
     except (OSError, msgspec.DecodeError) as error:
-        raise UspProfError(f"{folder / FILE} holds no findings: {error}", hint="usp-prof cache clear") from None
+        raise UspProfError(f"{folder / FILE} contains no findings: {error}", hint="usp-prof cache clear") from None
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - any evidence value

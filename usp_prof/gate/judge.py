@@ -223,7 +223,7 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     more = max(math.ceil(steps_in_all) - judgement.steps, 1)
     where = " in both runs" if rule.medians else ""
     steps = "1 more step" if more == 1 else f"{more} more steps"
-    return replace(judgement, more_steps=more, reason=f"about {steps}{where} would settle it")
+    return replace(judgement, more_steps=more, reason=f"about {steps}{where} would decide it")
 
 
 # Absolute bounds (`--min`): below with certainty is a regression, below within noise is inconclusive

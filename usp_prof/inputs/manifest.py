@@ -74,7 +74,7 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
         return None, (_broken(origin, "it is not an object"),)
     version = data.get("version", VERSION)
     if not limits.NUMBER.holds(version) or version > VERSION:
-        why = f"version {str(version)[:24]} is not known, this reads up to {VERSION}: update usp-prof"
+        why = f"version {str(version)[:24]} is newer than {VERSION}: update usp-prof"
         return None, (_broken(origin, why),)
     odd: list[str] = []
     known = _checked_fields(data, odd)
@@ -154,5 +154,5 @@ def _kinds() -> dict[str, Any]:
 
 
 def _broken(origin: str, why: str) -> HealthRow:
-    detail = f"the manifest cannot be used ({why}): mesh, model and schedule are taken from the trace alone"
+    detail = f"the manifest cannot be used ({why}), so mesh, model and schedule come from the trace only"
     return HealthRow("broken_manifest", Severity.ERROR, detail=detail, file=origin)

@@ -61,11 +61,11 @@ _MEANINGS: tuple[tuple[type[Exception], tuple[str, ...], str, str], ...] = (
         "check its name, region and endpoint",
     ),
     # After a 404 of the file, the client requests a folder of the same name (PROPFIND).
-    (FileNotFoundError, ("404 Not Found", "PROPFIND"), "nothing lies here", "check the URL"),
+    (FileNotFoundError, ("404 Not Found", "PROPFIND"), "there is no such file or folder", "check the URL"),
     (
         _RangeError,
         ("Range request not supported", "non-partial response when range requested"),
-        "the server gives whole files only",
+        "the server does not support range requests",
         "download it first",
     ),
     (_NeverError, ("Account must be specified",), "no storage account was named", ""),
@@ -146,7 +146,7 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
         raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {known}") from None
     except TypeError:  # such as ftp, which needs a host to connect to
         hint = "mount it, or copy the traces to a folder or an object store"
-        raise UsageError(f"{scheme}:// cannot be read: it needs settings of its own", hint=hint) from None
+        raise UsageError(f"{scheme}:// cannot be read: it needs its own settings", hint=hint) from None
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
     retries = {"max_retries": _RETRIES, "backoff": pauses, "retry_timeout": timedelta(seconds=120)}
     return BlockingStore(scheme, client_options=_client_options(scheme), retry_config=retries, **_credentials(scheme))

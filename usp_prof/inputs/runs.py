@@ -222,8 +222,8 @@ def _by_step_or_time(files: list[TraceFile]) -> list[FoundRun]:
         ranks = sorted({file.rank for file in files if _count(files, file.rank) > 1})
         listed = ", ".join(str(file.path) for file in files if file.rank in ranks[:2])
         raise InputError(
-            f"several files claim rank {ranks[0]}, and nothing tells their runs apart: {listed}",
-            hint="put each run into a folder of its own, or open one of them",
+            f"several files claim rank {ranks[0]}, and their runs cannot be distinguished: {listed}",
+            hint="put each run into its own folder, or open one of them",
         )
     return [_run(_moment(min(file.start_ns for file in part)), part) for part in parts]
 

@@ -121,9 +121,11 @@ def check_name(path: str | Path, hint: str = "choose another file with -o") -> N
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        raise InputError(f"cannot use {name!r}: it is no name of a file, it holds half a letter", hint=hint) from None
+        raise InputError(
+            f"cannot use {name!r}: it is not a valid file name (an unpaired surrogate)", hint=hint
+        ) from None
     if "\0" in name:
-        raise InputError(f"cannot use {name!r}: it is no name of a file, it holds a zero byte", hint=hint)
+        raise InputError(f"cannot use {name!r}: it is not a valid file name (a zero byte)", hint=hint)
 
 
 LONGEST_NAME = 255

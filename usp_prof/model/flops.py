@@ -47,7 +47,7 @@ def load(path: Path, sequence: int = 0) -> ModelEntry:
     if sequence:
         entry.sequence = sequence
     if not entry.flop_per_token and not (entry.layers and entry.hidden):
-        raise UsageError(f"{path} gives no layers or hidden size", hint=_HINT)
+        raise UsageError(f"{path} has no layers or hidden size", hint=_HINT)
     return entry
 
 

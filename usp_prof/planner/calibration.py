@@ -113,7 +113,7 @@ def calibrate(tables: TableSet) -> Calibration:
     compute_ns = _whole(parts, "compute_time")
     if not work.peak or not step_ns or not compute_ns or not manifest.tokens_per_step:
         raise InputError(
-            "the run does not tell the device's peak, its step or its tokens",
+            "the device's peak, the step or the tokens of the run are unknown",
             hint="name a known device (--device, run.assume(device=...)); "
             "the recorder notes tokens_per_step and a measured CPU peak",
         )

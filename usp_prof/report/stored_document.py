@@ -82,7 +82,7 @@ def read(folder: Path) -> Document:
 
 
 def _no_report(folder: Path, what: object) -> UspProfError:
-    return UspProfError(f"{folder / FILE} holds no report: {what}", hint="usp-prof cache clear")
+    return UspProfError(f"{folder / FILE} contains no report: {what}", hint="usp-prof cache clear")
 
 
 class _Writer:

@@ -79,7 +79,7 @@ def _client(address: str) -> Client:
     from distributed import Client  # noqa: PLC0415 - the extra `cluster`
 
     if (wrong := _what_is_wrong(address)) is not None:
-        raise UsageError(f"{address!r} is no address of a Dask scheduler: {wrong}", hint=_HOW)
+        raise UsageError(f"{address!r} is not an address of a Dask scheduler: {wrong}", hint=_HOW)
     connected: Future[Client] = Future()
 
     def connect() -> None:

@@ -218,9 +218,9 @@ class _Loading:
             free = free_memory()
             if free is not None and free < note["json_bytes"]:
                 raise InputError(
-                    f"{error}, and memory does not hold the ranks", hint="--store PLACE with room"
+                    f"{error}, and the ranks do not fit in memory", hint="use --store with a folder that has space"
                 ) from None
-            detail = f"{error}: it is read again each time"
+            detail = f"{error}; the trace is read again each time"
             return MemorySource(tables), [HealthRow("not_cached", Severity.INFO, rank=job.rank, detail=detail)]
         return self._mending(job, stored), []
 

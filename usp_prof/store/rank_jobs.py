@@ -302,8 +302,8 @@ def _refuse_without_answers(futures: Iterable[object]) -> None:
     for future in futures:
         if not (hasattr(future, "done") and hasattr(future, "result")):
             raise UsageError(
-                f"the executor's `submit` gives {type(future).__name__}, which has no `done` and `result`",
-                hint="give an executor whose `submit` gives futures, as those of concurrent.futures do",
+                f"the executor's `submit` returns {type(future).__name__}, which has no `done` and `result`",
+                hint="use an executor whose `submit` returns futures, like those of concurrent.futures",
             )
 
 
@@ -312,8 +312,8 @@ def _own_result(result: object) -> JobResult:
     if isinstance(result, JobResult):
         return result
     raise UsageError(
-        f"the executor's futures give {type(result).__name__} where the job returned how it ended",
-        hint="give an executor whose futures give what the submitted function returns",
+        f"the executor's futures return {type(result).__name__} instead of the job's result",
+        hint="use an executor whose futures return the result of the submitted function",
     )
 
 

@@ -86,7 +86,7 @@ class Sampling:
             return _outliers(sources, stages or dict.fromkeys(sources, 0))
         if not stages:
             raise UsageError(
-                "the pipeline stages of this run are not known",
+                "the pipeline stages of this run are unknown",
                 hint=f"choose ranks by number, or {Kind.SAMPLE}:4; stages are known from the recorder's run.json",
             )
         return _first_of_each(stages)

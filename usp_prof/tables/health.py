@@ -82,7 +82,7 @@ Row = tuple[str, Severity, int, str]
 def _durations(overrunning: int) -> Row:
     return (
         "overrunning_durations", Severity.ERROR, overrunning,
-        "device work that outlasts what ran after it on its stream (ROCm's late time stamps); cut at the next start",
+        "device work that ends after the next work of its stream starts (late ROCm timestamps); cut at that start",
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def _odd_values(frame: EventFrame) -> Iterator[Row]:
     odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
     counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}
     named = ", ".join(sorted(name for name, count in counts.items() if count))
-    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside of their range count as absent: {named}"
+    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside their range count as missing: {named}"
 
 
 def _is_odd_mark(name: str) -> bool:
@@ -104,11 +104,11 @@ def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
     early, ambiguous = int(links.before_window.sum()), int(links.ambiguous.sum())
     yield (
         "launched_before_window", Severity.INFO, early,
-        "device work whose launch came before recording began; it is counted, but tied to no host call or op",
+        "device work launched before recording started; it counts, but its host call and op are unknown",
     )  # fmt: skip
     yield (
         "overlapping_kernels", Severity.INFO, int(np.count_nonzero(numbers_of(kernels.column("lane")) > 0)),
-        "device work that overlaps other work of its stream; drawn on lanes of its own, times are counted once",
+        "device work that overlaps other work of its stream; it is drawn on extra lanes, and each moment counts once",
     )  # fmt: skip
     yield (
         "duplicate_correlation", Severity.INFO, links.duplicates,
@@ -116,7 +116,7 @@ def _launches(links: Links, kernels: pa.Table) -> Iterator[Row]:
     )  # fmt: skip
     yield (
         "ambiguous_correlation", Severity.ERROR, ambiguous,
-        "device work whose correlation id several separate host calls carry; it is counted, but tied to none of them",
+        "device work whose correlation id belongs to several host calls; it counts, but is linked to none of them",
     )  # fmt: skip
 
 

@@ -231,7 +231,7 @@ class TableSet:
         numbers = sorted({number for of_rank in steps for number in of_rank["step"].tolist()})
         if not any(selection.takes_step(number) for number in numbers):
             is_known = not all(of_rank.matches("source", WINDOW).all() for of_rank in steps)
-            hint = f"it has {spans(numbers)}" if is_known else "its steps are not known: leave the choice out"
+            hint = f"it has {spans(numbers)}" if is_known else "its steps are unknown: omit the selection"
             raise UsageError(f"run {name} has no step {selection.steps_in_words}", hint=hint)
 
     def has_device_work(self, rank: int) -> bool:

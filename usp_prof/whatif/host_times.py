@@ -133,9 +133,8 @@ def _need_hosts(tables: TableSet, ranks: Iterable[int]) -> None:
     bare = without_hosts(tables, [rank for rank in ranks if rank in tables.ranks])
     if bare:
         raise UsageError(
-            f"device activity alone was recorded on rank {first_few(bare, 8, ', ...')}: "
-            "what its host did in between is not known",
-            hint="record CPU activities too, or read `usp-prof analyze --section stragglers` for who arrives last",
+            f"only device activity was recorded on rank {first_few(bare, 8, ', ...')}, so its host time is unknown",
+            hint="record CPU activities too, or see the late ranks in `usp-prof analyze --section stragglers`",
         )
 
 

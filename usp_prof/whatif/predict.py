@@ -200,7 +200,10 @@ def outcome(tables: TableSet, made: Edited, replayed_ns: float, moved: Callable[
     for edit in made.reordered:
         now = relaid(now, edit)
     if not GAIN.holds(1 - (replayed_ns - saved_ns) / max(before.mean_measured_ns, 1.0)):
-        raise UspProfError("the edits would save more than the whole step", hint="see the health of the run's clocks")
+        raise UspProfError(
+            "the edits would save more than the whole step",
+            hint="check the clocks: usp-prof analyze RUN --section clock --section health",
+        )
     error = float(before.error.max(initial=0.0))
     return Outcome(
         made,

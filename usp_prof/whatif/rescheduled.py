@@ -102,7 +102,7 @@ def _of_one_step(pipeline: Pipeline, edits: Sequence[Edit], layout: Layout) -> _
         return _compared(pipeline, wanted.pipeline, pipeline.order, pipeline.stages)
     schedule, ranks = named(wanted.schedule), len(pipeline.order)
     if schedule is None:
-        raise UsageError(f"edit {edits[0]}: the run's own schedule is not known", hint="name one: schedule=1f1b,m=16")
+        raise UsageError(f"edit {edits[0]}: the run's own schedule is unknown", hint="name one: schedule=1f1b,m=16")
     stages = ranks * wanted.chunks if wanted.is_named else pipeline.stages
     return _compared(pipeline, wanted.pipeline, order(schedule, Shape(ranks, wanted.passes, wanted.chunks)), stages)
 
@@ -253,7 +253,7 @@ def _with_layers_moved(pipeline: Pipeline, edit: Edit, layout: Layout) -> Pipeli
     count, stages = int(edit.number(default=1.0)), range(pipeline.stages)
     if not layers:
         hint = "give its config.json by --model or run.assume(model=...)"
-        raise UsageError(f"edit {edit}: the model's number of layers is not known", hint=hint)
+        raise UsageError(f"edit {edit}: the model's number of layers is unknown", hint=hint)
     if source not in stages or target not in stages:
         raise UsageError(f"edit {edit}: there is no such stage", hint=f"stages are 0 to {pipeline.stages - 1}")
     own = layers // pipeline.stages

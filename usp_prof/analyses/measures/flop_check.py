@@ -27,14 +27,14 @@ _BATCHED = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _EXPLAINED = 0.03
 _SMALL_UNCOVERED = 0.2
 WEIGHT_REASONS = (
-    (1.0, "as the formula"),
-    (4 / 3, "forward is run again in backward (recomputation)"),
+    (1.0, "matches the formula"),
+    (4 / 3, "backward runs forward again (recomputation)"),
 )
 # Possible ratios of attention's FLOP to 12 · L · h · s, by products run and by the share that the mask leaves.
 _AGAIN = "fused backward recomputes the scores"
 _PRODUCTS = ((6 / 6, ""), (7 / 6, _AGAIN))
 _RECOMPUTED = ((8 / 6, "forward is recomputed"), (9 / 6, f"{_AGAIN}, and forward is recomputed"))
-_MASKS = ((1.0, "the whole square"), (0.5, "the causal mask leaves half of the square"))
+_MASKS = ((1.0, "full attention"), (0.5, "the causal mask halves attention"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def of_rank(raw: RawTrace, rank: int) -> RawTrace:
     events = raw.events.filter(mask)
     place = events.schema.get_field_index("event")
     events = events.set_column(place, "event", pa.array(np.arange(events.num_rows)))
-    detail = f"the file holds {len(ranks)} ranks; this rank's events are those of its processes"
+    detail = f"the file contains {len(ranks)} ranks; this rank has the events of its processes"
     return replace(
         raw,
         events=events,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 _SUMS = Text(
-    "Total is the time in which any call runs: hidden while compute runs, else exposed, or contended where the time is "
-    "attributed to another axis that ends later. Waiting and transfer split the total "
-    "of calls whose members are all known. Waits of pipeline receives count as bubble, in no total here.",
+    "Total is the time in which any call of the axis runs. It is hidden while compute runs; otherwise it is exposed, "
+    "or contended if the time counts for another axis that ends later. Waiting and transfer split the total of calls "
+    "whose participants are all known. Waits of pipeline receives count as bubble and are not in these totals.",
     quiet=True,
 )
 

@@ -123,12 +123,12 @@ def build_mfu(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [*key_figures(context, result)]
     if result.peak:
         peak = quantity(result.peak, Unit.FLOP_PER_SECOND)
-        text = f"Relative to {counted(result.devices, 'device')} at {peak} {result.precision} dense"
+        text = f"Peak: {counted(result.devices, 'device')} at {peak} dense {result.precision}"
         blocks.append(Text(f"{text} ({result.peak_source})." if result.peak_source else f"{text}.", quiet=True))
     if result.flop_per_token:
         blocks.append(listed(result.listing(), "By convention", _CONVENTIONS))
     if result.parts:
-        blocks.append(listed(result.check_listing(), "FLOP of a step: the model's and the trace's", _CHECK))
+        blocks.append(listed(result.check_listing(), "FLOPs per step: model and trace", _CHECK))
     return Section("mfu", title, (*blocks, *notes(context, result)))
 
 

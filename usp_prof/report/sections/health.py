@@ -46,7 +46,7 @@ _RANKS = {
     "drift_ppm": "",
     "residual_p50_ns": "",
     "residual_p99_ns": "",
-    "ties": "",
+    "ties": "calls used",
     "component": "",
 }
 

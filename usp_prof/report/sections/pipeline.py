@@ -37,8 +37,8 @@ _RANKS = {
 }
 
 _WINDOW = (
-    "Bubble: the share of the schedule's window, from the start of the first action to the end of the last, in which "
-    "ranks run no action. The breakdown of the step counts the device's idle time in it, as idle: pipeline."
+    "Bubble: share of the pipeline window in which ranks run no action. The window is from the start of the first "
+    "action to the end of the last. The breakdown shows the idle time in it as idle: pipeline."
 )
 
 
@@ -177,11 +177,11 @@ def _looks_like(result: PipelineResult) -> str:
         sentences.append(f"{batches} on {counted(len(result.stages), 'stage')}.")
     if guess.schedule is not None:
         likeness = quantity(guess.likeness, Unit.FRACTION)
-        sentences.append(f"Looks like {guess.schedule}: {likeness} of the actions are in its order.")
+        sentences.append(f"Recognized as {guess.schedule}: {likeness} of the actions are in its order.")
     if guess.declared:
         sentences.append(f"Declared as {guess.declared}.")
     if result.actions.source:
-        sentences.append(f"Source of the actions: {result.actions.source}.")
+        sentences.append(f"Source of actions: {result.actions.source}.")
     return " ".join(sentences)
 
 

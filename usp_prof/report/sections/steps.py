@@ -161,7 +161,7 @@ _LATENESS = {
     "axis": "",
     "calls": "",
     "late": "arrives last",
-    "late_by_ns": "after the second last",
+    "late_by_ns": "later than second-last",
     "own_ns": "own delay",
     "slowdown": "compute slowdown",
 }
@@ -203,4 +203,4 @@ def _evidence(result: StragglersResult) -> DataTable:
     parts = sorted({part for culprit in result.culprits for part in culprit.evidence})
     rows = tuple((c.rank, *(c.evidence.get(part) for part in parts)) for c in result.culprits)
     columns = (TableColumn("rank"), *(TableColumn(part, Unit.NS) for part in parts))
-    return DataTable("Own time above the median of peers, sum over late steps", columns, rows)
+    return DataTable("Own time beyond the median of peers, sum over late steps", columns, rows)

@@ -147,7 +147,7 @@ def _tokens(context: Context) -> KeyFigure | None:
     job_step, rank_step = context.figures.whole("job_step_time"), sum(part for _, _, part in parts(context.figures))
     if job_step and abs(rank_step / job_step - 1) > _NOTABLE:
         # A job's step lasts from its first rank's start to its last rank's end, so the steps of a pipeline overlap.
-        notes.append(f"by the mean rank step of {quantity(rank_step, Unit.NS)}")
+        notes.append(f"mean rank step {quantity(rank_step, Unit.NS)}")
     return KeyFigure("tokens", value, Unit.PER_SECOND, ", ".join(notes))
 
 
@@ -192,7 +192,7 @@ def _bubble(context: Context) -> KeyFigure | None:
 def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
     if ideal is None:
         return None
-    note = f"unknown: {ideal.unknown}" if ideal.unknown else "vs. a replay with all ranks like their peers"
+    note = f"unknown: {ideal.unknown}" if ideal.unknown else "vs. all ranks performing like their peers"
     return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
 
 

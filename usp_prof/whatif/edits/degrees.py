@@ -76,7 +76,7 @@ def _communicating(graph: Graph, request: Request, axis: str) -> Graph:
         return graph
     if now < 2:
         raise UsageError(
-            f"edit {request.edit}: the run has no {axis}, so the time of its collectives is not known",
+            f"edit {request.edit}: the run has no {axis}, so the time of its collectives is unknown",
             hint=f"record a run with {axis} of at least 2",
         )
     rows, network = on_axis(graph, request, axis), network_of(request.tables)

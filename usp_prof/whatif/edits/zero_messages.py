@@ -179,7 +179,7 @@ def _units(request: Request) -> Units:
     layers = model.layers // max(layout.pp * layout.chunks, 1) if model else 0
     if model is None or layers < 1:
         hint = "give its config.json by --model or run.assume(model=...)"
-        raise UsageError(f"edit {request.edit}: the model's number of layers is not known", hint=hint)
+        raise UsageError(f"edit {request.edit}: the model's number of layers is unknown", hint=hint)
     beside = model.embedding_parameters * (1 if model.tied_embeddings else 2)
     is_whole = layout.pp == 1 and 0 < beside < model.parameters
     return Units(layers, beside / model.parameters if is_whole else 0.0, max(1, layout.chunks))
