@@ -59,8 +59,8 @@ def array_of(values: NDArray[Any]) -> pa.Array:
     if values.dtype == np.bool_:
         packed = np.packbits(values, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
-    kept = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, pa.py_buffer(kept)])
+    contiguous = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, pa.py_buffer(contiguous)])
 
 
 def index_of(rows: NDArray[Any]) -> pa.Array:

@@ -57,14 +57,14 @@ class Intervals:
         if not len(self) or not len(other):
             return EMPTY
         points, within = self._beside(other)
-        return _kept(points, within[:-1] == _ONE + _OTHER)
+        return _runs_of(points, within[:-1] == _ONE + _OTHER)
 
     def __sub__(self, other: Intervals) -> Intervals:
         """Return the points of this set that are not in the other."""
         if not len(self) or not len(other):
             return self
         points, within = self._beside(other)
-        return _kept(points, within[:-1] == _ONE)
+        return _runs_of(points, within[:-1] == _ONE)
 
     def holds(self, points: ArrayLike) -> Flags:
         """Return for each point whether it is inside."""
@@ -87,8 +87,8 @@ class Intervals:
     def clip(self, start: int, end: int) -> Intervals:
         """Return the part inside one window."""
         low, high = np.maximum(self.start, start), np.minimum(self.end, end)
-        kept = high > low
-        return Intervals(low[kept], high[kept])
+        is_positive = high > low
+        return Intervals(low[is_positive], high[is_positive])
 
     def gaps(self, start: int, end: int) -> Intervals:
         """Return the part of one window that is not in the set."""
@@ -123,8 +123,8 @@ def union(start: ArrayLike, end: ArrayLike) -> Intervals:
     """Bring any intervals into normal form; empty and negative ones have no points."""
     low, high = np.asarray(start, np.int64), np.asarray(end, np.int64)
     if (high <= low).any():
-        kept = high > low
-        low, high = low[kept], high[kept]
+        is_positive = high > low
+        low, high = low[is_positive], high[is_positive]
     if not len(low):
         return EMPTY
     if (low[1:] < low[:-1]).any():
@@ -144,8 +144,8 @@ def time_of(ranges: Columns, rows: Flags) -> Intervals:
 
 def union_by(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Bring the intervals of each group (numbered from 0) into normal form: group, start and end, sorted."""
-    kept = np.flatnonzero(end > start)
-    rows = kept[np.lexsort((start[kept], group[kept]))]
+    positive = np.flatnonzero(end > start)
+    rows = positive[np.lexsort((start[positive], group[positive]))]
     group, low = group[rows], start[rows]
     if not len(rows):
         return group, low, low
@@ -167,9 +167,9 @@ def union_of(sets: list[Intervals]) -> Intervals:
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
-def _kept(points: Ints, kept: Flags) -> Intervals:
+def _runs_of(points: Ints, is_inside: Flags) -> Intervals:
     """Merge adjacent elementary intervals that are selected."""
-    padded = np.concatenate([[False], kept, [False]])
+    padded = np.concatenate([[False], is_inside, [False]])
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     return Intervals(points[edges[::2]], points[edges[1::2]])
 
@@ -231,7 +231,7 @@ def by_priority(sets: Sequence[Intervals]) -> Labels:
         borders[np.searchsorted(points, sets[index].start)] = 1
         borders[np.searchsorted(points, sets[index].end)] = -1
         label[np.cumsum(borders[:-1], dtype=np.int8) > 0] = index
-    return _joined(points, label)
+    return _merged(points, label)
 
 
 def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
@@ -241,8 +241,8 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     over intervals sorted by start therefore finds it.
     """
     low, high, tag = np.asarray(start, np.int64), np.asarray(end, np.int64), np.asarray(label, np.int64)
-    kept = high > low
-    low, high, tag = low[kept], high[kept], tag[kept]
+    is_positive = high > low
+    low, high, tag = low[is_positive], high[is_positive], tag[is_positive]
     if not len(low):
         return UNOWNED
     order = np.lexsort((tag, -high, low))
@@ -251,7 +251,7 @@ def by_latest_end(start: ArrayLike, end: ArrayLike, label: ArrayLike) -> Labels:
     # The owner changes if an interval starts, or if the owner ends.
     points = distinct(np.concatenate([low, high[distinct(owner)]]))
     begun = owner[np.searchsorted(low, points[:-1], side="right") - 1]
-    return _joined(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
+    return _merged(points, np.where(high[begun] > points[:-1], tag[begun], NOBODY))
 
 
 def _running_best(high: Ints, tag: Ints) -> Ints:
@@ -264,7 +264,7 @@ def _running_best(high: Ints, tag: Ints) -> Ints:
     return np.maximum.accumulate(np.where(new, np.arange(len(high)), 0))
 
 
-def _joined(points: Ints, label: Ints) -> Labels:
+def _merged(points: Ints, label: Ints) -> Labels:
     """Drop segments without an owner and merge adjacent ones of one owner; `label[i]` owns points i to i + 1."""
     first = np.flatnonzero(first_of_run(label))
     starts, tags = points[:-1][first], label[first]

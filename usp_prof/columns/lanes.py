@@ -30,9 +30,9 @@ def split_lanes(track: Ints, start: Ints, end: Ints) -> Ints:
     left = np.lexsort((end, start, track))
     lane = 0
     while len(left) and lane < _PASSES:
-        taken = _greedy(track[left], start[left], end[left])
-        lanes[left[taken]] = lane
-        left = left[~taken]
+        is_chosen = _greedy(track[left], start[left], end[left])
+        lanes[left[is_chosen]] = lane
+        left = left[~is_chosen]
         lane += 1
     if len(left):
         lanes[left] = lane + _first_free(track[left].tolist(), start[left].tolist(), end[left].tolist())
@@ -151,10 +151,12 @@ class Tracks:
 
     def _innermost(self, track: Ints, at: Ints) -> Ints:
         place = np.minimum(np.searchsorted(self._tracks, track), len(self._tracks) - 1)
-        known = (self._tracks[place] == track) & (at >= self._first) & (at < self._first + self._span // 2)
-        if not known.all():
+        is_in_tile = (self._tracks[place] == track) & (at >= self._first) & (at < self._first + self._span // 2)
+        if not is_in_tile.all():
             rows = np.full(len(at), -1, np.int64)
-            rows[known] = self._innermost(track[known], at[known]) if known.any() else rows[known]
+            rows[is_in_tile] = (
+                self._innermost(track[is_in_tile], at[is_in_tile]) if is_in_tile.any() else rows[is_in_tile]
+            )
             return rows
         key = place * self._span + 2 * (at - self._first)
         # Started ranges minus ended ranges are the open ones, nested in each other.
@@ -163,9 +165,9 @@ class Tracks:
         # With `level` open ranges, the innermost is the last one that started at depth `level` - 1.
         wanted = (level - 1) * (len(self.order) + 1) + before
         begin_of_depth = wanted - before
-        listed = np.searchsorted(self._by_depth, wanted, side="left") - 1
-        key_of_range = self._by_depth[np.maximum(listed, 0)]
-        inside = (level > 0) & (listed >= 0) & (key_of_range >= begin_of_depth)
+        place_by_depth = np.searchsorted(self._by_depth, wanted, side="left") - 1
+        key_of_range = self._by_depth[np.maximum(place_by_depth, 0)]
+        inside = (level > 0) & (place_by_depth >= 0) & (key_of_range >= begin_of_depth)
         position = np.where(inside, key_of_range - begin_of_depth, 0)
         return np.where(inside, self.order[position], -1)
 
@@ -192,13 +194,14 @@ def nest(track: Ints, start: Ints, duration: Ints, *outer_first: Ints) -> Tracks
     starts, ends = low[order], np.sort(high, kind="stable")
     del place, low, high
     depth = np.maximum(np.arange(count) - np.searchsorted(ends, starts, side="right"), 0)
-    listed = _by_depth(depth)
-    by_depth = depth[listed] * (count + 1) + listed
+    rows_by_depth = _by_depth(depth)
+    by_depth = depth[rows_by_depth] * (count + 1) + rows_by_depth
     above = np.searchsorted(by_depth, by_depth - (count + 1), side="left") - 1
     # The previous entry in that list is the parent, if it is one level higher and not the last of another level.
-    parent = np.where((above >= 0) & (depth[listed[above]] == depth[listed] - 1), order[listed[above]], -1)
+    has_parent = (above >= 0) & (depth[rows_by_depth[above]] == depth[rows_by_depth] - 1)
+    parent = np.where(has_parent, order[rows_by_depth[above]], -1)
     nesting = Nesting(np.empty(count, np.int32), np.empty(count, np.int32))
-    nesting.depth[order], nesting.parent[order[listed]] = depth, parent
+    nesting.depth[order], nesting.parent[order[rows_by_depth]] = depth, parent
     return Tracks(order, nesting, starts, ends, by_depth, tracks, span, first)
 
 

@@ -153,12 +153,12 @@ def _judged(codes: Ints, cut: Cut, rules: _Rules) -> _Judged:
     if (len(cut.places) + 1) * kinds > _CELLS:
         return _Judged(cut)
     segments = _segments(codes, cut, kinds)
-    whole = _whole(segments, rules)
-    repeats = np.flatnonzero(whole)
-    if not whole[segments.inner].all() or not _ends_are_alike(segments, rules) or len(repeats) < rules.least:
+    is_complete = _complete_segments(segments, rules)
+    repeats = np.flatnonzero(is_complete)
+    if not is_complete[segments.inner].all() or not _ends_are_alike(segments, rules) or len(repeats) < rules.least:
         return _Judged(cut)
     steady = _steadiness(segments.counts, repeats)
-    if _covered(segments, whole) < COVERED or steady < STEADY:
+    if _covered(segments, is_complete) < COVERED or steady < STEADY:
         return _Judged(cut)
     bounds = segments.bounds
     return _Judged(cut, steady, Repetition(bounds[repeats], bounds[repeats + 1]))
@@ -196,14 +196,14 @@ def _segments(codes: Ints, cut: Cut, kinds: int) -> _Segments:
     return _Segments(bounds, of_symbol, counts, counts.sum(axis=1), inner, usual, np.minimum(counts, usual).sum(axis=1))
 
 
-def _whole(segments: _Segments, rules: _Rules) -> Flags:
+def _complete_segments(segments: _Segments, rules: _Rules) -> Flags:
     """Mark the segments that are complete repeats."""
-    whole = segments.common >= ALIKE * np.maximum(segments.size, segments.usual.sum())
-    whole &= (segments.counts[:, rules.recurring] > 0).all(axis=1)
+    is_complete = segments.common >= ALIKE * np.maximum(segments.size, segments.usual.sum())
+    is_complete &= (segments.counts[:, rules.recurring] > 0).all(axis=1)
     for needed in rules.needed:
         if needed.any():
-            whole &= np.bincount(segments.of_symbol, needed, minlength=len(whole)) > 0
-    return np.asarray(whole)
+            is_complete &= np.bincount(segments.of_symbol, needed, minlength=len(is_complete)) > 0
+    return np.asarray(is_complete)
 
 
 def _ends_are_alike(segments: _Segments, rules: _Rules) -> bool:
@@ -217,11 +217,11 @@ def _ends_are_alike(segments: _Segments, rules: _Rules) -> bool:
     return bool(is_alike[-1] and (is_known or is_alike[0]))
 
 
-def _covered(segments: _Segments, whole: Flags) -> float:
+def _covered(segments: _Segments, is_complete: Flags) -> float:
     """Return the share of the sequence in repeats, including partial ones at the ends (at the start at most one)."""
     size = segments.size
-    cut_short = size[-1] * (not whole[-1]) + min(size[0], size[1]) * (not whole[0])
-    return float((size[whole].sum() + cut_short) / size.sum())
+    cut_short = size[-1] * (not is_complete[-1]) + min(size[0], size[1]) * (not is_complete[0])
+    return float((size[is_complete].sum() + cut_short) / size.sum())
 
 
 def _steadiness(counts: Ints, repeats: Ints) -> float:

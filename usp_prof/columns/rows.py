@@ -48,8 +48,8 @@ def rows_of(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
     row_of_key = np.full(high - low + 2, -1, np.int64)
     # From last to first, so that the first row of a key remains.
     row_of_key[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
-    known = (wanted >= max(low, 0)) & (wanted <= high)
-    return row_of_key.take(np.where(known, wanted - low, high - low + 1))
+    is_in_range = (wanted >= max(low, 0)) & (wanted <= high)
+    return row_of_key.take(np.where(is_in_range, wanted - low, high - low + 1))
 
 
 def last_by(moments: Ints, rows: Ints, by: Ints) -> Ints:
@@ -146,17 +146,17 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     """
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     if high - low > max(4 * len(values), 1 << 10):
-        known, place = np.unique(values, return_inverse=True)
-        return known, place.astype(np.int64, copy=False)
+        unique_values, place = np.unique(values, return_inverse=True)
+        return unique_values, place.astype(np.int64, copy=False)
     offset = values.astype(np.int64, copy=False)
     offset = offset - low if low else offset
     # Whether each value from the lowest to the highest occurs.
     occurs = np.zeros(high - low + 1, bool)
     occurs[offset] = True
-    known = (np.flatnonzero(occurs) + low).astype(values.dtype)
-    if len(known) == len(occurs):
-        return known, offset
-    return known, (np.cumsum(occurs) - 1).take(offset)
+    unique_values = (np.flatnonzero(occurs) + low).astype(values.dtype)
+    if len(unique_values) == len(occurs):
+        return unique_values, offset
+    return unique_values, (np.cumsum(occurs) - 1).take(offset)
 
 
 def first_of_run(*keys: NDArray[Any]) -> Flags:
@@ -270,16 +270,16 @@ def rows_by_code(codes: Ints) -> dict[int, Ints]:
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
 
 
-def lowest_reached(one: Ints, other: Ints, label: Ints) -> Ints:
+def lowest_reached(first: Ints, second: Ints, label: Ints) -> Ints:
     """Return for each thing the lowest label that pairs of things lead to: things with one label are connected.
 
     Both of a pair take the lower label until nothing changes: pairs 0-2, 2-3 of five return 0, 1, 0, 0, 4.
     """
     while True:
         lower = label.copy()
-        low = np.minimum(label[one], label[other])
-        np.minimum.at(lower, label[one], low)
-        np.minimum.at(lower, label[other], low)
+        low = np.minimum(label[first], label[second])
+        np.minimum.at(lower, label[first], low)
+        np.minimum.at(lower, label[second], low)
         while (lower[lower] != lower).any():  # a label that got a lower one passes it on
             lower = lower[lower]
         if (lower == label).all():

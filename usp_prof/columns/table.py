@@ -147,9 +147,9 @@ class Columns:
     def take(self, rows: NDArray[Any]) -> Columns:
         """Return the rows of a mask or an index array."""
         index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        taken = Columns(Chosen(self._view, index))
-        taken._parent, taken._rows = self, index
-        return taken
+        chosen = Columns(Chosen(self._view, index))
+        chosen._parent, chosen._rows = self, index
+        return chosen
 
     @property
     def arrow(self) -> pa.Table:
@@ -183,24 +183,15 @@ class Columns:
         return self._view.schema.field(place).type
 
 
-_NONE_KNOWN: Mapping[str, Sequence[str]] = {}
-
-
-def stacked(
-    tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int, known: Mapping[str, Sequence[str]] = _NONE_KNOWN
-) -> pa.Table:
+def stacked(tables: Iterable[Columns], fields: Sequence[pa.Field], rows: int) -> pa.Table:
     """Concatenate columns of several tables; `rows` is their total number of rows.
 
     Tables are read one at a time and released before the next one, so only these columns and one table are in memory.
-    Texts are coded; those in `known` come first.
+    Texts are coded, in order of first appearance.
     """
     arrays: dict[str, NDArray[Any]] = {}
     # Code of each text by column, in order of first appearance.
-    code_of: dict[str, dict[str, int]] = {
-        field.name: {text: code for code, text in enumerate(known.get(field.name, ()))}
-        for field in fields
-        if _is_text(field.type)
-    }
+    code_of: dict[str, dict[str, int]] = {field.name: {} for field in fields if _is_text(field.type)}
     begin = 0
     for table in tables:
         end = begin + len(table)

@@ -149,13 +149,13 @@ def _from_ranks(tables: TableSet) -> dict[tuple[FactKind, str], str]:
         for name, texts in seen.items():
             texts.update(str(text) for text in rows[name] if text)
         world = max([world, *(int(size) for size in rows["world_size"])])
-    joined = {name: ", ".join(sorted(texts)) for name, texts in seen.items()}
+    text_of = {name: ", ".join(sorted(texts)) for name, texts in seen.items()}
     return {
-        (FactKind.HARDWARE, "device"): joined["device"] or joined["device_kind"],
+        (FactKind.HARDWARE, "device"): text_of["device"] or text_of["device_kind"],
         (FactKind.HARDWARE, "hosts"): str(len(seen["host"])) if seen["host"] else "",
         (FactKind.LAYOUT, "world size"): str(max(world, 0) or ""),
-        (FactKind.SOFTWARE, "torch"): joined["torch"],
-        (FactKind.SOFTWARE, "backend"): joined["backend"],
+        (FactKind.SOFTWARE, "torch"): text_of["torch"],
+        (FactKind.SOFTWARE, "backend"): text_of["backend"],
     }
 
 

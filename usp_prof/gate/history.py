@@ -169,17 +169,17 @@ def trends(table: pa.Table) -> tuple[MetricTrend, ...]:
     for row in table.sort_by([("key", "ascending"), ("run", "ascending")]).to_pylist():
         rows.setdefault(row["key"], []).append(row)
     facts = {text: _facts(text) for text in set(table.column("facts").to_pylist())}
-    return tuple(_trend(key, listed, facts) for key, listed in rows.items())
+    return tuple(_trend(key, rows_of_key, facts) for key, rows_of_key in rows.items())
 
 
-def _trend(key: str, listed: Sequence[_Row], facts: Mapping[str, tuple[Fact, ...]]) -> MetricTrend:
-    last = listed[-1]
+def _trend(key: str, rows: Sequence[_Row], facts: Mapping[str, tuple[Fact, ...]]) -> MetricTrend:
+    last = rows[-1]
     unit, better = Unit(last["unit"]), Better(last["better"])
     apart = {text for text in facts if barred(unit, differences(facts[text], facts[last["facts"]]))}
-    like = [row for row in listed if row["facts"] not in apart]
+    like = [row for row in rows if row["facts"] not in apart]
     values = tuple(float(row["value"]) for row in like)
     labels = tuple(str(row["commit"] or row["label"]) for row in like)
-    out = len(listed) - len(like)
+    out = len(rows) - len(like)
     return MetricTrend(key, last["title"], unit, better, labels, values, find_trend(values), out)
 
 

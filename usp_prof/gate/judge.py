@@ -73,8 +73,8 @@ def shift_of(series: Series, gauge: Gauge, olds: Sequence[Sample], new: Sample, 
 def _spread_of_steps(series: Series, gauge: Gauge, samples: Sequence[Sample], noise: Noise) -> float:
     """Return the spread of the steps; a figure with one value per run is assumed to vary as much as the step does."""
     if series.per_step:
-        known = [sample.spread for sample in samples if math.isfinite(sample.spread)]
-        return sum(known) / len(known) if known else 0.0
+        spreads = [sample.spread for sample in samples if math.isfinite(sample.spread)]
+        return sum(spreads) / len(spreads) if spreads else 0.0
     is_timed = series.unit is not Unit.BYTES  # memory use does not depend on speed
     return noise.step_spread * gauge.size(samples[-1].centre) if is_timed else 0.0
 
@@ -214,9 +214,9 @@ def _with_steps_needed(judgement: Judgement, shift: Shift, rule: Rule, tail: flo
     needed = (margin / t_quantile(tail, max(shift.freedom, 10.0))) ** 2
     fixed = shift.error**2 - shift.mendable  # variance that more steps do not remove
     if needed <= fixed:
-        one = "one baseline run does not show how much runs differ: save a baseline of several runs"
-        many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
-        return replace(judgement, more_steps=-1, reason=one if shift.runs == 1 else many)
+        for_one = "one baseline run does not show how much runs differ: save a baseline of several runs"
+        for_many = "runs differ too much for more steps to settle it: save a baseline of more, longer runs"
+        return replace(judgement, more_steps=-1, reason=for_one if shift.runs == 1 else for_many)
     steps_in_all = judgement.steps * shift.mendable / (needed - fixed)
     if not math.isfinite(steps_in_all):
         return replace(judgement, more_steps=-1, reason="the steps of this run do not show its noise")

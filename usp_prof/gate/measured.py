@@ -122,7 +122,7 @@ class Baseline:
 def save(baseline: Baseline, path: str | Path) -> None:
     """Write a baseline with one line per series, so that diffs are readable. Equal runs produce equal bytes."""
     runs = ",\n".join(_text(run) for run in baseline.runs)
-    text = f'{{"format":{_one(baseline.format)},"version":{baseline.version},"runs":[\n{runs}\n]}}\n'
+    text = f'{{"format":{_single(baseline.format)},"version":{baseline.version},"runs":[\n{runs}\n]}}\n'
     write(path, text, "name another file with -o")
 
 
@@ -132,11 +132,11 @@ def _text(run: Measured) -> str:
 
 def _lines(value: object) -> str:
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return "[\n" + ",\n".join(f" {_one(item)}" for item in value) + "]"
-    return _one(value)
+        return "[\n" + ",\n".join(f" {_single(item)}" for item in value) + "]"
+    return _single(value)
 
 
-def _one(value: object) -> str:
+def _single(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
@@ -179,9 +179,9 @@ def work_of(tables: TableSet) -> tuple[Work, ...]:
         _add(sums["call"], _calls(tables.columns("collectives", rank)))
     largest: list[Work] = []
     for sort, rows in sums.items():
-        listed = [Work(sort, *key, ns / max(rank_steps, 1), n / max(rank_steps, 1)) for key, (ns, n) in rows.items()]
-        listed.sort(key=lambda entry: (-entry.ns_per_step, entry.name, entry.shape, entry.phase))
-        largest += listed[:KEPT]
+        work = [Work(sort, *key, ns / max(rank_steps, 1), n / max(rank_steps, 1)) for key, (ns, n) in rows.items()]
+        work.sort(key=lambda entry: (-entry.ns_per_step, entry.name, entry.shape, entry.phase))
+        largest += work[:KEPT]
     return tuple(largest)
 
 

@@ -74,9 +74,9 @@ def pattern_of(match: str, letter: str) -> re.Pattern[str]:
 
     The first match of each part between two stars is final: a later one would leave less text for the rest.
     """
-    first, *others = (re.escape(part) for part in re.split(r"\*+", match))
-    between = "".join(f"(?>{letter}*?{part})" for part in others[:-1])
-    last = f"{letter}*{others[-1]}" if others else ""
+    first, *later = (re.escape(part) for part in re.split(r"\*+", match))
+    between = "".join(f"(?>{letter}*?{part})" for part in later[:-1])
+    last = f"{letter}*{later[-1]}" if later else ""
     return re.compile(f"{first}{between}{last}")
 
 
@@ -118,7 +118,7 @@ class Policy:
     health: Severity = Severity.DATA_LOSS
     across: tuple[FactKind, ...] = ()
     noise: Mapping[Machine, Prior] = field(default_factory=lambda: PRIORS)
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """Rules and bounds from the command line: if one cannot be judged, the check has no answer."""
 
     def rule(self, series: Series) -> Rule | None:
@@ -138,8 +138,8 @@ class Policy:
         floors = {**dict(self.minimum), **minimum}
         if endless := [name for name, floor in floors.items() if not math.isfinite(floor)]:
             raise UsageError(f"the least {endless[0]} is not a finite number", hint="for example mfu=0.38")
-        asked = (*self.asked, *max_regression)
-        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), asked=asked)
+        requested = (*self.requested, *max_regression)
+        return replace(self, rules=rules + self.rules, minimum=tuple(sorted(floors.items())), requested=requested)
 
     def judging(self, way: Judge) -> Policy:
         """Return a policy in which every rule judges this way."""
@@ -183,14 +183,14 @@ _RULE_KEYS = ("match", "allowed", "resolve", "between", "family")
 
 def policy_from(data: Mapping[str, Any]) -> Policy:
     """Build a policy from plain data."""
-    _known("policy key", data, _KEYS)
+    _check_keys("policy key", data, _KEYS)
     try:
         written = checked(_Written, data)
     except ERRORS as error:
         raise UsageError(f"this is not a policy: {error}", hint="see docs/ci.md for an example") from error
     rules = []
     for entry in written.rule:
-        _known("key of a rule", entry, _RULE_KEYS)
+        _check_keys("key of a rule", entry, _RULE_KEYS)
         if "match" not in entry or "allowed" not in entry:
             raise UsageError("a rule needs `match` and `allowed`", hint='match = "step_time", allowed = "1%"')
         default = next((rule.family for rule in DEFAULT_RULES if rule.match == entry["match"]), "")
@@ -213,7 +213,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
 def _prior(name: str, fields: Mapping[str, float]) -> tuple[Machine, Prior]:
     """Parse the prior of one kind of machine; omitted fields keep their defaults."""
     machine: Machine = _member(Machine, "kind of machine", name)
-    _known("key of noise", fields, _NOISE_KEYS)
+    _check_keys("key of noise", fields, _NOISE_KEYS)
     prior = replace(PRIORS[machine], **fields)
     if prior.share < 0 or prior.worth <= 0 or prior.enough < 2:
         raise UsageError(f"noise.{name}: {prior}", hint="share >= 0, worth > 0, enough >= 2 baseline runs")
@@ -249,19 +249,19 @@ def _split(word: str) -> list[str]:
 
 def _override(rules: tuple[Rule, ...], name: str, text: str) -> Rule:
     limit = parse_limit(text)
-    known = next((rule for rule in rules if rule.match == name), None)
-    family = known.family if known else ""
+    default = next((rule for rule in rules if rule.match == name), None)
+    family = default.family if default else ""
     resolve = limit.times(RESOLVE_FACTOR)
-    if known is None or known.between.scale is not limit.scale:
+    if default is None or default.between.scale is not limit.scale:
         return Rule(name, limit, resolve, Limit(0.001, limit.scale), family)
-    return Rule(name, limit, resolve, known.between, family, stated=known.stated)
+    return Rule(name, limit, resolve, default.between, family, stated=default.stated)
 
 
-def _of_family(named: tuple[Rule, ...], others: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _of_family(changed: tuple[Rule, ...], defaults: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Return the rest of a named rule's family with its limit: all rules of a family judge the same slowdown."""
-    matches = {rule.match for rule in named}
-    limit_of_family = {rule.family: rule for rule in reversed(named) if rule.family}
-    alike = [(rule, limit_of_family.get(rule.family)) for rule in others if rule.match not in matches]
+    matches = {rule.match for rule in changed}
+    limit_of_family = {rule.family: rule for rule in reversed(changed) if rule.family}
+    alike = [(rule, limit_of_family.get(rule.family)) for rule in defaults if rule.match not in matches]
     return tuple(
         replace(rule, allowed=first.allowed, resolve=first.resolve)
         for rule, first in alike
@@ -269,14 +269,14 @@ def _of_family(named: tuple[Rule, ...], others: tuple[Rule, ...]) -> tuple[Rule,
     )
 
 
-def _known(what: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+def _check_keys(kind: str, data: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for name in data:
         if name not in keys:
-            raise unknown_name(what, name, keys)
+            raise unknown_name(kind, name, keys)
 
 
-def _member(kind: type[Any], what: str, name: str) -> Any:  # noqa: ANN401 - a member of `kind`
+def _member(kind: type[Any], word: str, name: str) -> Any:  # noqa: ANN401 - a member of `kind`
     try:
         return kind(name)
     except ValueError:
-        raise unknown_name(what, str(name), [member.value for member in kind]) from None
+        raise unknown_name(word, str(name), [member.value for member in kind]) from None

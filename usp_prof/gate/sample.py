@@ -71,13 +71,13 @@ def boil_down(samples: Sequence[float] | NDArray[np.float64], steps: Sequence[in
     if not len(values):
         raise ValueError("a series has at least one sample")
     first = _warm_up(values)
-    kept = np.ones(len(values), dtype=bool)
-    kept[:first] = False
-    odd = kept & _odd(values, kept)
-    if odd.sum() > max(1, MOST_ODD * kept.sum()):
+    is_used = np.ones(len(values), dtype=bool)
+    is_used[:first] = False
+    odd = is_used & _odd(values, is_used)
+    if odd.sum() > max(1, MOST_ODD * is_used.sum()):
         odd[:] = False
-    kept &= ~odd
-    clean = values[kept]
+    is_used &= ~odd
+    clean = values[is_used]
     n = len(clean)
     spread = float(clean.std(ddof=1)) if n > 1 else math.nan
     effective = effective_number(clean)
@@ -125,8 +125,8 @@ def robust_spread(values: NDArray[np.float64]) -> float:
     return middle if middle > 0 else float(deviation.mean()) * _MEAN_DEVIATION_TO_SD
 
 
-def _odd(values: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    inside = values[kept]
+def _odd(values: NDArray[np.float64], is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    inside = values[is_used]
     if len(inside) < FEWEST:
         return np.zeros(len(values), dtype=bool)
     return _far(values, inside)
@@ -275,8 +275,8 @@ def boil_down_to_median(samples: Sequence[float] | NDArray[np.float64], steps: S
     """Remove warm-up and outlier steps; the center is the median, with an error from a bootstrap over blocks."""
     sample = boil_down(samples, steps)
     removed = np.isin(np.asarray(steps), (*sample.warm_up, *sample.odd))
-    kept = np.asarray(samples, dtype=np.float64)[~removed]
-    return replace(sample, centre=sample.median, error=median_error(kept) if sample.freedom else sample.error)
+    values = np.asarray(samples, dtype=np.float64)[~removed]
+    return replace(sample, centre=sample.median, error=median_error(values) if sample.freedom else sample.error)
 
 
 def median_error(values: NDArray[np.float64]) -> float:

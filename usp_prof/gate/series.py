@@ -139,18 +139,25 @@ RATES = ("mfu", "hfu", "tokens_per_second")
 
 def with_derived(series: Iterable[Series]) -> tuple[Series, ...]:
     """Spread rates over the steps and add the shares of the step; the result is sorted by key."""
-    known = list(series)
-    wholes = {one.metric: one for one in known if one.metric in (STEP_TIME, WINDOW_TIME) and not one.place}
+    all_series = list(series)
+    wholes = {
+        each_series.metric: each_series
+        for each_series in all_series
+        if each_series.metric in (STEP_TIME, WINDOW_TIME) and not each_series.place
+    }
     if not wholes:
-        return tuple(known)
-    whole = wholes.get(STEP_TIME) or wholes[WINDOW_TIME]
-    lengths = dict(zip(whole.steps, whole.samples, strict=True))
-    if whole.metric == STEP_TIME:
-        known = [_by_step(one, lengths) if one.metric in RATES and not one.per_step else one for one in known]
-    of_what = "step" if whole.metric == STEP_TIME else "window"
-    shares = [_share(one, lengths, of_what) for one in known if one.metric in SHARES]
-    known += [share for share in shares if share.steps]
-    return tuple(sorted(known, key=lambda one: one.key))
+        return tuple(all_series)
+    total = wholes.get(STEP_TIME) or wholes[WINDOW_TIME]
+    lengths = dict(zip(total.steps, total.samples, strict=True))
+    if total.metric == STEP_TIME:
+        all_series = [
+            _by_step(each_series, lengths) if each_series.metric in RATES and not each_series.per_step else each_series
+            for each_series in all_series
+        ]
+    of_what = "step" if total.metric == STEP_TIME else "window"
+    shares = [_share(each_series, lengths, of_what) for each_series in all_series if each_series.metric in SHARES]
+    all_series += [share for share in shares if share.steps]
+    return tuple(sorted(all_series, key=lambda each_series: each_series.key))
 
 
 def _share(time: Series, lengths: dict[int, float], of_what: str) -> Series:
@@ -168,8 +175,8 @@ def _share(time: Series, lengths: dict[int, float], of_what: str) -> Series:
 
 
 def _by_step(rate: Series, lengths: dict[int, float]) -> Series:
-    whole = statistics.median(lengths.values())
-    pairs = [(step, rate.samples[0] * whole / length) for step, length in sorted(lengths.items()) if length > 0]
-    if whole <= 0 or not pairs:
+    median_length = statistics.median(lengths.values())
+    pairs = [(step, rate.samples[0] * median_length / length) for step, length in sorted(lengths.items()) if length > 0]
+    if median_length <= 0 or not pairs:
         return rate
     return replace(rate, steps=tuple(step for step, _ in pairs), samples=tuple(value for _, value in pairs))

@@ -69,9 +69,9 @@ def _ranks(before: Sequence[Measured], after: Measured, differing: Sequence[Diff
 def _lost(side: str, ranks: Collection[int]) -> list[str]:
     if not ranks:
         return []
-    listed = ", ".join(str(rank) for rank in sorted(ranks)[:_LISTED])
+    numbers = ", ".join(str(rank) for rank in sorted(ranks)[:_LISTED])
     more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
-    return [f"{side}: rank{'s' if len(ranks) > 1 else ''} {listed}{more} missing"]
+    return [f"{side}: rank{'s' if len(ranks) > 1 else ''} {numbers}{more} missing"]
 
 
 class Inconclusive(StrEnum):
@@ -174,12 +174,12 @@ def _compared(
         elif no_steps and series.metric in PER_STEP:
             done[key] = _aside(series, Verdict.NOT_COMPARED, no_steps)
         elif not before:
-            what = Verdict.INCONCLUSIVE if key == STEP_TIME and runs else Verdict.NOT_COMPARED
-            done[key] = _aside(series, what, "the baseline does not have it")
+            verdict = Verdict.INCONCLUSIVE if key == STEP_TIME and runs else Verdict.NOT_COMPARED
+            done[key] = _aside(series, verdict, "the baseline does not have it")
         elif key not in news:
             layout = any(difference.kind in (FactKind.LAYOUT, FactKind.WORK) for difference in differing)
-            what = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
-            done[key] = _aside(series, what, "measured in the baseline, but not in this run")
+            verdict = Verdict.NOT_COMPARED if layout else Verdict.INCONCLUSIVE
+            done[key] = _aside(series, verdict, "measured in the baseline, but not in this run")
         else:
             judged[key] = (before, series)
             families[key] = rule.family or key
@@ -213,9 +213,9 @@ def _is_window(run: Measured) -> bool:
 def _tails(families: dict[str, str], false_alarm: float) -> dict[str, float]:
     """Split the alarm budget of the check: half for the step itself, the rest evenly among the other families."""
     names = set(families.values())
-    others = max(len(names - {STEP_FAMILY}), 1)
+    n_others = max(len(names - {STEP_FAMILY}), 1)
     rest = false_alarm / 2 if STEP_FAMILY in names else false_alarm
-    return {name: false_alarm / 2 if name == STEP_FAMILY else rest / others for name in names}
+    return {name: false_alarm / 2 if name == STEP_FAMILY else rest / n_others for name in names}
 
 
 def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) -> tuple[str, ...]:
@@ -224,13 +224,19 @@ def _unanswered(judgements: Sequence[Judgement], policy: Policy, no_steps: str) 
     judged = [judgement.key for judgement in judgements if not math.isnan(judgement.change)]
     inconclusive = [judgement for judgement in judgements if judgement.verdict is Verdict.INCONCLUSIVE]
     # Order: the step itself, bounds without a value, bounds that too few steps leave open.
-    reasons = [(one.key, one.reason) for one in inconclusive if _is_unjudged_step(one)]
+    reasons = [(judgement.key, judgement.reason) for judgement in inconclusive if _is_unjudged_step(judgement)]
     reasons += [(STEP_TIME, no_steps)] if no_steps else []
-    reasons += [(one.key, one.reason) for one in unjudged if SIGN in one.key]
-    reasons += [(one.key, one.reason) for one in inconclusive if SIGN in one.key and 0 < one.steps < FEWEST_STEPS]
-    for name in policy.asked:
+    reasons += [(judgement.key, judgement.reason) for judgement in unjudged if SIGN in judgement.key]
+    reasons += [
+        (judgement.key, judgement.reason)
+        for judgement in inconclusive
+        if SIGN in judgement.key and 0 < judgement.steps < FEWEST_STEPS
+    ]
+    for name in policy.requested:
         if not any(fits(name, key) for key in judged):
-            reason = next((one.reason for one in unjudged if fits(name, one.key)), "no such value in either run")
+            reason = next(
+                (judgement.reason for judgement in unjudged if fits(name, judgement.key)), "no such value in either run"
+            )
             reasons.append((name, reason))
     return tuple(dict.fromkeys(f"{name}: {reason}" for name, reason in reasons))
 

@@ -194,22 +194,26 @@ def new_findings(
     doubt = _doubt(policy, noise, len(before))
     sure, unsure = [], []
     for finding in _fresh(before, after, policy.findings):
-        known = max((old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0)
-        if finding.gain - known > doubt or not finding.gain:
+        gain_before = max(
+            (old.gain for run in before for old in run.findings if _mark(old) == _mark(finding)), default=0.0
+        )
+        if finding.gain - gain_before > doubt or not finding.gain:
             sure.append(finding)
         else:
-            unsure.append(_judgement(finding, known, doubt))
+            unsure.append(_judgement(finding, gain_before, doubt))
     return tuple(sure), tuple(unsure)
 
 
 def _fresh(before: Sequence[Measured], after: Measured, least: Level) -> list[SeenFinding]:
     order = list(Level)
     counted = [order.index(least) <= order.index(finding.level) for finding in after.findings]
-    known = {_mark(old) for run in before for old in run.findings if order.index(old.level) >= order.index(least)}
+    marks_before = {
+        _mark(old) for run in before for old in run.findings if order.index(old.level) >= order.index(least)
+    }
     return [
         finding
         for finding, counts in zip(after.findings, counted, strict=True)
-        if counts and _mark(finding) not in known
+        if counts and _mark(finding) not in marks_before
     ]
 
 
@@ -219,8 +223,8 @@ def _doubt(policy: Policy, noise: Noise, runs: int) -> float:
     return t_quantile(policy.false_alarm / 2, noise.prior.worth) * spread
 
 
-def _judgement(finding: SeenFinding, known: float, doubt: float) -> Judgement:
-    more = finding.gain - known
+def _judgement(finding: SeenFinding, gain_before: float, doubt: float) -> Judgement:
+    more = finding.gain - gain_before
     reason = f"new, but runs may differ by {100 * doubt:.0f}% of a step: save a baseline of several runs"
     return Judgement(
         f"finding {finding.code}" + (f"[{finding.where.replace(' ', ',')}]" if finding.where else ""),
@@ -229,7 +233,7 @@ def _judgement(finding: SeenFinding, known: float, doubt: float) -> Judgement:
         Better.LOWER,
         Verdict.INCONCLUSIVE,
         reason,
-        before=known,
+        before=gain_before,
         after=finding.gain,
         change=more,
         low=more - doubt,

@@ -232,9 +232,9 @@ def breaks_rule(model: ModelEntry, columns: Columns) -> NDArray[np.bool_]:
     return is_broken
 
 
-def _rules(model: ModelEntry, columns: Columns, one: Configuration | None) -> Iterator[tuple[Column, str]]:
+def _rules(model: ModelEntry, columns: Columns, configuration: Configuration | None) -> Iterator[tuple[Column, str]]:
     """Yield for each rule where it is broken, and its sentence for one configuration."""
-    c, say = columns, one or Configuration()
+    c, say = columns, configuration or Configuration()
     looped = IS_LOOPED[c.schedule]
     least = np.array([schedule.traits.micro_batches_per_rank for schedule in SCHEDULES])[c.schedule]
     yield model.heads % c.tp != 0, f"tp={say.tp} does not divide the {model.heads} attention heads"

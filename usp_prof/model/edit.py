@@ -44,16 +44,16 @@ class Edit:
         word = self.place(key) if key else self.value
         if not word and default is not None:
             return default
-        what = f"{key}={word}" if key else word
+        shown = f"{key}={word}" if key else word
         try:
             number = float(word)
         except ValueError:
             raise UsageError(
-                f"edit {self}: {what!r} is not a number", hint="usp-prof whatif --help lists edits"
+                f"edit {self}: {shown!r} is not a number", hint="usp-prof whatif --help lists edits"
             ) from None
         within = _RANGES.get(key or self.name, limits.COUNT)
         if not within.low <= number <= within.high:  # false for NaN, too
-            raise UsageError(f"edit {self}: {what!r} is outside of {within}", hint="docs/limits.md lists all ranges")
+            raise UsageError(f"edit {self}: {shown!r} is outside of {within}", hint="docs/limits.md lists all ranges")
         return number
 
 

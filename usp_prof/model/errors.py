@@ -52,13 +52,13 @@ MOST_NAMED = 12
 """Number of valid names listed if none is similar."""
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name(kind: str, name: str, valid_names: Iterable[str]) -> UsageError:
     """Build the error for an unknown name, with the most similar known ones."""
-    names = sorted(known)
+    names = sorted(valid_names)
     close = get_close_matches(name, names, n=3)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     else:
         more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         hint = f"known: {', '.join(names[:MOST_NAMED])}{more}" if names else ""
-    return UsageError(f"no {what} is named {name!r}", hint=hint)
+    return UsageError(f"no {kind} is named {name!r}", hint=hint)

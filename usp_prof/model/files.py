@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
+def read_bytes(path: str | Path, kind: str, hint: str) -> bytes:
     """Read a small file; pipes, devices, folders and files that are too large are refused."""
     file = Path(path)
     try:
@@ -37,32 +37,32 @@ def read_bytes(path: str | Path, what: str, hint: str) -> bytes:
                 if file.exists()
                 else "it does not exist"
             )
-            raise InputError(f"cannot read {what} {path}: {why}", hint=hint)
+            raise InputError(f"cannot read {kind} {path}: {why}", hint=hint)
         if file.stat().st_size > MAX_DESCRIPTION_BYTES:
-            raise InputError(f"{what} {path} is larger than {MAX_DESCRIPTION_BYTES >> 20} MB", hint=hint)
+            raise InputError(f"{kind} {path} is larger than {MAX_DESCRIPTION_BYTES >> 20} MB", hint=hint)
         return file.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot read {what} {path}: {why}", hint=hint) from None
+        raise InputError(f"cannot read {kind} {path}: {why}", hint=hint) from None
 
 
-def read_text(path: str | Path, what: str, hint: str) -> str:
+def read_text(path: str | Path, kind: str, hint: str) -> str:
     """Read a small text file, as editors and spreadsheets write it."""
     try:
-        return read_bytes(path, what, hint).decode("utf-8-sig")
+        return read_bytes(path, kind, hint).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} {path} is not UTF-8 text: {error}", hint=hint) from None
+        raise InputError(f"{kind} {path} is not UTF-8 text: {error}", hint=hint) from None
 
 
-def read_json(path: str | Path, what: str, hint: str) -> Any:  # noqa: ANN401 - any JSON
+def read_json(path: str | Path, kind: str, hint: str) -> Any:  # noqa: ANN401 - any JSON
     """Read a small JSON file."""
     try:
-        text = read_bytes(path, what, hint)
+        text = read_bytes(path, kind, hint)
         data = json.loads(text)
         check_depth(data)
         check_keys(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a {what}: {error}", hint=hint) from None
+        raise InputError(f"{path} is not a {kind}: {error}", hint=hint) from None
     return data
 
 
@@ -93,16 +93,16 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def csv_rows(file: Iterable[str], what: str) -> tuple[list[str], list[dict[str, str]]]:
+def csv_rows(file: Iterable[str], kind: str) -> tuple[list[str], list[dict[str, str]]]:
     """Read columns and rows of a text table. Missing cells are empty; extra cells are refused."""
     reader = csv.DictReader(file, restval="")
     try:
         rows = list(reader)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"the {what} is not CSV: {error}", hint="save it as CSV in UTF-8") from None
+        raise InputError(f"the {kind} is not CSV: {error}", hint="save it as CSV in UTF-8") from None
     for number, row in enumerate(rows, 2):
         if None in row:
-            raise InputError(f"the {what} has more cells than columns in row {number}", hint="quote cells with commas")
+            raise InputError(f"the {kind} has more cells than columns in row {number}", hint="quote cells with commas")
     return list(reader.fieldnames or ()), rows
 
 

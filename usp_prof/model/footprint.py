@@ -156,14 +156,16 @@ def activations(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) 
     """Return the activations of all layers of a stage: of micro-batches in flight, and of the recomputed layer."""
     layers = np.maximum(stage.layers, 1.0)
     again = c.recomputed(layers, c.stages_of_rank)
-    whole = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute), habits)
+    bytes_per_layer = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute), habits)
     # A group of layers stores the input of its first layer; the last group of a stage may be smaller.
     inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
     of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL), habits)
     by_op = np.asarray(habits.is_selective_by_op) * (c.recompute == SELECTIVE)
-    kept = ((layers - again) * np.where(by_op, activations_by_op(shape, c), whole) + of_inputs) * stage.in_flight
+    stored = (
+        (layers - again) * np.where(by_op, activations_by_op(shape, c), bytes_per_layer) + of_inputs
+    ) * stage.in_flight
     unfolded = np.where(by_op, 1.0, np.minimum(c.recompute_group, again))
-    return np.asarray(kept + unfolded * whole)
+    return np.asarray(stored + unfolded * bytes_per_layer)
 
 
 def activations_by_op(shape: Shape, c: Columns) -> Column:

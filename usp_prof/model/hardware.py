@@ -273,6 +273,8 @@ def find(name: str) -> Device | None:
     if exact is not None or _PART_OF_A_DEVICE.search(lowered):
         return exact
     device = next((device for device in DEVICES if re.search(device.pattern, lowered)), None)
-    named = _NAMED_MEMORY.search(lowered)
-    has_less = device is not None and named is not None and float(named[1]) * _G < 0.95 * device.memory_bytes
+    memory_in_name = _NAMED_MEMORY.search(lowered)
+    has_less = (
+        device is not None and memory_in_name is not None and float(memory_in_name[1]) * _G < 0.95 * device.memory_bytes
+    )
     return None if has_less else device

@@ -39,10 +39,10 @@ def gathered(rows: Iterable[HealthRow]) -> tuple[HealthRow, ...]:
     rows_of_kind: dict[tuple[str, Severity, str], list[HealthRow]] = {}
     for row in sorted(set(rows)):
         rows_of_kind.setdefault((row.code, row.severity, row.detail), []).append(row)
-    return tuple(sorted(_joined(alike) for alike in rows_of_kind.values()))
+    return tuple(sorted(_combined(alike) for alike in rows_of_kind.values()))
 
 
-def _joined(alike: list[HealthRow]) -> HealthRow:
+def _combined(alike: list[HealthRow]) -> HealthRow:
     """Combine rows that differ only in rank, count and file."""
     first = alike[0]
     ranks = sorted({row.rank for row in alike if row.rank >= 0})

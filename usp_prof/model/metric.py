@@ -115,21 +115,21 @@ class Value:
 class Values(list[Value]):
     """Possible values. `refused` has those outside of their metric's range."""
 
-    def __init__(self, kept: Iterable[Value] = (), refused: Iterable[Value] = ()) -> None:
-        super().__init__(kept)
+    def __init__(self, valid: Iterable[Value] = (), refused: Iterable[Value] = ()) -> None:
+        super().__init__(valid)
         self.refused = tuple(refused)
 
 
 def sound(values: Iterable[Value]) -> Values:
     """Return the values without unknown (NaN) and impossible ones."""
-    kept, refused = [], []
+    valid, refused = [], []
     bounds: dict[str, tuple[float, float]] = {}  # by metric, of which there are few
     for value in values:
         if value.metric.id not in bounds:
             bounds[value.metric.id] = value.metric.range.bounds
         low, high = bounds[value.metric.id]
         if low <= value.value <= high:
-            kept.append(value)
+            valid.append(value)
         elif not math.isnan(value.value):
             refused.append(value)
-    return Values(kept, refused)
+    return Values(valid, refused)

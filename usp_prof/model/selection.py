@@ -54,13 +54,13 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def numbers(what: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
-    """Return sorted, distinct numbers of ranks or steps (`what`); a single number is accepted."""
+def numbers(kind: str, chosen: int | Iterable[int]) -> tuple[int, ...]:
+    """Return sorted, distinct numbers of ranks or steps (`kind`); a single number is accepted."""
     try:
         return tuple(sorted({index(number) for number in (chosen if isinstance(chosen, Iterable) else [chosen])}))
     except TypeError:
-        hint = f"{what}=3, {what}=[3, 4] or {what}=range(3, 8)"
-        raise UsageError(f"{what}={chosen!r} names no {what} by their numbers", hint=hint) from None
+        hint = f"{kind}=3, {kind}=[3, 4] or {kind}=range(3, 8)"
+        raise UsageError(f"{kind}={chosen!r} names no {kind} by their numbers", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
