@@ -1,6 +1,6 @@
-"""Functions beside `open_run`: compare two runs, check one, plan one that was never run, predict its memory.
+"""Public functions besides `open_run`: `compare`, `check`, `plan`, `memory`.
 
-Each takes a run that was opened, or the path of one.
+A run is an opened run or the path of one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequence[str] = ()) -> Compared:
-    """Set two runs side by side: every metric, and how one step becomes the other.
+    """Compare two runs: every metric, and the parts of the step that explain the difference.
 
-    `across` names kinds of differences (such as `hardware`) that are to bar no metric from being compared.
+    Metrics are compared even if the runs differ in a kind listed in `across`, such as `hardware`.
     """
     from usp_prof.api.compared import compare_tables  # noqa: PLC0415 - each function loads what it needs
     from usp_prof.gate.facts import FactKind  # noqa: PLC0415
@@ -48,25 +48,25 @@ def compare(before: Run | str | Path, after: Run | str | Path, *, across: Sequen
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checked:
-    """A check's verdict."""
+    """The verdict of a check."""
 
     report: Verdict
 
     @property
     def passed(self) -> bool:
-        """Whether nothing got worse than it may, and everything could be judged."""
+        """Whether everything could be judged and nothing regressed."""
         from usp_prof.gate.judgement import Verdict as Judged  # noqa: PLC0415 - loaded with the report
 
         return self.report.verdict is Judged.PASS
 
     @property
     def verdict(self) -> str:
-        """The verdict in a word, as the exit code and the JSON have it."""
+        """The verdict in one word, as in the JSON."""
         return str(self.report.verdict)
 
     @property
     def df(self) -> pd.DataFrame:
-        """Every judgement: metric, unit, before, after, verdict, reason."""
+        """One row per metric: unit, before, after, verdict, reason."""
         from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded by those who ask
 
         rows = self.report.judgements
@@ -105,7 +105,7 @@ def check(
     """Check a run against a baseline file, or against lower bounds such as `minimum={"mfu": 0.38}`.
 
     `max_regression` allows a change by metric, such as `{"step_time": "3%"}`; `policy` is a file of such rules.
-    Raises `UspProfError` where there is nothing to check against.
+    Raises `UspProfError` if there is nothing to check against.
     """
     from usp_prof import checking  # noqa: PLC0415 - each function loads what it needs
 
@@ -120,11 +120,11 @@ class Planned:
 
     plans: Plans
     error_fraction: float | None = None
-    """By how much the recorded run's own step is predicted wrongly; None without one."""
+    """Error of the predicted step of the recorded run; None without a run."""
 
     @property
     def df(self) -> pd.DataFrame:
-        """A row for each configuration: its degrees, step, tokens, MFU, memory, bubble, exposed communication."""
+        """One row per configuration: degrees, step, tokens, MFU, memory, bubble, exposed communication."""
         import pandas as pd  # noqa: PLC0415 - loaded by those who ask
 
         return pd.DataFrame(
@@ -150,7 +150,7 @@ class Planned:
         )
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
-        """Draw what each plan gives over the memory that it needs; the front is what no other plan beats in both."""
+        """Draw the speed of each plan over its memory, and the Pareto front of both."""
         from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
         from usp_prof.report.answers.plan import points  # noqa: PLC0415
@@ -189,12 +189,12 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     habits: str = "",
     **pinned: int | str,
 ) -> Planned:
-    """Rank the configurations of a model on so many devices by predicted step, of those that fit.
+    """Rank the configurations of a model that fit in memory by predicted step time.
 
-    A recorded run gives what is not named, and what its kernels reach; without one `model` (a name such as
-    `Llama-3-8B`, or a `config.json`), `device`, `devices` and `batch` (sequences of a step) are needed.
-    `habits` names the trainer whose measured habits are taken; `pinned` knobs are held fast: `plan(..., tp=8, zero=1)`.
-    Raises `UspProfError` where a recorded run's own step is not predicted closely: its plans would be no better.
+    A recorded run supplies omitted arguments and the speed of its kernels. Without one, `model` (a name such as
+    `Llama-3-8B`, or a `config.json`), `device`, `devices` and `batch` (sequences per step) are required. `habits` names
+    the trainer whose measured behavior is assumed. `pinned` settings are fixed: `plan(..., tp=8, zero=1)`.
+    Raises `UspProfError` if the prediction of the recorded run's own step is too far off.
     """
     from usp_prof.limits import COUNT, MAX_RANKS  # noqa: PLC0415 - loaded by those who plan
     from usp_prof.model.errors import InputError, UsageError, unknown_name  # noqa: PLC0415
@@ -236,11 +236,12 @@ def memory(
     habits: str = "",
     **degrees: float | str,
 ) -> Filled:
-    """Predict what fills the memory of every pipeline rank, part by part: `memory(model="Llama-3-8B", dp=8, zero=1)`.
+    """Predict the memory of every pipeline rank, part by part: `memory(model="Llama-3-8B", dp=8, zero=1)`.
 
-    Of a recorded run its own configuration, beside the measured peaks; else of `model` (a name, or a `config.json`)
-    with `degrees` (`dp`, `tp`, `pp`, `zero`, `micro_batch`, `micro_batches`, `schedule`, `recompute`, `dtype`, ...).
-    With a `device` it says whether that fits; `habits` names the trainer whose measured habits are taken.
+    For a recorded run, its own configuration is predicted and shown with the measured peaks. Otherwise pass `model` (a
+    name, or a `config.json`) and `degrees` (`dp`, `tp`, `pp`, `zero`, `micro_batch`, `micro_batches`, `schedule`,
+    `recompute`, `dtype`, ...). With a `device`, the answer says whether the configuration fits. `habits` names the
+    trainer whose measured behavior is assumed.
     """
     from usp_prof.api.filled import fill_of_model, fill_of_run  # noqa: PLC0415 - each function loads what it needs
     from usp_prof.model.errors import UsageError  # noqa: PLC0415

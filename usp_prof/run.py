@@ -1,6 +1,6 @@
-"""Run: what opening a path gives. Its questions, its tables of all ranks, what is known and wrong about them.
+"""Opened run: its questions, the tables of all ranks, and their health.
 
-In a notebook, opening shows one line with a bar once reading takes longer than a moment.
+In a notebook, `open_run` shows a progress bar if reading takes longer than a moment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger("usp_prof")
 
 
 class Derived:
-    """Things made of a run's tables (levels of a timeline, ...), kept in the cache under the tables' own keys."""
+    """Data derived from a run's tables, such as timeline levels, cached under the keys of the tables."""
 
     def __init__(self, keys: Mapping[int, str], cache: Cache) -> None:
         self._keys = keys
@@ -59,7 +59,7 @@ class Derived:
         self._cache = cache
 
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
-        """Return the folder of something, made by `write(folder)` when it is not there yet."""
+        """Return the folder of derived data; call `write(folder)` if it does not exist."""
         ranks = (f"{rank}:{key}" for rank, key in self._keys.items())
         try:
             return self._cache.derive(" ".join([form, *ranks]), write)
@@ -71,23 +71,20 @@ class Derived:
 
 
 class Run(Questions):
-    """One run that was opened: its questions (`breakdown()`, `findings()`, `whatif(...)`, ...), its tables by SQL.
-
-    `tables` is what analyses take.
-    """
+    """An opened run: questions (`breakdown()`, `findings()`, `whatif(...)`, ...) and SQL over its tables."""
 
     path: Location
-    """What was opened."""
+    """The opened path."""
     files: tuple[TraceFile, ...]
     """The trace files that were read, by rank."""
     others: tuple[str, ...]
     """Names of other runs in the same place; `open_run(path, run=name)` opens one."""
     skipped: tuple[Skipped, ...]
-    """Files that are no traces, and why."""
+    """Files that are not traces, and why."""
     metadata: dict[int, Mapping[str, Any]]
-    """What each rank's file says beside its events."""
+    """Fields of each rank's file other than its events."""
     health_of_files: tuple[HealthRow, ...]
-    """What was found wrong or missing as the files were read; `health` has what joining the ranks found as well."""
+    """Problems found while reading the files; `health` also has those found when combining the ranks."""
 
     def __init__(
         self,
@@ -112,7 +109,7 @@ class Run(Questions):
 
     @cached_property
     def tables(self) -> TableSet:  # type: ignore[override] # a property where others have an attribute
-        """The tables of all ranks, joined when they are first asked for: a report that is kept needs none."""
+        """The tables of all ranks, combined on first use; a cached report does not need them."""
         tables = self._assembled()
         tables.kept = self._derived
         return tables
@@ -124,12 +121,12 @@ class Run(Questions):
 
     @property
     def manifest(self) -> Manifest | None:
-        """What the recorder said about the run."""
+        """The recorder's description of the run (`run.json`)."""
         return self.tables.manifest
 
     @property
     def health(self) -> tuple[HealthRow, ...]:
-        """What was found wrong or missing, sorted."""
+        """Problems and gaps in the data, sorted."""
         return gathered(self.tables.health)
 
     @cached_property
@@ -143,10 +140,10 @@ class Run(Questions):
         return self._relations.table(name)
 
     def sql(self, query: str) -> Any:  # noqa: ANN401 - a DuckDB relation
-        """Answer a SELECT over all tables, as a DuckDB relation; `run.table("steps")` and "SHOW TABLES" look around.
+        """Run a SELECT over all tables and return a DuckDB relation; "SHOW TABLES" lists the tables.
 
-        `.df()` makes it pandas, `.pl()` Polars (`pip install polars`), `.to_arrow_table()` Arrow, `.fetchall()` tuples.
-        Nothing can be written, and no file is read.
+        Convert it with `.df()` (pandas), `.pl()` (Polars), `.to_arrow_table()` (Arrow) or `.fetchall()` (tuples).
+        Queries cannot write, and cannot read files.
         """
         return self._relations.query(query)
 
@@ -155,18 +152,18 @@ class Run(Questions):
     def answer(
         self, sql: str, *, rows: int | None = None, seconds: float = inf, cells: Cells = Cells.TYPED
     ) -> pa.Table:
-        """Answer a SELECT within bounds, as Arrow: its first rows, or a `UspProfError` when time is up.
+        """Run a SELECT with limits on rows and time and return an Arrow table; raise `UspProfError` on timeout.
 
-        With `cells` "plain" what is no number, truth value or text, nor a list or struct of these, comes as the text
-        that DuckDB writes; with "text" lists and structs do so too.
+        With `cells="plain"`, values other than numbers, booleans, strings, and lists or structs of these become text.
+        With `cells="text"`, lists and structs become text too.
         """
         return self._relations.answer(sql, rows=rows, seconds=seconds, cells=cells)
 
     def to_hta(self, ranks: Iterable[int] | None = None, *, synchronisation: bool = False) -> Any:  # noqa: ANN401 - HTA's
-        """Return a HolisticTraceAnalysis `TraceAnalysis` over what was read, without reading again.
+        """Return HolisticTraceAnalysis' `TraceAnalysis` over the events of this run, without reading the files again.
 
-        `synchronisation` counts synchronisation events as device work, which HTA's critical path wants and its time
-        breakdown does not.
+        With `synchronisation`, synchronization events count as device work. HTA's critical path needs this; its time
+        breakdown needs it off.
         """
         from usp_prof.export.hta import to_hta  # noqa: PLC0415 - needs pandas and the optional extra `hta`
 
@@ -175,8 +172,8 @@ class Run(Questions):
     def derived(self, form: str, write: Callable[[Path], None]) -> Path:
         """Return the folder of data derived from this run's tables, calling `write(folder)` if it does not exist.
 
-        `form` names what is made and the version of its form (`timeline-2`). It lies in the cache, within its
-        bound, and goes with `usp-prof cache clear`; where no cache can be written it lives as long as this run.
+        `form` is the name and version of the data, such as `timeline-2`. The folder is in the cache and counts towards
+        its limit; `usp-prof cache clear` removes it. Without a writable cache it exists as long as this run.
         """
         return self._derived.derived(form, write)
 
@@ -201,19 +198,18 @@ def open_run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
 ) -> Run:
-    """Open the run under a path (a file, a folder, a glob, or their `Discovery`); the newest, or the one named `run`.
+    """Open the newest run in a path, or the one named `run`; the path is a file, folder, glob or `Discovery`.
 
-    `ranks` reads only these: their numbers, or a choice by what they are: "outliers", "one-per-stage" or "sample:16"
-    (see docs/scale.md). `health` says what was left out.
+    `ranks` reads only some ranks: numbers, "outliers", "one-per-stage" or "sample:16" (see docs/scale.md). `health`
+    lists the ranks left out.
 
-    Tables are kept in `cache_dir` (else `USP_PROF_CACHE`, else the user's cache folder).
-    `progress` is called with bytes done, bytes in all and the file just begun or finished. `executor` reads the ranks
-    and, of more than 64, measures them (any `concurrent.futures.Executor`; its workers must see the files and the cache
-    folder under the same paths). Without one, processes of this machine do; of small runs this one measures.
+    Tables are cached in `cache_dir` (default: `USP_PROF_CACHE`, or the user's cache folder). `progress` is called with
+    the bytes done, the total bytes, and the file that was started or finished. `executor` is any
+    `concurrent.futures.Executor` that reads the ranks, and analyzes them if there are more than 64. Its workers must
+    see the files and the cache under the same paths. Without it, local processes do this work.
 
-    A notebook shows how far reading has come. Ctrl-C, or an exception that `progress` raises, ends it and its
-    workers at once; what was read until then is kept. `logging.getLogger("usp_prof")` is told what is read
-    and what is lost.
+    A notebook shows a progress bar. Ctrl-C, or an exception raised by `progress`, stops reading and its workers; ranks
+    read so far stay cached. `logging.getLogger("usp_prof")` logs what is read and what is lost.
     """
     discovery = path if isinstance(path, Discovery) else _discovered(path, run)
     cache = open_cache(cache_dir)

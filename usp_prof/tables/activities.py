@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "activities",
-    "Device work in one form for GPU and CPU traces; activities of one lane never overlap, lanes may.",
+    "Device work of GPU and CPU traces in one format. Activities of one lane never overlap; lanes may.",
     (
         RANK,
         EVENT,
@@ -43,7 +43,7 @@ SCHEMA = Schema(
         text("lane", "Lane: 'stream 7', 'stream 7/1' for overlaps, 'cpu', 'gloo 13653', 'gloo p2p 0', ..."),
         START,
         DURATION,
-        integer("collective", "Row of `collectives` of the same rank this activity carries out; -1 for none."),
+        integer("collective", "Row in `collectives` of the same rank that this activity belongs to; -1 for none."),
         text("axis", "Parallel axis of a communication (dp, tp, cp, pp, ep, world, unknown); empty for other work."),
         integer("op_event", "Event of the CPU op that it belongs to; -1 when unknown."),
         integer("launch_event", "Event of the host call that launched it; -1 when unknown or on CPU."),

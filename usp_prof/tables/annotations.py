@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "annotations",
-    "User annotations of host and device, and Python function events are not among them.",
+    "User annotations of host and device, without Python function events.",
     (
         RANK,
         EVENT,
@@ -29,8 +29,8 @@ SCHEMA = Schema(
         flag("on_device", "The range's projection onto the device (gpu_user_annotation)."),
         START,
         DURATION,
-        text("area", "Area of a mark of our grammar (pp, cp, ep, dp, train, pace, fault); empty for others."),
-        text("what", "What the mark says (F, B, ring_wait, optimizer, ...)."),
+        text("area", "Area of a usp-prof mark (pp, cp, ep, dp, train, pace, fault); empty for other annotations."),
+        text("what", "Content of the mark (F, B, ring_wait, optimizer, ...)."),
         STEP,
     ),
 )

@@ -41,9 +41,9 @@ SCHEMA = Schema(
         integer("offset_ns", "Add this to the rank's times at `reference_ns` to get common time.", "ns"),
         real("drift_ppm", "Drift against the reference; NaN when the window is too short.", "ppm"),
         integer("reference_ns", "Time at which the offset holds, on the rank's own clock.", "ns"),
-        integer("residual_p50_ns", "Median disagreement of ends after alignment; -1 without ties.", "ns"),
+        integer("residual_p50_ns", "Median disagreement of call ends after alignment; -1 without shared calls.", "ns"),
         integer("residual_p99_ns", "99th percentile.", "ns"),
-        integer("ties", "Number of calls that tie it."),
+        integer("ties", "Number of shared calls that connect this clock to others."),
     ),
     Scope.RUN,
 )

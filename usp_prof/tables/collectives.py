@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "collectives",
-    "One rank's part of each collective, send and receive; a part carried by no device event has its host range.",
+    "Each rank's part of each collective, send and receive; without a device event, the times are the host range's.",
     (
         RANK,
         integer("part", "Row number among this rank's parts, by start."),
@@ -47,15 +47,17 @@ SCHEMA = Schema(
         text("group", "Key of the group: name@ranks, or @ranks where no name is known; empty when unknown."),
         text("axis", "Parallel axis (dp, dp_replicate, dp_shard, tp, cp, pp, ep, world, unknown)."),
         text("axis_source", "description, manifest, ranks, mark, inferred or none."),
-        integer("sequence", "Sequence number within the group and kind (collective or p2p), as recorded; else -1."),
+        integer(
+            "sequence", "Sequence number within the group and kind (collective or p2p), as recorded; -1 when unknown."
+        ),
         integer("group_size", "Number of members; -1 when unknown."),
-        integer("in_bytes", "Bytes this rank put in; -1 when unknown.", "bytes"),
-        integer("out_bytes", "Bytes this rank got out; -1 when unknown.", "bytes"),
+        integer("in_bytes", "Input bytes of this rank; -1 when unknown.", "bytes"),
+        integer("out_bytes", "Output bytes of this rank; -1 when unknown.", "bytes"),
         text("shape", "Shape of the first input as JSON text (of a tensor list, of its first tensor)."),
         text("dtype", "Element type as PyTorch writes it."),
         integer("peer", "Global rank of the other side of a send or receive; -1 for none or unknown."),
         text("in_split", "Split sizes of an uneven all-to-all, as JSON text."),
-        text("out_split", "Same for the output."),
+        text("out_split", "Split sizes of the output, as JSON text."),
         flag("asynchronous", "Issued with async_op."),
         text("phase", "Phase of the host when it was posted: forward, backward, optimizer or empty."),
         text("lane", "Lane of the activity."),

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "health",
-    "Damage and gaps: what was found, how often, and what cannot be known because of it. Rank -1 is the run.",
+    "Damage and gaps in the traces, their count, and the consequence for figures. Rank -1 is the whole run.",
     (
         RANK,
         text("code", "Short name of the fault."),
         text("severity", "info, error or data_loss."),
-        integer("count", "How often."),
-        text("detail", "What it is and what it means for the figures."),
+        integer("count", "Number of occurrences."),
+        text("detail", "Description of the problem and its consequence for figures."),
         text("file", "File."),
     ),
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "kernels",
-    "Device work: kernels, copies and memsets of GPU traces, linked to launch and CPU op where the trace tells.",
+    "Device work: kernels, copies and memsets of GPU traces, linked to launch and CPU op if the trace shows them.",
     (
         RANK,
         EVENT,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Schema(
     "launches",
-    "Runtime and driver calls of the host: launches, copies, synchronisations.",
+    "Runtime and driver calls of the host: launches, copies, synchronizations.",
     (
         RANK,
         EVENT,

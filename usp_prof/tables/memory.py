@@ -25,7 +25,7 @@ SCHEMA = Schema(
         integer("device_type", "0 for CPU, 1 for CUDA, as PyTorch numbers them."),
         integer("device", "Device index."),
         integer("address", "Address."),
-        integer("bytes", "Bytes taken, negative when given back.", "bytes"),
+        integer("bytes", "Bytes allocated; negative when freed.", "bytes"),
         integer("allocated_bytes", "Total allocated afterwards.", "bytes"),
         integer("reserved_bytes", "Total reserved afterwards.", "bytes"),
         STEP,

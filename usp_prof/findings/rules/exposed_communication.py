@@ -175,7 +175,7 @@ class ExposedTensorParallel:
         - torchtitan: `parallelism.enable_async_tensor_parallel = true` with `compile.enable = true`.
         - Megatron-LM: `--tp-comm-overlap` with `--sequence-parallel` (needs Transformer Engine).
         - nanotron: `parallelism.tp_linear_async_communication: true` with `tp_mode: REDUCE_SCATTER`.
-        - DeepSpeed: lower the degree of the model it is given.
+        - DeepSpeed: lower the tensor-parallel degree of the model.
         - our trainer: `--tp-async`, or a lower `--tp`.
 
     How the gain is predicted
@@ -183,7 +183,7 @@ class ExposedTensorParallel:
         first and last piece of every collective stay exposed.
 
     When it is wrong
-        If the pieces of the products are too small to fill the device, which happens early.
+        If the pieces of the products are too small to fill the device, which is common.
     """
 
     CODE = RuleCode.EXPOSED_TENSOR_PARALLEL

@@ -245,7 +245,7 @@ class WideTensorParallel:
 
     Why it costs time
         NVLink moves hundreds of GB/s inside a node; a network card moves some tens. Tensor parallelism has the most
-        traffic of all axes and nothing to hide it behind.
+        traffic of all axes, and little independent compute that could hide it.
 
     What to do
         Keep the degree at or below the number of devices per node, and let this axis vary fastest over ranks. Use

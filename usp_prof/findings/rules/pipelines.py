@@ -200,9 +200,9 @@ class StageImbalance:
         - our trainer: splits evenly; make `--layers` a multiple of the stages.
 
     How the gain is predicted
-        If the slowest stage has more work (kernels, or FLOP where shapes were recorded), the recorded order of actions
+        If the slowest stage has more work (kernels, or FLOPs if shapes were recorded), the recorded order of actions
         is simulated with the measured times of each step, and with every stage at the mean of all (`balance_stages`).
-        If it takes longer for no more work, its ranks may be slow, and the run is replayed with its compute as long as
+        If it takes longer without more work, its ranks may be slow, and the run is replayed with its compute as long as
         that of the fastest stage (`compute_faster`). Both are upper limits: layers cannot be divided.
 
     When it is wrong

@@ -27,7 +27,7 @@ SCHEMA = Schema(
     (
         RANK,
         integer("event", "Place among the events of its file, from 0; other tables point here."),
-        text("phase", "Chrome's phase: X (complete), i (instant), b/e, ...; flow and metadata events are not kept."),
+        text("phase", "Chrome's phase: X (complete), i (instant), b/e, ...; flow and metadata events are left out."),
         text("category", "Category in today's spelling (cpu_op, kernel, gpu_memcpy, cuda_runtime, ...)."),
         text("name", "Name as written."),
         text("process", "The trace's pid as text."),
@@ -36,8 +36,8 @@ SCHEMA = Schema(
         DURATION,
         integer("device", "Device index from the arguments."),
         integer("stream", "Stream from the arguments (also on Triton launchers, which are CPU ops)."),
-        integer("correlation", "Correlation id that ties a launch to its device work."),
-        integer("external_id", "External id that ties device work to a CPU op."),
+        integer("correlation", "Correlation id that connects a launch to its device work."),
+        integer("external_id", "External id that connects device work to a CPU op."),
         text("args", "The arguments as JSON text, as written."),
     ),
 )
