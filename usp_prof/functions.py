@@ -161,8 +161,8 @@ class Planned:
         """Return a sentence on the plans tried, those that fit, and the accuracy."""
         question = self.plans.question
         text = (
-            f"{self.plans.tried} legal configurations of {question.devices} x {question.cluster.device}, "
-            f"{self.plans.fitting} predicted to fit."
+            f"{self.plans.tried:,} legal configurations of {question.devices} x {question.cluster.device}, "
+            f"{self.plans.fitting:,} predicted to fit."
         )
         if self.plans.best:
             text += f" Fastest: {self.plans.best[0].configuration}."

@@ -40,7 +40,7 @@ def test_the_list_holds_what_the_trainer_can_run(capsys: pytest.CaptureFixture[s
     assert main([*words, "--batch", "512", "--for", "megatron"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "megatron cannot run" in text
-    assert "ZeRO-3 is its FSDP, which is not run with a pipeline here (" in text
+    assert "plans do not combine ZeRO-3 (Megatron-FSDP) with a pipeline (" in text
     assert "command of the first plan: " in text
     assert main([*words, "--batch", "512", "--for", "torchtitan", "--format", "json"]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]

@@ -106,7 +106,7 @@ def test_what_a_trainer_cannot_run_is_refused_for_it(trainer: str, configuration
 
 
 def test_a_model_that_is_no_preset_of_ours_is_refused() -> None:
-    with pytest.raises(UsageError, match="none of its presets"):
+    with pytest.raises(UsageError, match="not one of its presets"):
         command("usp-prof", EXPERTS, Configuration())
     of_tiny = replace(TINY, experts=4, experts_per_token=2, expert_ffn_hidden=128)
     with pytest.raises(UsageError, match="experts with tp need sequence parallelism"):

@@ -54,7 +54,7 @@ class Folders:
         if not text or not inside:
             raise self._refused(text, "lies outside")
         if place is None:
-            raise InputError(f"{text} does not exist", hint="open without a path lists what there is")
+            raise InputError(f"{text} does not exist", hint="call open without a path to list the runs")
         for link in _links_below(place):
             if not self._holds(link.resolve()):
                 raise self._refused(str(link), "is a link that leads outside")

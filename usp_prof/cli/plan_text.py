@@ -38,7 +38,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
         f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device",
         f"trainer: {question.profile.name}",
-        f"{plans.tried} legal configurations, {plans.fitting} predicted to fit",
+        f"{plans.tried:,} legal configurations, {plans.fitting:,} predicted to fit",
     ]
     if plans.refused:
         lines.append(refusals(plans, trainer))
@@ -69,7 +69,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
 def why(plans: Plans) -> list[str]:
     """Explain the choice: settings that rule plans out, runners-up, plans with less memory."""
     first, question = plans.best[0], plans.question
-    lines = ["why the first plan:"]
+    lines = ["compared with the first plan:"]
     room = quantity(question.cluster.room_bytes, Unit.BYTES)
     for barred in plans.barred[:MOST_BARRED]:
         need = quantity(barred.leanest_bytes, Unit.BYTES)
@@ -82,10 +82,10 @@ def why(plans: Plans) -> list[str]:
     for other in runners_up(plans.best):
         line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
         if other.turned_by:
-            line += f"; first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
-        lines.append(line + (" (within the first's 80% interval)" if other.within(first) else ""))
+            line += f"; it would be first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
+        lines.append(line + (" (within the 80% interval of the first plan)" if other.within(first) else ""))
     if first.host_bytes:
-        lines.append(f"  host memory of the first: {on_host(first, question)}")
+        lines.append(f"  host memory of the first plan: {on_host(first, question)}")
     leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
     for plan in leaner:
         speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
@@ -102,7 +102,7 @@ def refusals(plans: Plans, trainer: str) -> str:
     reasons = "; ".join(f"{refused.reason} ({refused.count})" for refused in shown)
     more = len(plans.refused) - len(shown)
     behind = f"; {counted(more, 'more reason')}" if more else ""
-    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused)} of them: {reasons}{behind}"
+    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} of them: {reasons}{behind}"
 
 
 def _start(plans: Plans, trainer: str, width: int) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".json", ".gz", ".zst", ".trace")
 _PACKED = frozenset({".zip", ".bz2", ".xz", ".lz4", ".7z", ".tar", ".tgz"})
-_HINT = "give a trace file of torch.profiler, the folder of a run (or a glob); `usp-prof info` lists what is found"
+_HINT = "name a trace of torch.profiler, the folder of a run or a glob; `usp-prof info FOLDER` lists runs"
 
 
 @dataclass(frozen=True, slots=True)

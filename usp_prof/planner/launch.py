@@ -80,7 +80,7 @@ def preset(model: ModelEntry) -> str:
 
 def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
-    yield not preset(model), f"the model is none of its presets ({', '.join(PRESETS)}): give it a config.json"
+    yield not preset(model), f"the model is not one of its presets ({', '.join(PRESETS)}); pass a config.json"
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
@@ -147,12 +147,12 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is not an option"
     some = c.recompute_layers > 0 or c.recompute_group > 1
     yield some, "it recomputes all layers of a stage, one at a time"
-    yield c.offload is not Offload.NONE, "it offloads weights with the optimizer, which is another plan"
+    yield c.offload is not Offload.NONE, "it offloads the weights together with the optimizer"
     yield c.zero == 1, "it shards gradients with the optimizer (ZeRO-2) or weights too (ZeRO-3)"
-    yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it replicates data parallelism beside other axes only by FSDP"
+    yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it combines data parallelism with other axes by FSDP only"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
-    yield c.dtype != "bf16", "other types than bf16 are other configurations of it"
-    yield c.tp > 1 and not c.sequence_parallel, "without sequence parallelism its loss is another"
+    yield c.dtype != "bf16", "its configurations are for bf16 only"
+    yield c.tp > 1 and not c.sequence_parallel, "its loss needs sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
     schedule = named(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
@@ -265,16 +265,17 @@ def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
     """Yield the rules of the trainer."""
     blocks = [block for kind in model.layer_kinds for block in kind.blocks]
     is_plain = len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
-    yield not is_plain, "layers that differ, or are not plain attention, need a script of their own"
-    yield 0 < model.moe_layers < model.layers, "experts in some of the layers only need --moe-layer-freq"
+    yield not is_plain, "layers that differ, or are not plain attention, need their own script"
+    yield 0 < model.moe_layers < model.layers, "experts in only some layers need --moe-layer-freq"
     yield named(c.schedule) not in MEGATRON_SCHEDULES, f"it has no schedule {c.schedule}"
     is_uneven = model.layers % c.stages != 0 and (model.layers + ENDS) % c.stages != 0
-    yield is_uneven, f"its {c.stages} stages must divide the {model.layers} layers, or these with embedding and head"
-    yield c.zero > 1 and c.pp > 1, f"ZeRO-{c.zero} is its FSDP, which is not run with a pipeline here"
+    sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
+    yield is_uneven, f"its {c.stages} stages must divide the {sizes}"
+    yield c.zero > 1 and c.pp > 1, f"plans do not combine ZeRO-{c.zero} (Megatron-FSDP) with a pipeline"
     yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
     is_offloaded = c.offload is Offload.OPTIMIZER
     yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
-    yield is_offloaded and c.zero > 1, "its FSDP is not run with an offloaded optimizer here"
+    yield is_offloaded and c.zero > 1, "plans do not combine Megatron-FSDP with an offloaded optimizer"
     yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
 
 

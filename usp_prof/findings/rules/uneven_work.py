@@ -76,7 +76,7 @@ class UnevenExperts:
             return
         loads = moe.compute(tables).tokens
         yield Draft(
-            f"Rank {worst.rank} does {worst.ratio:.2f}x its share of its expert group's work",
+            f"Rank {worst.rank} does {worst.ratio:.2f}x the mean work of its expert group",
             {"axis": str(Axis.EP), "rank": worst.rank},
             {"ratio": worst.ratio, "tokens_per_step": loads.get(worst.rank, -1.0), **worst.spot},
             Edit("even_work", str(Axis.EP)),
@@ -130,7 +130,7 @@ class UnevenSequence:
         worst = worst_of(tables, Axis.CP)
         if worst is not None and worst.ratio >= UNEVEN:
             yield Draft(
-                f"Rank {worst.rank} does {worst.ratio:.2f}x its share of its sequences' work",
+                f"Rank {worst.rank} does {worst.ratio:.2f}x the mean work of its context-parallel group",
                 {"axis": str(Axis.CP), "rank": worst.rank},
                 {"ratio": worst.ratio, **worst.spot},
                 Edit("even_work", str(Axis.CP)),

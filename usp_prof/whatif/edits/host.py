@@ -252,7 +252,7 @@ def host_as_peers(graph: Graph, request: Request) -> Graph:
     seen, rank = hosts_seen(graph, request.tables), int(request.edit.number())
     if not seen.get(rank):
         hint = f"one of {sorted(candidate for candidate, is_seen in seen.items() if is_seen)}"
-        raise UsageError(f"rank {rank} has no host to be compared with", hint=hint)
+        raise UsageError(f"the host of rank {rank} was not recorded or has no peers", hint=hint)
     return with_repaired_hosts(graph, request.tables, [rank])
 
 
