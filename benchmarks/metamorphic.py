@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.findings.repairs import ideal_of
 from usp_prof.findings.search import search
 from usp_prof.model.edit import Edit
@@ -126,6 +127,8 @@ def changes_of(traces: Traces) -> Iterator[tuple[str, Traces, dict[int, str] | N
             yield name, {rank: _without_step(trace, step) for rank, trace in traces.items()}, None, same
     files = {rank: f"file{place}" for place, rank in enumerate(reversed(ranks))}
     yield "files permuted", traces, files, same
+    if any(TRACE_METADATA_KEY in trace for trace in traces.values()):
+        return  # our recorder's description and marks name ranks, too
     turned = dict(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
     yield "ranks renamed", {turned[rank]: _renamed(trace, turned) for rank, trace in traces.items()}, None, turned
 
