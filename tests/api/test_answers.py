@@ -233,7 +233,7 @@ def test_a_timeline_is_of_one_step_of_the_chosen_ranks() -> None:
 def test_what_was_not_recorded_is_said_and_not_drawn() -> None:
     answer = ask("memory")
     assert "not recorded" in answer.sentence
-    with pytest.raises(UspProfError, match="this answer has no picture"):
+    with pytest.raises(UspProfError, match="this answer has no chart"):
         answer.plot()
     page = answer._repr_html_()
     assert "<svg" not in page

@@ -98,4 +98,4 @@ def test_a_change_that_cannot_join_those_above_it_is_said_to_stand_apart() -> No
     assert codes.index("house-all-messages") < codes.index("house-dp-messages")
     (row,) = [note for note in report.skipped if note.code == "edits_apart"]
     assert row.detail.startswith("the combined gain excludes house-dp-messages")
-    assert "comm_dtype=fp8 has set it for more than this already" in row.detail
+    assert "comm_dtype=fp8 already sets it for all of these" in row.detail

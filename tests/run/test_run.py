@@ -155,7 +155,7 @@ def test_sql_within_bounds_is_refused_like_any_other(folder: Path, sql: str) -> 
 )
 @pytest.mark.parametrize("seconds", [math.inf, 60])
 def test_sql_reads_no_settings(folder: Path, sql: str, seconds: float) -> None:
-    with pytest.raises(UsageError, match="SQL reaches the tables only"):
+    with pytest.raises(UsageError, match="SQL can read the tables only"):
         open_run(folder).answer(sql, rows=5, seconds=seconds)
 
 

@@ -98,7 +98,7 @@ class Answer:
         Raises `UspProfError` if there is nothing to draw, or if Bokeh is not installed.
         """
         if self.picture is None:
-            raise UsageError(f"this answer has no picture: {self.sentence}", hint="its notes say what is missing")
+            raise UsageError(f"this answer has no chart: {self.sentence}", hint="its notes say what is missing")
         from usp_prof.charts import draw  # noqa: PLC0415 - Bokeh is loaded only for drawing
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 

@@ -283,5 +283,5 @@ def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
     first, last = step_numbers[0], step_numbers[-1]
     if last - first >= len(step_numbers):
         hint = f"({first}, {last}) are all from the first to the last; others are asked for one by one"
-        raise UsageError(f"steps {steps} are not in a row", hint=hint)
+        raise UsageError(f"steps {steps} are not consecutive", hint=hint)
     return first, last

@@ -229,14 +229,14 @@ def _opened(trace_files: Mapping[int, str] | Sequence[str] | None, trace_dir: st
     paths = {(Path(trace_dir) / file).resolve() for file in files}
     folders = {path.parent for path in paths}
     if len(folders) > 1:
-        raise UsageError("the files lie in several folders", hint="give trace_dir=, their common folder")
+        raise UsageError("the files are in several folders", hint="set trace_dir= to their common folder")
     if len(paths) == 1:
         return open_run(paths.pop())
     everything = open_run(folders.pop())
     chosen = [file.rank for file in everything.files if file.path.resolve() in paths]
     if len(chosen) < len(paths):
         raise UsageError(
-            f"{len(paths) - len(chosen)} of the files are no traces of run {everything.name}", hint="leave them out"
+            f"{len(paths) - len(chosen)} of the files do not belong to run {everything.name}", hint="leave them out"
         )
     return everything if len(chosen) == len(everything.ranks) else open_run(everything.path, ranks=chosen)
 

@@ -49,7 +49,7 @@ class Edit:
             number = float(word)
         except ValueError:
             raise UsageError(
-                f"edit {self}: {shown!r} is not a number", hint="usp-prof whatif --help lists edits"
+                f"edit {self}: {shown!r} is not a number", hint="usp-prof whatif RUN --list shows all edits"
             ) from None
         within = _RANGES.get(key or self.name, limits.COUNT)
         if not within.low <= number <= within.high:  # false for NaN, too

@@ -210,7 +210,7 @@ class Cache:
             if is_whole():
                 return
             if not os.access(final, os.R_OK | os.W_OK | os.X_OK):  # readable only by its owner, who continues to use it
-                raise PermissionError(errno.EACCES, "another user's entry lies there") from None
+                raise PermissionError(errno.EACCES, "another user's entry exists") from None
             self._remove(final)
             aside.rename(final)
 

@@ -62,7 +62,7 @@ def _refused(error: str) -> UsageError:
     if missing is not None:
         unknown = unknown_name("table", missing[1], [schema.name for schema in catalogue.SCHEMAS])
         return UsageError(unknown.message, hint=f"{unknown.hint} ({_HINT})")
-    return UsageError(f"the SQL cannot be answered: {_in_a_line(error)}", hint=_HINT)
+    return UsageError(f"the SQL failed: {_in_a_line(error)}", hint=_HINT)
 
 
 def _in_a_line(error: str) -> str:
@@ -135,13 +135,13 @@ class Relations:
     def _check(self, sql: str) -> duckdb.StatementType | None:
         """Refuse anything but one SELECT or an EXPLAIN of one; return its kind."""
         if (function := _OF_THE_ENGINE.search(sql)) is not None:
-            raise UsageError(f"{function[0]} cannot be asked: SQL reaches the tables only", hint=_HINT)
+            raise UsageError(f"{function[0]} is not allowed: SQL can read the tables only", hint=_HINT)
         kind = inner = self._kind(sql)
         # EXPLAIN ANALYZE executes the statement, which may be a DROP or a CREATE.
         if kind == duckdb.StatementType.EXPLAIN and (prefix := _EXPLAIN.match(sql)):
             inner = self._kind(sql[prefix.end() :])
         if inner != duckdb.StatementType.SELECT:
-            raise UsageError("only one SELECT can be asked at a time; the tables cannot be changed", hint=_HINT)
+            raise UsageError("only a single SELECT is allowed; the tables cannot be changed", hint=_HINT)
         return kind
 
     def _kind(self, sql: str) -> duckdb.StatementType | None:

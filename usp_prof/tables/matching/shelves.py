@@ -41,7 +41,7 @@ def _append(path: Path, values: NDArray[Any]) -> None:
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror}",
-            hint="let TMPDIR name a folder with room: some 200 bytes for each collective of each rank",
+            hint="set TMPDIR to a folder with space: about 200 bytes per collective and rank",
         ) from None
 
 

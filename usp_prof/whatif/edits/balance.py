@@ -60,7 +60,7 @@ def even_work(graph: Graph, request: Request) -> Graph:
     if axis == Axis.PP:
         return _even_micro_batches(graph, request)
     if not axis:
-        raise UsageError(f"edit {request.edit}: of which axis?", hint="even_work=cp, ep, dp or pp")
+        raise UsageError(f"edit {request.edit}: an axis is missing", hint="even_work=cp, ep, dp or pp")
     is_by_step = request.edit.place("per") == "step"
     least = UNEVEN_NOW if is_by_step else UNEVEN
     duration = graph.duration.copy()
@@ -186,9 +186,7 @@ def ideal(graph: Graph, request: Request) -> Graph:
     edit = request.edit
     compute, transfers = _chosen(graph, request)
     if not compute.any() and not transfers.any():
-        raise UsageError(
-            f"edit {edit}: nothing in the run is meant by it", hint="ideal, or ideal,rank=3 or ideal,axis=dp"
-        )
+        raise UsageError(f"edit {edit}: it matches nothing in the run", hint="ideal, or ideal,rank=3 or ideal,axis=dp")
     duration = np.where(compute, _mean_of_peers(graph, request), graph.duration)
     transfer = np.where(transfers, _median_transfer(graph, request), graph.transfer)
     return with_usual_hosts(

@@ -57,7 +57,7 @@ def rank_as_peers(graph: Graph, request: Request) -> Graph:
     for rank in wanted:
         if rank not in slow_ranks:
             hint = f"one of {sorted(slow_ranks)}" if slow_ranks else "no rank of this run has: peers do the same work"
-            raise UsageError(f"rank {rank} has no peers to be compared with", hint=hint)
+            raise UsageError(f"rank {rank} has no peers", hint=hint)
     nodes, ratio = graph.nodes, np.ones(len(graph.nodes))
     for rank in wanted:
         if slow_ranks[rank].ratio <= 1:
@@ -100,7 +100,9 @@ def op_faster(graph: Graph, request: Request) -> Graph:
     edit = request.edit
     rows = of_op(graph, request.tables, edit.place("op"), edit.place("dims"), edit.place("size"))
     if not rows.any():
-        raise UsageError(f"edit {edit}: no kernel belongs to such an op", hint="ops as `usp-prof query` lists them")
+        raise UsageError(
+            f"edit {edit}: no kernel belongs to this op", hint="list ops with `usp-prof analyze RUN --section kernels`"
+        )
     return graph.with_changes(duration=scaled(graph.duration, rows, request.positive()))
 
 

@@ -38,7 +38,7 @@ def comm_dtype(graph: Graph, request: Request) -> Graph:
     element = graph.spread(work.element, missing=-1)
     has_element = rows & (element > 0)
     if not has_element.any():
-        raise UsageError(f"edit {request.edit}: the trace does not say which types are sent", hint="record shapes")
+        raise UsageError(f"edit {request.edit}: the data types of collectives are unknown", hint="record shapes")
     factor = np.where(has_element, wanted / np.maximum(element, 1), 1.0)
     latency = network_of(request.tables).latency(graph) * (2.0 if request.cautious else 1.0)
     latency = np.minimum(latency, graph.transfer)
@@ -145,7 +145,7 @@ def _ratios(request: Request) -> tuple[float, float, float]:
             )
         )
     if min(ratios) <= 0:
-        raise UsageError(f"edit {edit}: ratios are more than 0", hint="device=other,peak=1.3,memory=1.4,link=1")
+        raise UsageError(f"edit {edit}: ratios must be above 0", hint="device=other,peak=1.3,memory=1.4,link=1")
     if request.cautious:
         ratios = tuple(1 + (ratio - 1) * (1 - DOUBT) for ratio in ratios)
     peak, memory, link = ratios
@@ -155,7 +155,8 @@ def _ratios(request: Request) -> tuple[float, float, float]:
 def _ratio(request: Request, name: str, current: float, new: float) -> float:
     if not current or not new:
         raise UsageError(
-            f"edit {request.edit}: no {name} of one of the two is known", hint="device=other,peak=1.3,memory=1.4,link=1"
+            f"edit {request.edit}: the {name} of one of the two devices is unknown",
+            hint="device=other,peak=1.3,memory=1.4,link=1",
         )
     return new / current
 

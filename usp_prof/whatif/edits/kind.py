@@ -106,7 +106,7 @@ class EditKind:
             return True
         if all(edit.place(key) == before.place(key) or not before.place(key) for key in WHERE):
             hint = "name each axis or operation once"
-            raise UsageError(f"edit {edit}: {before} has set it for more than this already", hint=hint)
+            raise UsageError(f"edit {edit}: {before} already sets it for all of these", hint=hint)
         return False
 
     @property

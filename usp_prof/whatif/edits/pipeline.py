@@ -78,7 +78,7 @@ def lowered(edit: Edit, layout: Layout) -> tuple[Edit, ...]:
     size = int(edit.number())
     passes = layout.micro_batches * layout.dp / max(size, 1)
     if not layout.micro_batches:
-        raise UsageError(f"edit {edit}: the run does not say how many micro-batches it has", hint="record a manifest")
+        raise UsageError(f"edit {edit}: the number of micro-batches is unknown", hint="record a manifest")
     if passes < 1 or passes != int(passes):
         raise UsageError(
             f"edit {edit}: {layout.micro_batches} micro-batches on {layout.dp} replicas cannot be shared by {size}",
