@@ -156,7 +156,7 @@ def test_files_are_opened_as_hta_names_them(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(UspProfError, match="several folders"):
         TraceAnalysis(trace_files=[str(folder / names[0]), str(tmp_path / "other" / "rank1.json.gz")])
-    with pytest.raises(UspProfError, match="no traces"):
+    with pytest.raises(UspProfError, match="do not belong to run"):
         TraceAnalysis(trace_files=[*names, "nothing.json"], trace_dir=folder)
 
 

@@ -75,7 +75,7 @@ def test_the_same_change_twice_is_one() -> None:
 
 
 def test_a_setting_of_all_axes_is_not_made_again_of_one() -> None:
-    with pytest.raises(UsageError, match="for more than this already"):
+    with pytest.raises(UsageError, match="already sets it for all of these"):
         after_ns(0, "comm_dtype=fp8 comm_dtype=bf16,axis=dp")
 
 
