@@ -49,7 +49,7 @@ def drag_rows(window: Visit, first: int, last: int) -> None:
 
 
 def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(window: Visit) -> None:
-    window.go(f"ranks?run={MADE_UP}&wall=the%20latest%20first")
+    window.go(f"ranks?run={MADE_UP}&wall=latest%20first")
     assert on_wall(window, "wall.data.order")[0] == 5  # the slow one
     drag_rows(window, 0, 1)
     link = window.page.locator("a:has-text('on the timeline')")
