@@ -52,7 +52,7 @@ def test_ranks_that_are_dragged_over_on_the_wall_are_shown_on_the_timeline(windo
     window.go(f"ranks?run={MADE_UP}&wall=latest%20first")
     assert on_wall(window, "wall.data.order")[0] == 5  # the slow one
     drag_rows(window, 0, 1)
-    link = window.page.locator("a:has-text('on the timeline')")
+    link = window.page.locator("a:has-text('Show ranks')")
     link.wait_for()
     shown = on_wall(window, "wall.data.order")[:2]
     link.click()

@@ -178,7 +178,7 @@ class TestExecutors:
             def submit(self, *_: object) -> object:
                 return object()
 
-        with pytest.raises(UsageError, match="gives object, which has no `done`"):
+        with pytest.raises(UsageError, match="returns object, which has no `done`"):
             load.load(run_of(tmp_path / "run"), None, Cache(tmp_path / "cache"), executor=References())  # type: ignore[arg-type]
 
     def test_futures_that_give_something_else_are_refused_in_a_line(self, tmp_path: Path) -> None:
