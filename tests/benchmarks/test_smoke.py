@@ -26,7 +26,9 @@ SMALL = {
 OTHERS = {
     "cluster": "starts Dask workers and a server: minutes",
     "injected": "takes minutes; tests/whatif/test_injected_delays.py runs a part of it",
+    "metamorphic": "takes minutes; tests/whatif/test_metamorphic.py runs a part of it",
     "dashboard": "drives a browser for minutes",
+    "dashboard_links": "drives a browser for minutes",
     "object_store": "needs nginx",
     "planner_messages": "starts torchrun a dozen times",
     "planner_size": "plans a million configurations: its bar",

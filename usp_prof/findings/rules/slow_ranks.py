@@ -274,7 +274,7 @@ def _draft(tables: TableSet, graph: Graph, culprit: Culprit) -> Draft:
     often = "" if culprit.persistent else " in some steps"
     edit = repair_edit(tables, culprit.rank)
     why = Why.MORE_WORK if edit.name == "even_work" else culprit.why
-    cause = PAUSES if _is_paused(tables, graph, culprit) else CAUSES[why]
+    cause = PAUSES if why is Why.HOST and _is_paused(tables, graph, culprit) else CAUSES[why]
     nodes = graph.nodes
     own = (nodes.rank == culprit.rank) & np.isin(nodes.step, culprit.steps)
     return Draft(
@@ -303,4 +303,4 @@ def _is_paused(tables: TableSet, graph: Graph, culprit: Culprit) -> bool:
         (graph.nodes.rank[paused_nodes] == culprit.rank) & np.isin(graph.nodes.step[paused_nodes], culprit.steps)
     ]
     paused_ns = int(think_times(graph)[of_culprit].sum())
-    return culprit.why is Why.HOST and paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)
+    return paused_ns >= COVERS * culprit.cost_ns * len(culprit.steps)

@@ -1,0 +1,34 @@
+"""Metamorphic predictions: changes that say nothing about the job move no gain beyond its stated error."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHANGES = {"device clock -200 us", "kernels split", "sleeping thread", "host activity cut at the end", "files permuted"}
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "benchmarks" / "metamorphic.py"))
+
+
+@pytest.mark.slow
+def test_predictions_of_a_changed_recording_stay(benchmark: dict[str, Any]) -> None:
+    traces = benchmark["_read"](ROOT / "traces" / "gpu-nccl-zero3")
+    before = benchmark["predictions_of"](traces)
+    assert before.repairs
+    tried = set()
+    for change, changed, names, turned in benchmark["changes_of"](traces):
+        if change in CHANGES - tried:
+            tried.add(change)
+            after = benchmark["predictions_of"](changed, names)
+            case = benchmark["_compared"]("gpu-nccl-zero3", change, before, after, turned)
+            assert not case.gain_beyond, case
+            assert case.first_stays, case
+            assert case.ideal_moved < 0.02, case
+    assert tried == CHANGES
