@@ -123,6 +123,7 @@ OTHER_COMMANDS = (
     ("learn",),
     ("learn", EVIL),
     ("mcp", f"FOLDER/none{EVIL}"),
+    ("open", f"FOLDER/none{EVIL}", "--perfetto"),
     ("read", "RUN"),
     ("read", "RUN", "--shard", EVIL),
     ("tables", EVIL),

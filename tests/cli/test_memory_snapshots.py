@@ -99,6 +99,6 @@ def test_a_snapshot_of_no_known_rank_is_shown_and_said(
 def test_what_cannot_be_meant_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(tmp_path / "s.pickle", snapshot(GIB, 2 * GIB))
     assert main(["analyze", str(run), "--memory-snapshot", f"7={path}"]) == 2
-    assert "of rank 7" in capsys.readouterr().err
+    assert "belongs to rank 7" in capsys.readouterr().err
     assert main(["analyze", str(run), "--memory-snapshot", str(tmp_path / "none.pickle")]) == 2
     assert "_dump_snapshot" in capsys.readouterr().err

@@ -19,7 +19,7 @@ def test_a_lesson_shows_its_pictures_and_opens_its_runs_in_compare(visit: Visit)
     visit.go("learn")  # recorded-1f1b and recorded-interleaved are open
     assert visit.page.wait_for_function(PICTURES).json_value() == 2
     visit.check()
-    visit.page.click("a:has-text('Compare 1f1b with interleaved')")
+    visit.page.click("a:has-text('Compare interleaved with 1f1b')")
     visit.page.wait_for_selector(".st-key-at-compare", state="attached")
     visit.settle()
     visit.page.wait_for_selector("text=Timelines, aligned by step")

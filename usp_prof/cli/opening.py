@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usp_prof import limits
-from usp_prof.inputs.discovery import discover
+from usp_prof.inputs.discovery import Discovery, discover
 from usp_prof.inputs.memory_snapshot import read_memory_snapshot
 from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import for_log, printable
@@ -186,7 +186,7 @@ def open_from(args: argparse.Namespace) -> Run:
     """Open the run that the options name, and show progress."""
     with reading_progress(args) as progress:
         return open_run(
-            discover(args.path),
+            args.path if isinstance(args.path, Discovery) else discover(args.path),
             run=args.run,
             ranks=parse_ranks(args.ranks) if args.ranks else None,
             cache_dir=args.cache_dir,
