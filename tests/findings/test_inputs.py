@@ -29,7 +29,7 @@ def test_lost_events_take_the_comparison_of_ranks_away(code: str) -> None:
 def test_what_is_only_said_for_information_is_no_damage() -> None:
     tables = run({0: STEP})
     tables.health.append(HealthRow("missing_ranks", Severity.INFO))
-    assert damage(tables, Input) == "needs allocator events: none were recorded: profile_memory=True"
+    assert damage(tables, Input) == "needs allocator events: none were recorded; record with profile_memory=True"
 
 
 def test_clocks_that_nothing_ties() -> None:
