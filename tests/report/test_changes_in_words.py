@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from usp_prof.model.edit import parse_edit
-from usp_prof.report.answers.whatif import _WORDS, in_words
-from usp_prof.whatif.edits import EDITS
+from usp_prof.report.answers.edit_words import _WORDS, in_words
+from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
 
 
 def test_every_change_has_words() -> None:
-    assert {edit.name for edit in EDITS} <= set(_WORDS)
+    assert {edit.name for edit in (*EDITS, *PIPELINE_EDITS)} <= set(_WORDS)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         f"wrote {done.events} events of {counted(done.ranks, 'rank')} to {args.output}; open it at https://ui.perfetto.dev",
     )
     if not done.aligned:
-        note(args, "nothing ties the clocks of all ranks: each rank is on its own clock")
+        note(args, "the clocks of the ranks are not connected: each rank keeps its own clock")
     return 0
 
 

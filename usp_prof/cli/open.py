@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> int:
         trace = Path(folder) / "trace.json.gz"
         done = export(opened.tables, trace, Selection(first_step=first_step, last_step=last_step))
         if not done.aligned:
-            note(args, "nothing ties the clocks of all ranks: each rank is on its own clock")
+            note(args, "the clocks of the ranks are not connected: each rank keeps its own clock")
         server = TraceServer(trace)
         write_out(f"{server.link}\n")
-        note(args, "open the link in a browser on this machine, or forward port 9001 to it; Ctrl-C ends without it")
+        note(args, "open the link in a browser on this machine, or forward port 9001 to it; Ctrl-C stops waiting")
         server.serve()
-    note(args, f"Perfetto has {opened.name}; the trace did not leave this machine")
+    note(args, f"Perfetto has loaded {opened.name}; the trace did not leave this machine")
     return 0

@@ -1,6 +1,6 @@
 """Perfetto's page with a trace: the file is served on this machine until the page has fetched it.
 
-The page runs in the browser and fetches the trace from the loopback address, so the trace leaves no machine.
+The page runs in the browser and fetches the trace from the loopback address, so the trace never leaves this machine.
 """
 
 from __future__ import annotations
