@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
+import page_table
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -66,12 +67,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
     options = parser.parse_args()
     cases = [case for folder in options.folders for case in cases_of(folder)]
-    lines = table(cases)
-    print("\n".join(lines))
-    if options.page:
-        text = options.page.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        options.page.write_text("\n".join([before + BEGIN, "", *lines, "", END + rest.split(END)[1]]), encoding="utf-8")
+    page_table.show(table(cases), options.page, BEGIN, END)
     off = [case.off for case in cases]
     holds = np.mean([case.off <= case.error for case in cases])
     first = np.mean([case.is_first for case in cases])

@@ -25,6 +25,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import page_table
+
 from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.findings.repairs import ideal_of
 from usp_prof.findings.search import search
@@ -302,12 +304,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
     options = parser.parse_args()
     cases = [case for folder in options.folders for case in cases_of(folder)]
-    lines = table(cases)
-    print("\n".join(lines))
-    if options.page:
-        text = options.page.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        options.page.write_text("\n".join([before + BEGIN, "", *lines, "", END + rest.split(END)[1]]), encoding="utf-8")
+    page_table.show(table(cases), options.page, BEGIN, END)
     return int(any(case.gain_beyond or not case.first_stays for case in cases))
 
 

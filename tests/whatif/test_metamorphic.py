@@ -14,7 +14,9 @@ CHANGES = {"device clock -200 us", "kernels split", "sleeping thread", "host act
 
 @pytest.fixture(scope="module")
 def benchmark() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "benchmarks" / "metamorphic.py"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        return runpy.run_path(str(ROOT / "benchmarks" / "metamorphic.py"))
 
 
 @pytest.mark.slow
