@@ -194,7 +194,9 @@ def frames_of(visit: Visit) -> list[object]:
 def test_a_search_steps_through_hits_and_keeps_the_zoom(visit: Visit) -> None:
     visit.go("timeline?ranks=1-3&range=100000000-400000000")
     page = visit.page
+    visit.until_timeline("host.dataset.sharp === 'true'")  # before, nothing listens to keys
     page.keyboard.press("/")
+    visit.until_timeline("line.searchField.matches(':focus')")
     page.keyboard.insert_text("all_reduce")  # at once: hits of a part of it may come late
     visit.until_timeline("line.hits && line.dimmed")
     hits = visit.on_timeline("line.hits.count")

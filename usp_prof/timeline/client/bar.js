@@ -51,7 +51,8 @@ const BAR = {
 
   fillBar() { // show the state in the bar
     if (!this.bar || !this.head) return;
-    this.searchField.value = this.find; this.filterField.value = this.filter;
+    const typedIn = this.root.getRootNode().activeElement; // its text may be newer than this.find
+    for (const [field, text] of [[this.searchField, this.find], [this.filterField, this.filter]]) if (field !== typedIn) field.value = text;
     const there = new Set(this.lines.map((line) => line.kind));
     this.kindButtons.replaceChildren();
     for (const [kind, name] of Object.entries(KINDS)) {

@@ -145,7 +145,7 @@ def _ratios(request: Request) -> tuple[float, float, float]:
             )
         )
     if min(ratios) <= 0:
-        raise UsageError(f"edit {edit}: ratios must be above 0", hint="device=other,peak=1.3,memory=1.4,link=1")
+        raise UsageError(f"edit {edit}: ratios must be more than 0", hint="device=other,peak=1.3,memory=1.4,link=1")
     if request.cautious:
         ratios = tuple(1 + (ratio - 1) * (1 - DOUBT) for ratio in ratios)
     peak, memory, link = ratios
