@@ -27,6 +27,8 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
+from harness import TESTS
+
 from usp_prof.inputs.remote import location
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
@@ -34,7 +36,7 @@ from usp_prof.synth.write import write
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(TESTS))
 from dask_cluster import dask_cluster
 from s3_server import BUCKET, s3_server
 

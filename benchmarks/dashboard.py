@@ -51,12 +51,13 @@ from dashboard_pages import (
     chromium,
     first_useful,
     memory,
+    new_page,
     served,
     tour,
     visit,
 )
-from dashboard_runs import MANY, PLAYED, RECORDED, ROOT, SLOW, WALLED, fill, made_up, with_slow_rank
-from dashboard_server import prepare_one, tiles
+from dashboard_runs import MANY, PLAYED, RECORDED, SLOW, WALLED, fill, made_up, prepare_one, tiles, with_slow_rank
+from harness import ROOT
 from plain_browser import plain_browser
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def paint(traces: Path, browser: Browser) -> None:
             up.append(1e3 * (time.perf_counter() - began))
             fresh.append(first_useful(browser, address))
             warm += [first_useful(browser, address) for _ in range(3)]
-            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page = new_page(browser)
             page.goto(address)
             page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
             switched = [page.evaluate(SWITCH, {"name": name, "path": path}) for _ in range(4) for name, path in tour()]
@@ -144,7 +145,7 @@ def paint(traces: Path, browser: Browser) -> None:
 
 def switches(browser: Browser, address: str) -> None:
     """Switch pages 50 times, and count leftover objects."""
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page = new_page(browser)
     page.goto(address)
     page.wait_for_selector("[data-testid='stMetricValue']", timeout=120_000)
     places = [("Timeline", "timeline"), HOME, *tour()]
@@ -174,7 +175,7 @@ def _counts(page: Page) -> dict[str, float]:
 def play(folder: Path, browser: Browser) -> None:
     """Play the predicted gain of repairing the slow rank in a run of 16 ranks, five times."""
     with served(with_slow_rank(folder)) as address:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page = new_page(browser)
         page.goto(f"{address}/whatif?edits=rank_as_peers%3D{SLOW}&open=play")
         page.wait_for_function(PLAYABLE, timeout=300_000)
         meter = page.context.new_cdp_session(page)
@@ -208,12 +209,12 @@ def many(folder: Path, browser: Browser) -> None:
     """Open Overview and Ranks of a large prepared run."""
     traces = made_up(folder, MANY)
     with served(traces) as address:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page = new_page(browser)
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
         page.context.close()
         say(f"Overview of {MANY} ranks (bar 3 s)", first_useful(browser, address) / 1e3, "s")
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page = new_page(browser)
         page.goto(address)
         page.wait_for_selector("[data-testid='stMetricValue']", timeout=600_000)
         say(
@@ -229,7 +230,7 @@ def wall(folder: Path, browser: Browser) -> None:
     drawn = []
     with served(made_up(folder, WALLED)) as address:
         for _ in range(6):
-            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page = new_page(browser)
             page.goto(f"{address}/ranks")
             page.wait_for_function(WALL_DRAWN, timeout=900_000)
             drawn.append(float(page.evaluate(WALL_DRAWN)))
@@ -268,7 +269,7 @@ def report(folder: Path, browser: Browser) -> None:
         say(f"HTML report of {name} ranks (bars 2 and 12 MB)", file.stat().st_size / 1e6, "MB")
         painted_ms = []
         for _ in range(5):
-            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page = new_page(browser)
             page.goto(file.as_uri())
             page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
             paint_entry = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -328,9 +329,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--slices", type=int, default=1_000_000, help="slices of a rank")
-    parser.add_argument(
-        "--folder", type=Path, help="where the big run is kept (default: made anew, removed afterwards)"
-    )
+    parser.add_argument("--folder", type=Path, help="where the big run is kept (default: a temporary folder)")
     parser.add_argument("--parts", nargs="+", choices=[*PARTS, "fill"], default=list(PARTS))
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the dashboard is used")
     parser.add_argument("--look", type=float, default=3.0, help="how many seconds each page is looked at")

@@ -12,8 +12,8 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING
 
-from dashboard_pages import LOOK, chromium, served
-from dashboard_runs import ROOT
+from dashboard_pages import LOOK, chromium, new_page, served
+from harness import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def views(browser: Browser, runs: Sequence[Path], links: Sequence[str]) -> tuple
     seen, errors = [], []
     with served(*runs) as address:
         for link in links:
-            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+            page = new_page(browser)
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
             page.goto(f"{address}/{link}")

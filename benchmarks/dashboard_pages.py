@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboard_runs import ROOT
+from harness import ROOT
 from playwright.sync_api import sync_playwright
 
 if TYPE_CHECKING:
@@ -195,9 +195,14 @@ def _wait(address: str) -> None:
     raise SystemExit("the dashboard did not start")
 
 
+def new_page(browser: Browser) -> Page:
+    """Open an empty page in a browser without a cache."""
+    return browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+
+
 def visit(browser: Browser, address: str) -> Page:
     """Open the timeline of all ranks and wait until it is sharp."""
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page = new_page(browser)
     page.goto(address)
     page.wait_for_function(SHARP, timeout=300_000)
     return page
@@ -205,7 +210,7 @@ def visit(browser: Browser, address: str) -> Page:
 
 def first_useful(browser: Browser, address: str) -> float:
     """Return the milliseconds until Overview is usable, in an empty browser."""
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page = new_page(browser)
     page.add_init_script(f"({USEFUL})()")
     page.goto(address)
     page.wait_for_function("() => window.useful", timeout=120_000)

@@ -1,22 +1,28 @@
-"""Runs for the dashboard benchmark: synthetic ones of many ranks, and large timelines repeated from a recorded run."""
+"""Runs for the dashboard benchmark, and times of its server without a browser: to prepare a rank, to answer a view.
+
+Runs of many ranks are synthetic. Large timelines are repeated from a recorded run.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import large_trace
 import numpy as np
+from harness import ROOT, synthesize
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]  # `dashboard` is the package below, not the script in this folder
+from usp_prof import open_run
+from usp_prof.timeline import overlays, store
+from usp_prof.timeline.rows import Slices, rank_slices
+from usp_prof.timeline.tiles import encode
 
-from usp_prof import open_run  # noqa: E402
-from usp_prof.timeline import overlays, store  # noqa: E402 - after the path is set
-from usp_prof.timeline.rows import Slices, rank_slices  # noqa: E402
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RECORDED = ROOT / "traces" / "recorded-5d"
 MANY = 512
@@ -50,8 +56,7 @@ def made_up(folder: Path, ranks: int) -> Path:
     traces = folder / f"run{ranks}"
     if not traces.exists():
         mesh = f"dp={ranks}" if ranks < MANY else f"dp={ranks // 8},tp=4,pp=2"
-        command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), "--mesh", mesh, "-q"]
-        subprocess.run(command, check=True, cwd=ROOT)
+        synthesize(traces, "--mesh", mesh)
     return traces
 
 
@@ -59,9 +64,8 @@ def with_slow_rank(folder: Path) -> Path:
     """Write a run of 16 ranks with one slow rank, unless it exists."""
     traces = folder / f"slow{PLAYED}"
     if not traces.exists():
-        described = ("--mesh", "dp=2,tp=2,pp=4", "--micro-batches", "8", "--fault", f"slow_rank:rank={SLOW},factor=1.5")
-        command = [sys.executable, "-m", "usp_prof.cli.app", "synth", str(traces), *described, "-q"]
-        subprocess.run(command, check=True, cwd=ROOT)
+        fault = f"slow_rank:rank={SLOW},factor=1.5"
+        synthesize(traces, "--mesh", "dp=2,tp=2,pp=4", "--micro-batches", "8", "--fault", fault)
     return traces
 
 
@@ -83,3 +87,40 @@ def fill(folder: Path, ranks: int, slices: int) -> Path:
     run.derived(store.FORM, write)
     run.derived(overlays.FORM, lambda target: overlays.prepare(run.tables, target))
     return traces
+
+
+def prepare_one(folder: Path, slices: int) -> tuple[int, float, float]:
+    """Prepare one rank from its tables; return its number of events, CPU seconds and wall seconds."""
+    traces = folder / "one"
+    traces.mkdir(exist_ok=True)
+    if not (traces / "rank0.json").exists():
+        large_trace.build(RECORDED / "rank0.json.gz", traces / "rank0.json", events=slices)
+    tables = open_run(traces).tables
+    for name in ("events", "activities", "steps"):
+        tables.columns(name, 0)
+    with tempfile.TemporaryDirectory() as target:
+        began, wall = time.process_time(), time.perf_counter()
+        store.prepare(tables, Path(target) / "made")
+        busy, passed = time.process_time() - began, time.perf_counter() - wall
+    return len(tables.columns("events", 0)), busy, passed
+
+
+def tiles(traces: Path, zooms: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Request tiles of up to 128 rows at all zooms, in this process; return wall and CPU times in ms."""
+    run, times, busy = open_run(traces), [], []
+    folder, over = (run.derived(form, _never) for form in (store.FORM, overlays.FORM))
+    lines = store.load(folder, run.ranks, over)
+    rows = [(rank, i) for rank in lines.ranks for i, row in enumerate(lines.rows(rank)) if row.kind != "host"]
+    for share in zooms:
+        for shift in np.linspace(0, 0.9, 8):
+            start = int(lines.span_ns * shift * (1 - share))
+            end = start + max(int(lines.span_ns * share), 1000)
+            began, spent = time.perf_counter(), time.process_time()
+            encode(lines.view(rows[:128], start, end, (end - start) / 1600), start, end, 1600)
+            times.append(1e3 * (time.perf_counter() - began))
+            busy.append(1e3 * (time.process_time() - spent))
+    return times, busy
+
+
+def _never(_: Path) -> None:
+    raise SystemExit("the timelines are not there: run without --folder, or with another one")

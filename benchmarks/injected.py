@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-import page_table
+from harness import write_table
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
     options = parser.parse_args()
     cases = [case for folder in options.folders for case in cases_of(folder)]
-    page_table.show(table(cases), options.page, BEGIN, END)
+    write_table(table(cases), options.page, BEGIN, END)
     off = [case.off for case in cases]
     holds = np.mean([case.off <= case.error for case in cases])
     first = np.mean([case.is_first for case in cases])

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import page_table
+from harness import write_table
 
 from usp_prof.contract import TRACE_METADATA_KEY
 from usp_prof.findings.repairs import ideal_of
@@ -304,7 +304,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="write the table between its marks in this page")
     options = parser.parse_args()
     cases = [case for folder in options.folders for case in cases_of(folder)]
-    page_table.show(table(cases), options.page, BEGIN, END)
+    write_table(table(cases), options.page, BEGIN, END)
     return int(any(case.gain_beyond or not case.first_stays for case in cases))
 
 

@@ -15,7 +15,6 @@ only: `/proc` has the server's CPU time. Exits with 1 below 0.8.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import socket
@@ -30,23 +29,23 @@ from statistics import median
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from harness import TESTS, Program, at_least, measure, status
+
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(TESTS))
 from s3_server import BUCKET, Server, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_MEASURED = """
-import json, os, sys, time
-from usp_prof.cli.app import main
-began = time.perf_counter()
-assert main(["read", *sys.argv[1:], "-q"]) == 0
-spent = os.times()
-print(json.dumps([time.perf_counter() - began, sum(spent[:4])]))
-"""
+READ = Program(
+    "from usp_prof.cli.app import main",
+    """
+assert main(["read", *arguments, "-q"]) == 0
+""",
+)
 BAR = 0.8
 BYTES_PER_EVENT = 260
 _STARTED_S = 30
@@ -146,10 +145,9 @@ SERVERS = {"nginx": nginx, "moto": moto}
 def read(path: str, base: Path, server: int) -> Reading:
     """Read into an empty store."""
     with tempfile.TemporaryDirectory(dir=base) as store:
-        command = [sys.executable, "-c", _MEASURED, path, "--store", store]
         before = cpu_of(server)
-        wall_s, reader_s = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        return Reading(wall_s, reader_s, cpu_of(server) - before)
+        cost = measure(READ, path, "--store", store)
+        return Reading(cost.wall_s, cost.cpu_s, cpu_of(server) - before)
 
 
 def cpu_of(process: int) -> float:
@@ -184,7 +182,7 @@ def main() -> int:
     print(f"{args.traces} traces, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.0f}: {speed:.0f} MB/s "
           f"from {args.server}, {ratio:.2f} of the speed from disk; {of_reader:.2f} of the reader's CPU from disk, "
           f"and {of_server:.1f} s of the server's per GB")  # fmt: skip
-    return 0 if ratio >= BAR else 1
+    return status([at_least("speed from the store / from disk", ratio, BAR)])
 
 
 if __name__ == "__main__":

@@ -11,84 +11,145 @@ ratio; the exit code is 1 if one is missed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import large_trace
-import read_bodies as bodies
-from timed_process import Figures, measure
+from harness import ROOT, Bar, Program, at_least, at_most, by_turns, measure, status
 
-HERE = Path(__file__).parent
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness import Cost
+
 RANKS = 8
 MILLIONS = (3, 12)
 
+# Arrow loads pandas with its first number, so that is done before the clock starts.
+_OURS = "import duckdb, pyarrow, pyarrow.parquet, usp_prof.run\npyarrow.scalar(0)\npath, *cache = arguments"
+BARE = Program(
+    "import msgspec\npath, cache = arguments",
+    """
+class Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+class Trace(msgspec.Struct, gc=False):
+    traceEvents: list[Event]
+msgspec.json.decode(open(path, "rb").read(), type=Trace)
+""",
+)
+EVENTS = Program(
+    _OURS,
+    """
+from pathlib import Path
+from usp_prof.inputs.kineto.reader import read
+read(Path(path))
+""",
+)
+TABLES = Program(
+    _OURS,
+    """
+from pathlib import Path
+from usp_prof.store.load import build
+tables, _ = build(Path(path), 0, None)
+for table in tables.values():
+    for _ in table.parts(1 << 17) if hasattr(table, "parts") else ():
+        pass
+""",
+)
+COLD = Program(
+    _OURS,
+    """
+import tempfile
+from usp_prof import open_run
+with tempfile.TemporaryDirectory() as folder:
+    run = open_run(path, cache_dir=folder)
+    run.query("SELECT sum(events) FROM ranks").fetchall()
+    lap("cold")
+    from pathlib import Path
+    import pyarrow.parquet as pq
+    results["columns"] = 0
+    for file in Path(folder).rglob("*.parquet"):
+        schema, rows = pq.read_schema(file), pq.read_metadata(file).num_rows
+        widths = [8 if f.type.bit_width == 64 else 4 for f in map(lambda f: f if not hasattr(f.type, "index_type")
+                  else f.with_type(f.type.index_type), schema) if f.name != "args"]
+        results["columns"] += rows * sum(widths)
+""",
+)
+MANY = Program(
+    _OURS,
+    """
+import tempfile
+from usp_prof import open_run
+with tempfile.TemporaryDirectory() as folder:
+    run = open_run(path, cache_dir=folder)
+    lap("ranks")
+""",
+)
+WARM = Program(
+    _OURS,
+    """
+from usp_prof import open_run
+open_run(path, cache_dir=cache[0]).table("kernels").df()
+""",
+)
+IMPORT = Program("", "import usp_prof")
+HTA = Program(
+    "from hta.common import trace as _\npath, cache = arguments",
+    """
+import logging
+logging.disable(logging.CRITICAL)
+from hta.common.trace import Trace
+trace = Trace(trace_files={0: path}, trace_dir="")
+trace.parse_traces(use_multiprocessing=False)
+trace.decode_symbol_ids(use_shorten_name=False)
+""",
+)
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A requirement, the measured value, and whether it is met."""
 
-    text: str
-    kept: bool
-
-    def __str__(self) -> str:
-        """Format the bar as a line."""
-        return f"{'ok    ' if self.kept else 'MISSED'} {self.text}"
-
-
-def at_most(what: str, measured: float, bar: float, unit: str = "") -> Bar:
-    """Compare a value with its upper bound."""
-    return Bar(f"{what}: {measured:.2f}{unit} (at most {bar:g}{unit})", measured <= bar)
-
-
-def at_least(what: str, measured: float, bar: float, unit: str = "") -> Bar:
-    """Compare a value with its lower bound."""
-    return Bar(f"{what}: {measured:.2f}{unit} (at least {bar:g}{unit})", measured >= bar)
-
-
-def rounds(wanted: dict[str, tuple[str, bodies.Body]], path: Path, cache: Path, count: int) -> dict[str, Figures]:
-    """Interleave measurements, and return the medians of each."""
-    found: dict[str, list[Figures]] = {name: [] for name in wanted}
-    for _ in range(count):
-        for name, (python, body) in wanted.items():
-            found[name].append(measure(python, body, str(path), str(cache)))
-    return {name: Figures.median(each) for name, each in found.items()}
-
-
-def show(figures: dict[str, Figures], size: int) -> None:
-    """Print a table of the measurements."""
+def show(costs: Mapping[str, Sequence[Cost]], size: int) -> None:
+    """Print a table of the medians."""
     print(f"{'':10}{'CPU s':>8}{'wall s':>8}{'MB/CPU s':>10}{'peak MB':>9}{'peak/size':>11}")
-    for name, got in figures.items():
-        line = f"{name:10}{got.cpu:8.2f}{got.wall:8.2f}{size / 1e6 / got.cpu:10.0f}"
-        print(line + f"{got.peak / 1e6:9.0f}{got.peak / size:11.2f}")
+    for name, rounds in costs.items():
+        cpu_s, wall_s = median(cost.cpu_s for cost in rounds), median(cost.wall_s for cost in rounds)
+        peak = median(cost.peak_bytes for cost in rounds)
+        print(f"{name:10}{cpu_s:8.2f}{wall_s:8.2f}{size / 1e6 / cpu_s:10.0f}{peak / 1e6:9.0f}{peak / size:11.2f}")
 
 
-def one_trace(large: Path, count: int, hta_python: str | None, folder: Path) -> list[Bar]:
+def one_trace(large: Path, rounds: int, hta_python: str | None, cache: Path) -> list[Bar]:
     """Measure one large trace."""
-    wanted = {name: (sys.executable, body) for name, body in bodies.OURS.items()}
+    ours = {"bare": BARE, "events": EVENTS, "tables": TABLES, "cold": COLD, "warm": WARM}
+    programs = {name: (sys.executable, program) for name, program in ours.items()}
     if hta_python:
-        wanted["hta"] = (hta_python, bodies.HTA)
-    measure(sys.executable, bodies.WARM, str(large), str(folder / "cache"))
-    figures = rounds(wanted, large, folder / "cache", count)
+        programs["hta"] = (hta_python, HTA)
+    measure(WARM, large, cache)
+    costs = by_turns(programs, rounds, large, cache)
     size = large.stat().st_size
-    show(figures, size)
-    bare, cold = figures["bare"].cpu, figures["cold"]
+    show(costs, size)
+    cpu_s = {name: median(cost.cpu_s for cost in of_name) for name, of_name in costs.items()}
+    peak = median(cost.peak_bytes for cost in costs["cold"])
     bars = [
-        at_most("CPU of a file to all its tables / a bare typed decode", figures["tables"].cpu / bare, 3),
-        at_most("CPU of a cold open_run, hashed and stored as well / a bare typed decode", cold.cpu / bare, 3),
-        at_most("peak memory of a cold open_run / size of the file", cold.peak / size, 1),
-        at_most("warm open_run with its first table", figures["warm"].wall, 1, " s"),
+        at_most("CPU of a file to all its tables / a bare typed decode", cpu_s["tables"] / cpu_s["bare"], 3),
+        at_most("CPU of a cold open_run, hashed and stored as well / a bare decode", cpu_s["cold"] / cpu_s["bare"], 3),
+        at_most("peak memory of a cold open_run / size of the file", peak / size, 1),
+        at_most("warm open_run with its first table", median(cost.wall_s for cost in costs["warm"]), 1, " s"),
     ]
-    if "hta" in figures:
-        hta = figures["hta"].cpu
-        bars.append(at_least("CPU of HTA's load / of a file to all its tables", hta / figures["tables"].cpu, 15))
-        bars.append(at_least("CPU of HTA's load / of a cold open_run", hta / cold.cpu, 15))
+    if hta_python:
+        for name, what in (("tables", "a file to all its tables"), ("cold", "a cold open_run")):
+            bars.append(at_least(f"CPU of HTA's load / of {what}", cpu_s["hta"] / cpu_s[name], 15))
     return bars
 
 
-def many_ranks(small: Path, megabytes: float, count: int, folder: Path) -> list[Bar]:
+def many_ranks(small: Path, megabytes: float, rounds: int, folder: Path) -> list[Bar]:
     """Measure the ranks of one run, read in parallel."""
     run = folder / "run"
     run.mkdir()
@@ -98,12 +159,11 @@ def many_ranks(small: Path, megabytes: float, count: int, folder: Path) -> list[
     for rank in range(RANKS):
         (run / f"rank{rank}.json").write_bytes(large_trace.of_rank(text, rank, RANKS))
     del text
-    got = rounds({"ranks": (sys.executable, bodies.RANKS)}, run, folder / "none", count)
-    size = sum(file.stat().st_size for file in run.iterdir())
-    show(got, size)
-    cores = min(bodies.cores(), RANKS)
-    busy = got["ranks"].cpu / got["ranks"].wall
-    return [at_least(f"{RANKS} ranks side by side on {cores} cores: cores kept busy / cores", busy / cores, 0.8)]
+    costs = by_turns({"ranks": (sys.executable, MANY)}, rounds, run)
+    show(costs, sum(file.stat().st_size for file in run.iterdir()))
+    cores = min(usable_cores(), RANKS)
+    busy = median(cost.cpu_s / cost.wall_s for cost in costs["ranks"])
+    return [at_least(f"{RANKS} ranks in parallel on {cores} cores: busy cores / cores", busy / cores, 0.8)]
 
 
 def growth(small: Path, folder: Path) -> list[Bar]:
@@ -112,12 +172,12 @@ def growth(small: Path, folder: Path) -> list[Bar]:
     for millions in MILLIONS:
         large = folder / f"{millions}m.json"
         count = large_trace.build(small, large, events=millions * 1_000_000)
-        got = measure(sys.executable, bodies.COLD, str(large), str(folder / "none"))
+        cost = measure(COLD, large)
         sizes.append(large.stat().st_size)
-        peaks.append(got.peak)
-        columns.append(got.extra)
+        peaks.append(cost.peak_bytes)
+        columns.append(cost.results["columns"])
         large.unlink()
-        print(f"{count:,} events, {sizes[-1] / 1e6:.0f} MB, columns of {columns[-1] / 1e6:.0f} MB: {got}", flush=True)
+        print(f"{count:,} events, {sizes[-1] / 1e6:.0f} MB, columns of {columns[-1] / 1e6:.0f} MB: {cost}", flush=True)
     peak, size, column = (values[1] - values[0] for values in (peaks, sizes, columns))
     print(f"from {MILLIONS[0]} to {MILLIONS[1]} million events the peak grows by {peak / size:.2f} of the JSON")
     return [
@@ -129,10 +189,14 @@ def growth(small: Path, folder: Path) -> list[Bar]:
     ]
 
 
-def imports(count: int) -> list[Bar]:
+def imports(rounds: int) -> list[Bar]:
     """Measure the cost of `import usp_prof`."""
-    times = [measure(sys.executable, bodies.IMPORT, "", "").cpu for _ in range(max(count, 3))]
-    return [at_most("CPU of import usp_prof", median(times), 0.15, " s")]
+    return [at_most("CPU of import usp_prof", median(measure(IMPORT).cpu_s for _ in range(max(rounds, 3))), 0.15, " s")]
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> int:
@@ -145,27 +209,26 @@ def main() -> int:
     parser.add_argument("--only", choices=("one", "ranks", "imports"), help="measure no more than this")
     parser.add_argument("--growth", action="store_true", help="measure 3 and 12 million events instead")
     args = parser.parse_args()
-    small = args.trace or next(iter(sorted((HERE.parent / "traces").glob("**/rank0.json*"))), None)
+    small = args.trace or next(iter(sorted((ROOT / "traces").glob("**/rank0.json*"))), None)
     if small is None:
         parser.error("no recorded trace in traces/; give one with --trace")
-    print(f"{bodies.cores()} cores, {args.rounds} rounds, from {small.name}")
+    print(f"{usable_cores()} cores, {args.rounds} rounds, from {small.name}")
     bars: list[Bar] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.growth:
-            bars += growth(small, folder)
-        if not args.growth and args.only in {None, "one"}:
+            return status(growth(small, folder))
+        if args.only in {None, "one"}:
             large = folder / "rank0.json"
             count = large_trace.build(small, large, megabytes=args.megabytes)
             print(f"{large.stat().st_size / 1e6:.1f} MB, {count:,} events")
-            bars += one_trace(large, args.rounds, args.hta_python, folder)
+            bars += one_trace(large, args.rounds, args.hta_python, folder / "cache")
             large.unlink()
-        if not args.growth and args.only in {None, "ranks"}:
+        if args.only in {None, "ranks"}:
             bars += many_ranks(small, args.megabytes, args.rounds, folder)
-        if not args.growth and args.only in {None, "imports"}:
+        if args.only in {None, "imports"}:
             bars += imports(args.rounds)
-    print(*bars, sep="\n")
-    return int(not all(bar.kept for bar in bars))
+    return status(bars)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/scale.py                          8 and 64 ranks of 5,000 events
     python benchmarks/scale.py --events 50000
     python benchmarks/scale.py --ranks 8,64,256,512,1024 --results scale.csv --sets FOLDER
-    python benchmarks/scale_plot.py scale.csv scale.svg  the table and the plot of docs/reference/scale.md
+    python benchmarks/scale.py --plot scale.csv docs/images/scale.svg  the table and plot of docs/reference/scale.md
 
 The run has dp x tp x pp with a slow rank, skewed clocks per host of 8 ranks, and a longer last stage. Cold reads the
 traces with worker processes, warm opens the store. CPU time is measured rather than wall time, because other load
@@ -16,44 +16,42 @@ import argparse
 import csv
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, astuple, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 
+from harness import Program, measure
+
+from usp_prof.charts.svg_marks import WIDTH, framed, legend_row, line, text_at, ticks
+from usp_prof.charts.theme import LIGHT
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 
-_MEASURED = """
-import json, os, resource, sys
+ANALYZE = Program(
+    "",
+    """
 from usp_prof.cli.app import main
-assert main(["analyze", *sys.argv[1:]]) == 0
+assert main(["analyze", *arguments]) == 0
 spent = os.times()
-peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-print(json.dumps([spent.user + spent.system, spent.children_user + spent.children_system, *peaks]))
-"""
+results["workers_s"] = spent.children_user + spent.children_system
+""",
+)
 OFFSET_NS, BUBBLE = 20_000, 0.005
 PIPELINE, TENSOR = 4, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Resources used by one `analyze`."""
-
-    head_s: float
-    """CPU seconds of the main process."""
-    workers_s: float
-    """CPU seconds of all workers."""
-    head_mb: float
-    """Peak memory of the main process."""
-    worker_mb: float
-    """Peak memory of the largest worker."""
-    wall_s: float
+LEFT, RIGHT, PANEL, GAP, TOP = 70, WIDTH - 30, 180, 60, 40
+SECONDS = {
+    "cold, head": ("cold_head_s", "compute"),
+    "cold, workers": ("cold_workers_s", "comm"),
+    "warm": ("warm_head_s", "memcpy"),
+}
+MEGABYTES = {
+    "cold, head": ("cold_head_mb", "compute"),
+    "one worker": ("cold_worker_mb", "comm"),
+    "warm": ("warm_head_mb", "memcpy"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +89,12 @@ def declaration(ranks: int, events: int) -> Declaration:
     return with_events(run, events)
 
 
-def analyse(folder: Path, store: Path, report: Path) -> Spent:
-    """Run the analysis in a separate process."""
-    words = [str(folder), "--store", str(store), "--format", "json", "-o", str(report), "-q"]
-    begun = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"analyze of {folder} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    head, workers, peak, largest = json.loads(done.stdout)
-    return Spent(head, workers, peak / 1024, largest / 1024, time.perf_counter() - begun)
+def analyze(folder: Path, store: Path, report: Path) -> list[float]:
+    """Run the analysis in a separate process, and return a row's values of it."""
+    cost = measure(ANALYZE, folder, "--store", store, "--format", "json", "-o", report, "-q")
+    workers_s = cost.results["workers_s"]
+    megabytes = (size / 2**20 for size in (cost.peak_bytes, cost.largest_child_bytes))
+    return [round(value, 1) for value in (cost.cpu_s - workers_s, workers_s, *megabytes, cost.wall_s)]
 
 
 def worst_offset(folder: Path, store: Path) -> float:
@@ -111,7 +106,7 @@ def worst_offset(folder: Path, store: Path) -> float:
     return max(abs(error - middle) for error in errors)
 
 
-def faults_of(run: Path, base: Path) -> list[str]:
+def errors_of(run: Path, base: Path) -> list[str]:
     """Return what the analysis got wrong: culprit, clocks, bubble."""
     report = json.loads((base / "report.json").read_text())
     truth = json.loads((run / "truth.json").read_text())
@@ -150,10 +145,62 @@ def measured(ranks: int, events: int, sets: Path | None) -> Row:
         base = Path(name)
         run = made(ranks, events, sets or base)
         load = os.getloadavg()[0]
-        cold = analyse(run, base / "store", base / "report.json")
-        warm = analyse(run, base / "store", base / "report.json")
-        spent = [round(value, 1) for each in (cold, warm) for value in astuple(each)]
-        return Row(ranks, events, round(load, 1), *spent, ", ".join(faults_of(run, base)))
+        cold, warm = (analyze(run, base / "store", base / "report.json") for _ in range(2))
+        return Row(ranks, events, round(load, 1), *cold, *warm, ", ".join(errors_of(run, base)))
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Return the table in Markdown."""
+    lines = [
+        "| ranks x events | cold CPU, head + workers | warm CPU | head's peak, cold; warm | worker's | load | right |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        value = {name: float(text) for name, text in row.items() if name != "wrong"}
+        lines.append(
+            f"| {value['ranks']:,.0f} x {value['events']:,.0f} "
+            f"| {value['cold_head_s']:.0f} + {value['cold_workers_s']:.0f} s "
+            f"| {value['warm_head_s'] + value['warm_workers_s']:.1f} s | {value['cold_head_mb']:,.0f}; "
+            f"{value['warm_head_mb']:,.0f} MB | {value['cold_worker_mb']:,.0f} MB | {value['load']:.0f} "
+            f"| {row['wrong'] or 'yes'} |"
+        )
+    return "\n".join(lines)
+
+
+def panel(rows: list[dict[str, str]], series: dict[str, tuple[str, str]], unit: str, top: float) -> list[str]:
+    """Return the SVG of lines over the number of ranks."""
+    ranks = [float(row["ranks"]) for row in rows]
+    values = {label: [float(row[column]) for row in rows] for label, (column, _) in series.items()}
+    across, up = max(ranks), max(max(each) for each in values.values())
+    bottom = top + PANEL
+
+    def x(value: float) -> float:
+        return LEFT + (RIGHT - LEFT) * value / across
+
+    def y(value: float) -> float:
+        return bottom - PANEL * value / up
+
+    parts = [line(LEFT, bottom, RIGHT, bottom, LIGHT.ink), text_at(LEFT, top - 6, unit, LIGHT.ink, "end")]
+    parts += [text_at(x(value), bottom + 16, f"{value:,.0f}", LIGHT.ink, "middle") for value in ranks]
+    parts += [text_at(LEFT - 6, y(value) + 4, f"{value:,.0f}", LIGHT.ink, "end") for value in ticks(up) if value <= up]
+    for label, (_, role) in series.items():
+        points = " ".join(f"{x(rank):.1f},{y(value):.1f}" for rank, value in zip(ranks, values[label], strict=True))
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{LIGHT.color(role)}" stroke-width="2">'
+            f"<title>{label}</title></polyline>"
+        )
+    entries = [(label, role) for label, (_, role) in series.items()]
+    parts.append(f'<g transform="translate(0,{top - 34})">{legend_row(entries, LEFT + 20, LIGHT)}</g>')
+    return parts
+
+
+def plot(results: Path, target: Path) -> None:
+    """Print the table of results, and write their plot; lines through the origin mean proportional CPU time."""
+    with results.open(newline="") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: (int(row["events"]), int(row["ranks"])))
+    print(table(rows))
+    parts = [*panel(rows, SECONDS, "CPU s", TOP), *panel(rows, MEGABYTES, "MB", TOP + PANEL + GAP)]
+    target.write_text(framed(parts, TOP + 2 * PANEL + GAP + 30, LIGHT) + "\n")
 
 
 def main() -> int:
@@ -162,8 +209,12 @@ def main() -> int:
     parser.add_argument("--ranks", default="8,64", metavar="LIST")
     parser.add_argument("--events", type=int, default=5_000)
     parser.add_argument("--results", metavar="CSV", type=Path, help="add each row to this file")
-    parser.add_argument("--sets", metavar="FOLDER", type=Path, help="keep the made-up runs here, and use them again")
+    parser.add_argument("--sets", metavar="FOLDER", type=Path, help="keep the synthetic runs here, and reuse them")
+    parser.add_argument("--plot", nargs=2, metavar=("CSV", "SVG"), type=Path, help="plot results instead")
     args = parser.parse_args()
+    if args.plot:
+        plot(*args.plot)
+        return 0
     rows = []
     for ranks in map(int, args.ranks.split(",")):
         row = measured(ranks, args.events, args.sets)

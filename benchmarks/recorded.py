@@ -1,0 +1,240 @@
+"""Predictions from recorded runs of the paced trainer, compared with recordings of what was predicted.
+
+    python benchmarks/recorded.py record FOLDER [NAME ...]     # up to a minute per run; on an otherwise idle machine
+    python benchmarks/recorded.py compare FOLDER [NAME ...]
+
+A name is a kind of fault, such as slow_rank, or the shape of a pipeline: 4x8 are 4 stages and 8 micro-batches. The two
+runs of a fault differ only in the fault; the repaired step is predicted from the faulty recording alone. The runs of a
+shape differ only in the schedule; each is predicted from a recorded GPipe, 1F1B or interleaved run. They have one
+process and two layers per stage. All runs are paced, so that two cores behave like a cluster. `compare` fails if a bar
+is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import Prediction, accuracy, at_least, at_most, record, status
+
+from usp_prof.findings import find
+from usp_prof.model.edit import Edit, parse_edit
+from usp_prof.model.finding import Level
+from usp_prof.run import open_run
+from usp_prof.whatif.predict import predict, unedited
+
+if TYPE_CHECKING:
+    from harness import Bar
+
+STEPS = "--steps 6 --profile-skip 2 --profile-steps 3"
+DATA = "--dp 4 --layers 2 --pace 80,80,80 --sequence 16 --accumulate 2"
+PIPE = "--pp 4 --sequence 16 --micro-batches 8"
+RING = "--cp 4 --layers 2 --sequence 256 --batch 2 --pace 30,30,30,120"
+EXPERTS = "--dp 4 --ep 4 --experts 8 --layers 2 --sequence 32 --pace 40,40,40,0,120"
+SHARDED = "--dp 4 --zero 3 --layers 4 --pace 60,60,60 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
+SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
+LINKED = "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8"
+LATE = "".join(f" --fault late-input:rank={rank},ms=120" for rank in range(4))
+LEAST_GAIN = 0.03
+"""Minimum cost of a fault; sleeps on shared cores repeat only to within a few percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A kind of fault: the expected finding code, and the trainer's options with and without the fault."""
+
+    kind: str
+    code: str
+    faulty: str
+    repaired: str
+    edit: str = ""
+    """Recorded repair, if the finding names another one (a schedule with an even smaller bubble)."""
+    in_both: str = ""
+    """Code of a fault in both runs, without which the pair's own fault would cost nothing."""
+
+
+PAIRS = (
+    Pair("slow_rank", "slow-rank", f"{DATA} --fault slow-rank:rank=2,factor=1.6", DATA),
+    Pair("slow_host", "slow-rank", f"{DATA} --fault slow-host:host=1,hosts=2,factor=1.5", DATA),
+    Pair("late_input", "late-input", f"{DATA} --fault late-input:rank=1,ms=150", DATA),
+    Pair("late_inputs", "late-input", f"{DATA}{LATE}", DATA),
+    Pair("gc_pause", "host-pause", f"{DATA} --fault pause:rank=3,ms=300,every=2", DATA),
+    Pair(
+        "slow_link",
+        "slow-link",
+        f"{LINKED} --fault slow-link:axis=dp,mbps=12,rank=1",
+        LINKED,
+    ),
+    Pair(
+        "slow_tensor_link",
+        "slow-link",
+        f"{LINKED} --fault slow-link:axis=tp,mbps=50,rank=1",
+        LINKED,
+    ),
+    Pair("unoverlapped", "exposed-gradient-sync", f"{SUMMED} --fault unoverlapped", SUMMED, in_both="slow-link"),
+    Pair(
+        "unbalanced_stage",
+        "stage-imbalance",
+        f"{PIPE} --layers 4 --pace 60,60,60 --fault slow-stage:stage=3,factor=1.6",
+        f"{PIPE} --layers 4 --pace 69,69,69",
+    ),
+    Pair(
+        "gpipe",
+        "pipeline-schedule",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule gpipe",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule interleaved",
+        "schedule=interleaved,v=2",
+    ),
+    Pair(
+        "one_f_one_b",
+        "pipeline-schedule",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule 1f1b",
+        f"{PIPE} --layers 8 --pace 30,30,30 --schedule interleaved-zb",
+        "schedule=interleaved-zb",
+    ),
+    Pair(
+        "few_micro_batches",
+        "few-micro-batches",
+        "--pp 4 --layers 4 --sequence 16 --micro-batches 4 --pace 80,80,80",
+        "--pp 4 --layers 4 --sequence 16 --micro-batches 8 --pace 40,40,40",
+    ),
+    Pair("contiguous_cp", "uneven-sequence", f"{RING} --cp-layout contiguous", f"{RING} --cp-layout zigzag"),
+    Pair("expert_imbalance", "uneven-experts", f"{EXPERTS} --fault expert-imbalance:expert=0,bias=0.5", EXPERTS),
+    Pair("no_prefetch", "exposed-gathers", f"{SHARDED} --no-prefetch", SHARDED, in_both="slow-link"),
+    Pair("recompute", "needless-recompute", f"{DATA} --recompute full", DATA),
+    Pair("blocking_sync", "blocking-sync", f"{DATA} --fault blocking-sync", DATA),
+    Pair(
+        "unbucketed",
+        "small-messages",
+        "--dp 4 --layers 4 --pace 25,25,25 --sequence 16 --accumulate 2 --fault unbucketed",
+        "--dp 4 --layers 4 --pace 25,25,25 --sequence 16 --accumulate 2",
+    ),
+)
+
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev")
+SOURCES = ("gpipe", "1f1b", "interleaved")
+SHAPES = ("2x4", "2x8", "2x16", "4x4", "4x8", "4x16")
+STEP_MS = 2500
+"""Approximate step time of a recorded schedule: long compared with host work, but short enough to record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Gain of a repair, predicted and measured, and the findings of the pair's runs."""
+
+    gain: Prediction
+    is_first: bool
+    first: str
+    raised_on_repaired: tuple[str, ...]
+
+
+def record_pair(folder: Path, pair: Pair) -> None:
+    """Record both runs of a pair, one after the other."""
+    for half, options in (("faulty", pair.faulty), ("repaired", pair.repaired)):
+        record(folder / pair.kind / half, 4, f"{options} {STEPS}")
+
+
+def record_shape(folder: Path, shape: str) -> None:
+    """Record all schedules of a shape."""
+    stages, micro_batches = map(int, shape.split("x"))
+    # A micro-batch takes three paces per stage (forward, input gradients, weight gradients) for each of its two layers.
+    pace = round(STEP_MS / (micro_batches + stages) / 6)
+    options = f"--pp {stages} --micro-batches {micro_batches} --layers {2 * stages} --pace {pace},{pace},{pace}"
+    for name in SCHEDULES:
+        if name != "dualpipev" or micro_batches >= 2 * stages:  # it uses pairs of micro-batches per stage
+            record(folder / shape / name, stages, f"--sequence 16 {options} --schedule {name} {STEPS}")
+
+
+def compare_pair(folder: Path, pair: Pair) -> Outcome:
+    """Predict the repaired step from the faulty recording, and compare it with the repaired one."""
+    cache = folder / "cache"
+    faulty, repaired = (open_run(folder / pair.kind / half, cache_dir=cache) for half in ("faulty", "repaired"))
+    before, after = (unedited(run.tables).mean_measured_ns for run in (faulty, repaired))
+    findings = [finding for finding in find(faulty.tables) if finding.code != pair.in_both]
+    expected = next((finding for finding in findings if finding.code == pair.code), None)
+    repair = predict(faulty.tables, [parse_edit(pair.edit)]) if expected and pair.edit else expected
+    gain, error = (repair.gain_fraction, repair.error_fraction) if repair else (0.0, 0.0)
+    first = findings[0].code if findings else "none"
+    raised = [finding.code for finding in find(repaired.tables) if finding.level is not Level.NOTE]
+    outcome = Outcome(
+        Prediction(gain, error, 1 - after / before),
+        first == pair.code,
+        first,
+        tuple(code for code in raised if code != pair.in_both),
+    )
+    points = 100 * (gain - outcome.gain.truth)
+    mark = "" if outcome.is_first else f"  first: {first}"
+    mark += f"  on repaired: {', '.join(outcome.raised_on_repaired)}" if outcome.raised_on_repaired else ""
+    both = f"measured {outcome.gain.truth:7.2%} predicted {gain:7.2%} ±{error:.2%} {points:+6.2f}"
+    print(f"{pair.kind:18} {both}{mark}", flush=True)
+    return outcome
+
+
+def compare_shape(folder: Path, shape: str) -> list[Prediction]:
+    """Predict every schedule of a shape from each recorded source; all values are relative to the measured step."""
+    tables = {
+        name: open_run(folder / shape / name, cache_dir=folder / "cache").tables
+        for name in SCHEDULES
+        if (folder / shape / name / "run.json").exists()
+    }
+    predictions = []
+    for source in [name for name in SOURCES if name in tables]:
+        for target in [name for name in tables if name != source]:
+            change = predict(tables[source], [Edit("schedule", target)])
+            measured_ns = unedited(tables[target]).mean_measured_ns
+            error = change.error_fraction * change.before_ns / measured_ns
+            predictions.append(Prediction(change.after_ns / measured_ns, error, 1))
+            print(
+                f"{shape:6} {source:12} {target:16} {change.after_ns / 1e6:9.1f} ms, "
+                f"measured {measured_ns / 1e6:9.1f} ms {predictions[-1].predicted - 1:+8.2%} ±{error:.2%}",
+                flush=True,
+            )
+    return predictions
+
+
+def bars(outcomes: list[Outcome], schedules: list[Prediction]) -> list[Bar]:
+    """Return the bars of what was compared."""
+    listed = []
+    counted = [outcome for outcome in outcomes if outcome.gain.truth >= LEAST_GAIN]
+    if counted:
+        share = sum(outcome.is_first for outcome in counted) / len(counted)
+        listed += accuracy([outcome.gain for outcome in counted], share)
+    if schedules:
+        holds = sum(each.off <= each.error for each in schedules) / len(schedules)
+        listed += [
+            at_most("another schedule's step, worst error", 100 * max(each.off for each in schedules), 4, "%"),
+            at_least(f"share of {len(schedules)} schedules whose stated error holds", holds, 0.9),
+        ]
+    return listed
+
+
+def main() -> int:
+    """Record or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    pairs = [pair for pair in PAIRS if not args.names or pair.kind in args.names]
+    shapes = [shape for shape in SHAPES if not args.names or shape in args.names]
+    if args.what == "record":
+        for pair in pairs:
+            record_pair(folder, pair)
+        for shape in shapes:
+            record_shape(folder, shape)
+        return 0
+    recorded = [pair for pair in pairs if (folder / pair.kind / "repaired" / "run.json").exists()]
+    outcomes = [compare_pair(folder, pair) for pair in recorded]
+    listed = bars(outcomes, [each for shape in shapes for each in compare_shape(folder, shape)])
+    if not listed:
+        raise SystemExit(f"nothing was recorded in {folder}")
+    return status(listed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
