@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,12 @@ from made_faults import run_with
 from tiny import Trace, table_set
 
 from usp_prof.checking import measured
+from usp_prof.findings.engine import find_all
 from usp_prof.findings.repairs import ideal_of
+from usp_prof.model.finding import IdealStep
+from usp_prof.model.selection import EVERYTHING
 from usp_prof.replay.representatives import Representatives
+from usp_prof.report.answers.job_slowdown import of_run
 from usp_prof.report.build import analyse, build
 from usp_prof.report.document import Document, KeyFigure, KeyFigures
 from usp_prof.run import open_run
@@ -47,6 +52,26 @@ def test_head_json_gate_and_whatif_have_one_figure(fault: str) -> None:
     assert figure.value == replayed
     assert metric(document, "job_slowdown") == [replayed]
     assert measured(run).value("job_slowdown") == replayed
+
+
+def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() -> None:
+    figure = head(report_of(run_with("slow_link").tables))
+    assert figure is not None
+    assert "transfers on dp" in figure.second
+    repaired = head(report_of(run_with("slow_rank").tables))
+    assert repaired is not None
+    assert "cause" not in repaired.second
+
+
+def test_a_slowdown_within_the_error_of_the_replay_is_marked() -> None:
+    tables = run_with("clean").tables
+    ideal = IdealStep(step_ns=100.0, ideal_ns=90.0, error_fraction=0.12)
+    found = replace(find_all(tables, EVERYTHING), ideal=ideal)
+    figure = head(build(tables, analyse(tables), name="x", found=found))
+    assert figure is not None
+    assert "within the replay's error of ±12.0%" in figure.second
+    text = of_run(slowdown_on(Representatives(tables), ideal), as_json=False)
+    assert "within the replay's error of ±12.0%" in text
 
 
 def nameless_exchanges(ranks: int) -> dict[int, Trace]:

@@ -9,7 +9,7 @@ from made_faults import run_with
 from tiny import Trace, table_set
 
 from usp_prof.model.edit import parse_edit
-from usp_prof.report.answers.whatif import NO_LOSS, of_run
+from usp_prof.report.answers.job_slowdown import NO_LOSS, of_run
 from usp_prof.whatif.attribution import slowdown
 from usp_prof.whatif.predict import predict, unedited
 

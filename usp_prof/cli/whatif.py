@@ -12,6 +12,7 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import load as load_model
 from usp_prof.model.selection import Assumptions
 from usp_prof.replay.representatives import Representatives, representatives
+from usp_prof.report.answers import job_slowdown
 from usp_prof.report.answers import whatif as answer
 from usp_prof.report.writers import terminal
 from usp_prof.whatif.edits import EDITS, PIPELINE_EDITS
@@ -138,15 +139,15 @@ def _ideal(args: argparse.Namespace, edits: Sequence[Edit]) -> int:
         raise UsageError("--ideal takes no edits", hint="for one part of it: --edit ideal,rank=3")
     if Path(args.path).suffix == _OP_TABLE:
         from usp_prof.inputs.op_table import read_op_table  # noqa: PLC0415 - needs no run
-        from usp_prof.whatif.op_replay import job_slowdown  # noqa: PLC0415
+        from usp_prof.whatif.op_replay import job_slowdown as slowdown_of_table  # noqa: PLC0415
 
-        job = job_slowdown(read_op_table(Path(args.path)))
-        write_out(answer.of_job(job, as_json=args.format == "json"))
+        job = slowdown_of_table(read_op_table(Path(args.path)))
+        write_out(job_slowdown.of_job(job, as_json=args.format == "json"))
         return 0
     from usp_prof.findings.repairs import ideal_of  # noqa: PLC0415
     from usp_prof.whatif.attribution import slowdown_on  # noqa: PLC0415
 
     replayed = representatives(open_from(args).tables)
     slowdown = slowdown_on(replayed, ideal_of(replayed.tables))
-    write_out(answer.of_run(slowdown, as_json=args.format == "json"))
+    write_out(job_slowdown.of_run(slowdown, as_json=args.format == "json"))
     return 0

@@ -103,10 +103,14 @@ class IdealStep:
         return None if self.unknown or self.ideal_ns <= 0 else self.step_ns / self.ideal_ns
 
     @property
+    def loss_fraction(self) -> float:
+        """The share of the step that the ideal step saves; 0 if unknown."""
+        return 0.0 if self.unknown or not self.step_ns else 1 - self.ideal_ns / self.step_ns
+
+    @property
     def is_loss(self) -> bool:
         """Whether the step loses more than the prediction's error."""
-        lost = self.step_ns - self.ideal_ns
-        return not self.unknown and lost > max(LEAST_LOSS, self.error_fraction) * self.step_ns
+        return self.loss_fraction > max(LEAST_LOSS, self.error_fraction)
 
 
 JOB_SLOWDOWN = Metric(

@@ -140,19 +140,18 @@ def slowdown_on(replayed: Representatives, ideal: IdealStep | None = None) -> Sl
     step = replace(step, error_fraction=step.error_fraction + replayed.doubt)
     if not step.is_loss:
         return Slowdown(step, (), replayed)
-    lost = step.step_ns - step.ideal_ns
-    parts = [part for key, name in _parts(tables) if (part := _alone(tables, key, name, lost))]
+    parts = [part for key, name in _parts(tables) if (part := part_of_loss(tables, step, key, name))]
     parts.sort(key=lambda part: (part.what, -part.share, part.name))
     return Slowdown(step, tuple(parts), replayed)
 
 
-def _alone(tables: TableSet, key: str, name: str, lost: float) -> Part | None:
+def part_of_loss(tables: TableSet, ideal: IdealStep, key: str, name: str) -> Part | None:
     """Return the effect of making only this part ideal, or `None` if it has nothing to make ideal."""
     try:
         alone = predict(tables, [Edit("ideal", "", ((key, name),))])
     except UsageError:
         return None
-    return Part(key, name, alone.after_ns, (alone.before_ns - alone.after_ns) / lost)
+    return Part(key, name, alone.after_ns, (alone.before_ns - alone.after_ns) / (ideal.step_ns - ideal.ideal_ns))
 
 
 def _parts(tables: TableSet) -> Iterator[tuple[str, str]]:

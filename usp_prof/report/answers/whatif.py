@@ -1,11 +1,7 @@
-"""Predictions as sections: edits alone and together, before and after, suggestions, other schedules.
-
-Also the job slowdown as text or JSON: the step compared with a replay in which all ranks perform like their peers.
-"""
+"""Predictions as sections: edits alone and together, before and after, suggestions, other schedules."""
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedule_orders import Timeline as SimulatedSchedule
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.attribution import Slowdown
-    from usp_prof.whatif.op_replay import JobSlowdown
     from usp_prof.whatif.predict import Prediction
     from usp_prof.whatif.rescheduled import Rescheduled
 
@@ -312,87 +306,3 @@ def _memory(need: Footprint | None) -> MemoryJson | None:
     from usp_prof.report.writers.json_text import MemoryJson  # noqa: PLC0415
 
     return MemoryJson(*_memory_parts(need).values()) if need is not None else None
-
-
-# Job slowdown: the step compared with its ideal, and the parts of the loss.
-
-MISSING = "The ideal step (all ranks like their peers) is unknown: {}."
-"""Output for a run without a known ideal."""
-NO_LOSS = "All ranks perform like their peers: no rank, axis or stage costs more time than the error."
-"""Output for a run without loss."""
-
-
-def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
-    """Format the job slowdown of a run, and its parts."""
-    replayed = slowdown.replayed.which
-    if as_json:
-        parts = [
-            {"what": part.what, "name": part.name, "step_ns": part.step_ns, "share": part.share}
-            for part in slowdown.parts
-        ]
-        whole = slowdown.whole
-        step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
-        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown, replayed)
-    whole = slowdown.whole
-    if whole.unknown:
-        return MISSING.format(whole.unknown) + "\n"
-    head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
-    if replayed:
-        head += f"\nThe ideal step is {replayed}."
-    if not slowdown.parts:
-        return f"{head}\n{NO_LOSS}\n"
-    lines = [head, "Share of the loss that disappears if only this part is ideal:"]
-    lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
-    return "\n".join(lines) + "\n"
-
-
-def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
-    """Format the job slowdown of an operation table."""
-    worst = slowdown.worst_worker
-    if as_json:
-        last_stage = {
-            "what": "stage",
-            "name": "last",
-            "step_ns": slowdown.last_stage_ideal_ns,
-            "share": slowdown.last_stage_share,
-        }
-        worker = {
-            "what": "worker",
-            "name": f"stage {worst.stage}, replica {worst.replica}",
-            "step_ns": worst.step_ns,
-            "share": slowdown.worst_worker_share,
-        }
-        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
-    head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
-    return (
-        f"{head}\nShare of the loss that disappears if only this part is ideal:\n"
-        f"  worst worker  {slowdown.worst_worker_share:.1%}  stage {worst.stage}, replica {worst.replica}\n"
-        f"  last stage    {slowdown.last_stage_share:.1%}\n"
-    )
-
-
-def _ideal_json(
-    step_ns: float | None,
-    ideal_ns: float | None,
-    slowdown: float | None,
-    parts: list[dict[str, object]],
-    unknown: str = "",
-    replayed: str = "",
-) -> str:
-    """Format as JSON; unknown values are null, with the reason."""
-    data = {
-        "format": "usp-prof-ideal",
-        "version": 1,
-        "step_ns": step_ns,
-        "ideal_ns": ideal_ns,
-        "slowdown": slowdown,
-        "unknown": unknown,
-        "replayed": replayed,
-        "parts": parts,
-    }
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
-
-
-def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
-    step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
-    return f"step {step}, ideal {ideal}: slowdown {slowdown:.3f}x"

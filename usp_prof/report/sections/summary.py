@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from usp_prof.analyses.result import impossible
 from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
+from usp_prof.model.finding import LEAST_LOSS
 from usp_prof.model.health import Severity
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import (
@@ -24,6 +25,7 @@ from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import without_blanks
 from usp_prof.report.words import mean_rank_step
+from usp_prof.whatif.attribution import part_of_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +41,8 @@ _MFU_NEEDS = (
     "no_model", "no_tokens", "no_model_flop", "window_is_no_step",
     "paced_compute", "model_contradicted", "peak_contradicted", "devices_contradicted",
 )  # fmt: skip
+_MOST = 0.5
+"""A part that causes half of a loss explains it."""
 _NOTABLE = 0.02
 """The first screen shows no rank that costs less than 2% of the step or is less than 2% slower."""
 
@@ -105,7 +109,7 @@ def _key_figures(context: Context) -> KeyFigures | None:
         _tokens(context),
         _exposed(figures),
         _bubble(context),
-        _slowdown(context.ideal),
+        _slowdown(context),
     ]
     kept = tuple(figure for figure in listed if figure is not None and (figure.value is not None or figure.second))
     return KeyFigures(kept) if kept else None
@@ -189,11 +193,37 @@ def _bubble(context: Context) -> KeyFigure | None:
     return KeyFigure("bubble", measured, Unit.FRACTION, ", ".join(["of the pipeline window", *against]))
 
 
-def _slowdown(ideal: IdealStep | None) -> KeyFigure | None:
+def _slowdown(context: Context) -> KeyFigure | None:
+    """Build the job slowdown, with the reason where it is unknown, uncertain, or not explained by a late rank."""
+    ideal = context.ideal
     if ideal is None:
         return None
-    note = f"unknown: {ideal.unknown}" if ideal.unknown else "vs. all ranks performing like their peers"
-    return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, f"{note} (whatif --ideal)")
+    if ideal.unknown:
+        return KeyFigure("job slowdown", None, Unit.RATIO, f"unknown: {ideal.unknown} (whatif --ideal)")
+    notes = ["vs. all ranks performing like their peers (whatif --ideal)"]
+    if ideal.loss_fraction > LEAST_LOSS and not ideal.is_loss:
+        notes.append(f"the difference is within the replay's error of ±{quantity(ideal.error_fraction, Unit.FRACTION)}")
+    elif ideal.is_loss and not _is_explained(context.figures, ideal):
+        notes.append(_what_varies(context, ideal))
+    return KeyFigure("job slowdown", ideal.slowdown, Unit.RATIO, "; ".join(notes))
+
+
+def _is_explained(figures: Figures, ideal: IdealStep) -> bool:
+    """Return whether repairing one late rank saves most of the loss."""
+    best = max(figures.along("repair_gain", "rank").values(), default=0.0)
+    return best >= _MOST * ideal.loss_fraction
+
+
+def _what_varies(context: Context, ideal: IdealStep) -> str:
+    """Name the axis whose unequal transfers cause most of the loss, or the absence of a single cause."""
+    exposed = context.figures.along("exposed_comm_time", "axis")
+    if exposed:
+        axis = max(sorted(exposed), key=lambda name: exposed[name])
+        part = part_of_loss(context.tables, ideal, "axis", axis)
+        if part is not None and part.share >= _MOST:
+            share = quantity(part.share, Unit.FRACTION)
+            return f"transfers on {axis} that take longer than the median of their size cause {share} of the loss"
+    return "no single rank causes most of it"
 
 
 def _worst_ranks(figures: Figures) -> DataTable | None:

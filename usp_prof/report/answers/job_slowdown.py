@@ -1,0 +1,99 @@
+"""Job slowdown as text and JSON: the step compared with its ideal, and the parts of the loss."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from usp_prof.model.finding import LEAST_LOSS
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from usp_prof.whatif.attribution import Slowdown
+    from usp_prof.whatif.op_replay import JobSlowdown
+
+MISSING = "The ideal step (all ranks like their peers) is unknown: {}."
+"""Output for a run without a known ideal."""
+NO_LOSS = "All ranks perform like their peers."
+"""Output for a run without loss."""
+WITHIN_ERROR = "The difference is within the replay's error of ±{}, so it is not attributed to ranks, axes or stages."
+"""Output for a run whose loss may be an error of the replay."""
+
+
+def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
+    """Format the job slowdown of a run, and its parts."""
+    replayed = slowdown.replayed.which
+    if as_json:
+        parts = [
+            {"what": part.what, "name": part.name, "step_ns": part.step_ns, "share": part.share}
+            for part in slowdown.parts
+        ]
+        whole = slowdown.whole
+        step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
+        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown, replayed)
+    whole = slowdown.whole
+    if whole.unknown:
+        return MISSING.format(whole.unknown) + "\n"
+    head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
+    if replayed:
+        head += f"\nThe ideal step is {replayed}."
+    if not slowdown.parts:
+        is_uncertain = whole.loss_fraction > LEAST_LOSS
+        why = WITHIN_ERROR.format(quantity(whole.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
+        return f"{head}\n{why}\n"
+    lines = [head, "Share of the loss that disappears if only this part is ideal:"]
+    lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]
+    return "\n".join(lines) + "\n"
+
+
+def of_job(slowdown: JobSlowdown, *, as_json: bool) -> str:
+    """Format the job slowdown of an operation table."""
+    worst = slowdown.worst_worker
+    if as_json:
+        last_stage = {
+            "what": "stage",
+            "name": "last",
+            "step_ns": slowdown.last_stage_ideal_ns,
+            "share": slowdown.last_stage_share,
+        }
+        worker = {
+            "what": "worker",
+            "name": f"stage {worst.stage}, replica {worst.replica}",
+            "step_ns": worst.step_ns,
+            "share": slowdown.worst_worker_share,
+        }
+        return _ideal_json(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown, [last_stage, worker])
+    head = _head(slowdown.step_ns, slowdown.ideal_ns, slowdown.slowdown)
+    return (
+        f"{head}\nShare of the loss that disappears if only this part is ideal:\n"
+        f"  worst worker  {slowdown.worst_worker_share:.1%}  stage {worst.stage}, replica {worst.replica}\n"
+        f"  last stage    {slowdown.last_stage_share:.1%}\n"
+    )
+
+
+def _ideal_json(
+    step_ns: float | None,
+    ideal_ns: float | None,
+    slowdown: float | None,
+    parts: list[dict[str, object]],
+    unknown: str = "",
+    replayed: str = "",
+) -> str:
+    """Format as JSON; unknown values are null, with the reason."""
+    data = {
+        "format": "usp-prof-ideal",
+        "version": 1,
+        "step_ns": step_ns,
+        "ideal_ns": ideal_ns,
+        "slowdown": slowdown,
+        "unknown": unknown,
+        "replayed": replayed,
+        "parts": parts,
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def _head(step_ns: float, ideal_ns: float, slowdown: float) -> str:
+    step, ideal = quantity(step_ns, Unit.NS), quantity(ideal_ns, Unit.NS)
+    return f"step {step}, ideal {ideal}: slowdown {slowdown:.3f}x"
