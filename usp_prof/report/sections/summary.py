@@ -219,7 +219,7 @@ def _what_varies(context: Context, ideal: IdealStep) -> str:
     exposed = context.figures.along("exposed_comm_time", "axis")
     if exposed:
         axis = max(sorted(exposed), key=lambda name: exposed[name])
-        part = part_of_loss(context.tables, ideal, "axis", axis)
+        part = part_of_loss(context.tables, ideal, "axis", str(axis))
         if part is not None and part.share >= _MOST:
             share = quantity(part.share, Unit.FRACTION)
             return f"transfers on {axis} that take longer than the median of their size cause {share} of the loss"
