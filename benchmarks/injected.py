@@ -3,11 +3,11 @@
     python benchmarks/injected.py FOLDER [FOLDER ...]      each folder holds one run's traces, of at least two ranks
     python benchmarks/injected.py FOLDER --page docs/accuracy.md
 
-Each run gets a host pause, a late input, a slower host or slower kernels on one rank, in five sizes, through the
-simulator of `tests/injection.py`, which shares no code with the replay. Repairing the rank must restore the original
-run. Bars: the error is at most 3 points of the step in the median and 8 in the worst case, the stated error holds in 9
-of 10 cases, and the first finding that names a rank names the slow one in 95%. Cases whose delay costs less than 2% are
-omitted.
+Each run gets a host pause, a late input, late launches of all its communication, a slower host or slower kernels on one
+rank, in five sizes, through the simulator of `tests/injection.py`, which shares no code with the replay. Repairing the
+rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in the worst
+case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in 95%. Cases
+whose delay costs less than 2% are omitted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def cases_of(folder: Path) -> list[Case]:
     original = _steps(ranks)
     timed = [
         (kind, share * original.mean_measured_ns / 1e3 / (1 - share))
-        for kind in ("pause", "late_input")
+        for kind in ("pause", "late_input", "late_sends")
         for share in SHARES
     ]
     factors = [(kind, factor) for kind in ("slow_host", "slow_kernels") for factor in FACTORS]

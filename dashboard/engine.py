@@ -93,7 +93,6 @@ from usp_prof.report.build import analyse
 from usp_prof.report.build import build as build_report
 from usp_prof.report.document import (
     Block,
-    Cell,
     Chart,
     DataTable,
     Document,
@@ -101,19 +100,17 @@ from usp_prof.report.document import (
     Health,
     KeyFigure,
     KeyFigures,
-    RunFacts,
     Section,
     Stack,
     StackPart,
     TableColumn,
     Text,
-    run_facts,
 )
 from usp_prof.report.figures import Figures, Key, Number
 from usp_prof.report.figures import parts as step_parts
-from usp_prof.report.format import column_scale, head_text, quantity, share
-from usp_prof.report.verdict import certain_gain, first_notable, measured_span, saving
-from usp_prof.report.verdict import verdict as run_verdict
+from usp_prof.report.format import Cell, column_scale, head_text, quantity, share
+from usp_prof.report.run_facts import RunFacts, run_facts
+from usp_prof.report.verdict import LateRank, certain_gain, saving
 from usp_prof.report.words import REST as REST_OF_FINDINGS
 from usp_prof.report.words import left_out
 from usp_prof.report.writers.markdown import sections_text as write_markdown

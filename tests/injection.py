@@ -39,12 +39,12 @@ PROMPT_US, UNEXPLAINED_US = 20.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What is put in: `kind` is pause, slow_host, slow_kernels or late_input."""
+    """What is put in: `kind` is pause, slow_host, slow_kernels, late_input or late_sends."""
 
     kind: str
     rank: int
     size: float
-    """Microseconds per step for pause and late_input, else a factor."""
+    """Microseconds per step for pause, late_input and late_sends, else a factor."""
 
 
 @dataclass(slots=True)
@@ -226,19 +226,27 @@ def simulate(ranks: list[RankTrace], delay: Delay | None) -> None:
     added = {id(call): 0.0 for rank in ranks for call in rank.calls}
     scale = defaultdict(lambda: 1.0)
     for rank in ranks:
-        if delay is None or rank.rank != delay.rank:
-            continue
-        if delay.kind in ("pause", "late_input"):
-            for call in _delayed_calls(rank, in_middle=delay.kind == "pause"):
-                added[id(call)] = delay.size
-        if delay.kind == "slow_host":
-            for before, call in zip(rank.calls, rank.calls[1:], strict=False):
-                added[id(call)] = max(0.0, call.start - before.end) * (delay.size - 1)
-        if delay.kind == "slow_kernels":
-            for work in rank.work:
-                if work.event["cat"] == "kernel" and not work.communicates:
-                    scale[id(work)] = delay.size
+        if delay is not None and rank.rank == delay.rank:
+            added.update(_time_added(rank, delay))
+            if delay.kind == "slow_kernels":
+                slow = (work for work in rank.work if work.event["cat"] == "kernel" and not work.communicates)
+                scale.update((id(work), delay.size) for work in slow)
     _propagate(ranks, added, scale)
+
+
+def _time_added(rank: RankTrace, delay: Delay) -> dict[int, float]:
+    """Return the host time that the delay adds before calls."""
+    if delay.kind in ("pause", "late_input"):
+        return {id(call): delay.size for call in _delayed_calls(rank, in_middle=delay.kind == "pause")}
+    if delay.kind == "slow_host":
+        pairs = zip(rank.calls, rank.calls[1:], strict=False)
+        return {id(call): max(0.0, call.start - before.end) * (delay.size - 1) for before, call in pairs}
+    added = {}
+    if delay.kind == "late_sends":
+        for calls in _calls_of_steps(rank):
+            sends = [call for call in calls if any(work.communicates for work in call.launched)]
+            added |= {id(call): delay.size / len(sends) for call in sends}
+    return added
 
 
 def true_gain(original: StepTimes, delayed: StepTimes) -> float:
@@ -254,19 +262,22 @@ def true_gain(original: StepTimes, delayed: StepTimes) -> float:
 
 
 def _delayed_calls(rank: RankTrace, *, in_middle: bool) -> list[Call]:
+    chosen = []
+    # What delays the very first launch comes before the recording: its step does not show it.
+    for calls in _calls_of_steps(rank)[0 if in_middle else 1 :]:
+        launches = [call for call in calls if call.launched]
+        if launches:
+            chosen.append(launches[len(launches) // 2] if in_middle else launches[0])
+    return chosen
+
+
+def _calls_of_steps(rank: RankTrace) -> list[list[Call]]:
     marks = sorted(
         (event for event in rank.trace["traceEvents"] if str(event.get("name", "")).startswith("ProfilerStep#")
          and event.get("cat") == "user_annotation"),
         key=lambda event: event["ts"],
     )  # fmt: skip
-    chosen = []
-    # What delays the very first launch comes before the recording: its step does not show it.
-    for mark in marks if in_middle else marks[1:]:
-        inside = [call for call in rank.calls if mark["ts"] <= call.start < mark["ts"] + mark["dur"]]
-        launches = [call for call in inside if call.launched]
-        if launches:
-            chosen.append(launches[len(launches) // 2] if in_middle else launches[0])
-    return chosen
+    return [[call for call in rank.calls if mark["ts"] <= call.start < mark["ts"] + mark["dur"]] for mark in marks]
 
 
 def _propagate(ranks: list[RankTrace], added: dict[int, float], scale: dict[int, float]) -> None:

@@ -19,13 +19,13 @@ from usp_prof.report.document import (
     Health,
     KeyFigure,
     KeyFigures,
-    RunFacts,
     Section,
     Stack,
     StackPart,
     TableColumn,
     Text,
 )
+from usp_prof.report.run_facts import RunFacts
 
 FINDING = Finding(
     "ST001",

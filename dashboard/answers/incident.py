@@ -32,7 +32,6 @@ from ..engine import (
     as_svg,
     quantity,
     run_facts,
-    run_verdict,
     write_markdown,
     write_webpage,
 )
@@ -91,7 +90,7 @@ def sections(document: Document, store: TimelineStore, shown_cause: ShownCause) 
         if data is not None
     )
     verdict = Section(
-        "verdict", "What is wrong", (Text(run_verdict(document)), Findings((shown_cause.cause,), title=""))
+        "verdict", "What is wrong", (Text(document.verdict.sentence), Findings((shown_cause.cause,), title=""))
     )
     return (verdict, *pictures, Section("change", "What to change", tuple(_change(finding, shown_cause))))
 

@@ -7,14 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..engine import (
-    DataTable,
     Figures,
     Unit,
     causes_of,
     certain_gain,
-    measured_span,
     quantity,
-    run_verdict,
     saving,
     sentences,
     step_parts,
@@ -23,7 +20,7 @@ from ..engine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..engine import Calibration, Cell, Document, Finding, Key, Number
+    from ..engine import Calibration, Document, Finding, Key, LateRank, Number
 
 NOTABLE = 0.02
 """Shares below 2% of a step are not mentioned."""
@@ -52,41 +49,27 @@ def ranks(document: Document) -> str:
             else (sentences.stragglers(figures))
         )
     rank, _ = sentences.largest(cost)
-    clauses = [sentences.stragglers(figures)]
-    culprit = next((row for row in _culprits(document) if row["rank"] == rank), None)
-    if culprit is None:
-        return clauses[0]
-    axis = str(culprit["axis"])
-    late = figures.at("late_fraction", axis=axis, rank=rank)
-    if late is not None:
-        clauses.append(f"It arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}.")
-    clauses.append(_why_late(document, rank, str(culprit["cause"])))
-    return " ".join(clauses)
+    late = document.verdict.late_rank(rank)
+    if late is None:
+        return sentences.stragglers(figures)
+    clauses = [sentences.stragglers(figures), _arrives_last(late), _why_late(document, late)]
+    return " ".join(clause for clause in clauses if clause)
 
 
-def _why_late(document: Document, rank: Key, cause: str) -> str:
+def _arrives_last(late: LateRank) -> str:
+    if late.late_fraction is None:
+        return ""
+    return f"It arrives last in {quantity(late.late_fraction, Unit.FRACTION)} of its {_calls_of(late.axis)}."
+
+
+def _why_late(document: Document, late: LateRank) -> str:
     """Describe the cause that the calls show, or the finding that includes the rank's lost time."""
-    if cause != "unknown":
-        return f"Cause: {cause}."
+    if late.why != "unknown":
+        return f"Cause: {late.why}."
     for each in causes_of(document.findings).causes:
-        if any(part.where.get("rank") == rank for part in each.parts):
+        if any(part.where.get("rank") == late.rank for part in each.parts):
             return f"Part of a larger cause: {each.finding.title}."
     return "The trace does not show the cause."
-
-
-def _culprits(document: Document) -> list[dict[str, Cell]]:
-    """Return the rows of the report's table of stragglers."""
-    for table in _tables_of(document, "stragglers"):
-        if table.title == "Stragglers":
-            heads = [column.head for column in table.columns]
-            return [dict(zip(heads, row, strict=True)) for row in table.rows]
-    return []
-
-
-def _tables_of(document: Document, section: str) -> list[DataTable]:
-    """Return the tables of a section of the report."""
-    blocks = [block for part in document.sections if part.id == section for block in part.blocks]
-    return [block for block in blocks if isinstance(block, DataTable)]
 
 
 def communication(document: Document) -> str:
@@ -96,7 +79,7 @@ def communication(document: Document) -> str:
     whole = sum(value for _, _, value in step_parts(figures))
     if not exposed or not whole:
         return ""
-    span, _ = measured_span(figures)
+    span = document.verdict.span
     share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
     axis = max(exposed, key=lambda each: exposed[each])
     text = f"Exposed communication takes {share} of the mean rank {span}"
@@ -106,28 +89,23 @@ def communication(document: Document) -> str:
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
         text += f"; {part} of the time in {_calls_of(axis)} is waiting for the last participant, the rest is transfer"
-    late = _late_on(document, figures, axis) or _late_anywhere(document)
+    late = _late_on(document, axis) or _late_anywhere(document)
     return f"{text}. {late}" if late else f"{text}."
 
 
-def _late_on(document: Document, figures: Figures, axis: Key) -> str:
-    """Name the straggler that costs an axis most; empty without one."""
-    ranks = {row["rank"] for row in _culprits(document) if row["axis"] == axis}
-    cost = {rank: value for rank, value in figures.along("straggler_cost", "rank").items() if rank in ranks}
-    if not cost:
+def _late_on(document: Document, axis: Key) -> str:
+    """Name the latest rank of an axis; empty without one."""
+    latest = next((late for late in document.verdict.late_ranks if late.axis == axis), None)
+    if latest is None or not latest.late_fraction:
         return ""
-    rank, _ = sentences.largest(cost)
-    late = figures.at("late_fraction", axis=axis, rank=rank)
-    return f"Rank {rank} arrives last in {quantity(late, Unit.FRACTION)} of its {_calls_of(axis)}." if late else ""
+    return (
+        f"Rank {latest.rank} arrives last in {quantity(latest.late_fraction, Unit.FRACTION)} of its {_calls_of(axis)}."
+    )
 
 
-def latest_by_axis(document: Document) -> dict[str, Key]:
+def latest_by_axis(document: Document) -> dict[str, int]:
     """Return the straggler that costs most on each axis that has one."""
-    cost = Figures(document.values).along("straggler_cost", "rank")
-    latest: dict[str, Key] = {}
-    for row in sorted(_culprits(document), key=lambda row: cost.get(row["rank"], 0)):
-        latest[str(row["axis"])] = row["rank"]
-    return latest
+    return {late.axis: late.rank for late in reversed(document.verdict.late_ranks)}
 
 
 def _late_anywhere(document: Document) -> str:
@@ -175,7 +153,7 @@ def host(document: Document) -> str:
     if not idle or not whole:
         return ""
     cause = max(idle, key=lambda each: idle[each])
-    span, _ = measured_span(figures)
+    span = document.verdict.span
     share = sum(idle.values()) / whole
     if share < NOTABLE:
         clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the mean rank {span}"]
@@ -245,10 +223,10 @@ def suggestions(document: Document) -> str:
 
 def whatif(document: Document) -> str:
     """Describe the recorded step and the first change to try."""
-    span, length = measured_span(Figures(document.values))
-    if length is None:
+    span, length_ns = document.verdict.span, document.verdict.length_ns
+    if length_ns is None:
         return ""
-    recorded = f"The recorded {span} takes {quantity(length, Unit.NS)}"
+    recorded = f"The recorded {span} takes {quantity(length_ns, Unit.NS)}"
     first = _first_change(document)
     if first is None:
         return f"{recorded}. No finding has a change that is certain to make it shorter."
@@ -261,11 +239,15 @@ def _first_change(document: Document) -> Finding | None:
     return next((finding for finding in found if finding.edit and certain_gain(finding) > 0), None)
 
 
-def late_rank(document: Document) -> Key | None:
-    """Return the rank that costs the others most, if the report lists it as a straggler."""
-    cost = Figures(document.values).along("straggler_cost", "rank")
-    rank = sentences.largest(cost)[0] if cost else None
-    return rank if rank in {row["rank"] for row in _culprits(document)} else None
+def late_rank(document: Document) -> int | None:
+    """Return the rank that others wait for longest."""
+    late = document.verdict.late_ranks
+    return late[0].rank if late else None
+
+
+def of_run(document: Document) -> str:
+    """Return the verdict on the run."""
+    return document.verdict.sentence
 
 
 def _sentence(clauses: list[str]) -> str:
@@ -274,7 +256,7 @@ def _sentence(clauses: list[str]) -> str:
 
 
 OF_PAGE: dict[str, Callable[[Document], str]] = {
-    "overview": run_verdict,
+    "overview": of_run,
     "ranks": ranks,
     "communication": communication,
     "pipeline": pipeline,
@@ -282,7 +264,7 @@ OF_PAGE: dict[str, Callable[[Document], str]] = {
     "host": host,
     "memory": memory,
     "suggestions": suggestions,
-    "timeline": run_verdict,
+    "timeline": of_run,
     "whatif": whatif,
 }
 """The sentence of each page, by its path."""

@@ -29,9 +29,7 @@ from ..engine import (
     Part,
     Stack,
     Unit,
-    first_notable,
     quantity,
-    run_verdict,
 )
 from ..state import Page, Room, View
 from ..work import wait
@@ -55,7 +53,7 @@ def draw() -> None:
     view = state.current()
     document = wait(data.ask_document(view.run, view.selection))
     dark = state.is_dark()
-    verdict(run_verdict(document))
+    verdict(document.verdict.sentence)
     _head(document)
     blocks = document.summary.blocks
     for block in _of(blocks, KeyFigures):
@@ -211,7 +209,7 @@ def _charts(document: Document, kind: type) -> list[Chart]:
 
 def offer_incident(document: Document, view: View) -> None:
     """Offer the story of the most important cause, as HTML and as Markdown."""
-    cause = first_notable(document)
+    cause = document.verdict.cause
     if cause is None:
         return
     shown_cause = _cause_to_show(cause, view)

@@ -10,7 +10,6 @@ from ..components import findings
 from ..components.blocks import verdict
 from ..components.rank_wall import mesh_heads, mesh_order, place_words
 from ..components.timeline import timeline
-from ..engine import run_verdict
 from ..state import Page, Room, View
 from ..work import wait
 
@@ -26,7 +25,7 @@ def draw() -> None:
     view = state.current()
     store = wait(data.ask_timeline(view.run))
     document = wait(data.ask_document(view.run, view.selection))
-    verdict(run_verdict(document))
+    verdict(document.verdict.sentence)
     layout = data.open_numbered(view.run).tables.topology
     order = mesh_order(list(store.ranks), layout)
     places = place_words(order, layout)

@@ -17,7 +17,6 @@ from dashboard.pages.overview import commands
 from usp_prof.charts.inputs import TimelineSlices
 from usp_prof.model.selection import EVERYTHING
 from usp_prof.report.document import Chart
-from usp_prof.report.verdict import first_notable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +40,7 @@ def slow_rank(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def cause(slow_rank: None) -> Cause:
-    found = first_notable(data.document(0, EVERYTHING))
+    found = data.document(0, EVERYTHING).verdict.cause
     assert found is not None
     return found
 

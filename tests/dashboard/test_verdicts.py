@@ -16,8 +16,8 @@ from usp_prof.charts.inputs import Ground, RankBars, RankGrid
 from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.metric import Better, Metric, Unit, Value
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.document import DataTable, Section, TableColumn
-from usp_prof.report.verdict import verdict
+from usp_prof.report.figures import Figures
+from usp_prof.report.verdict import LateRank, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,14 @@ def test_the_figures_are_told_in_the_words_of_python(slow_rank: Document) -> Non
     run = data.open_numbered(0)
     assert verdicts.ranks(slow_rank).startswith(run.stragglers().sentence)
     assert run.memory().sentence in verdicts.memory(slow_rank)
-    assert verdicts.OF_PAGE["timeline"](slow_rank) == verdicts.OF_PAGE["overview"](slow_rank) == verdict(slow_rank)
+    assert (
+        verdicts.OF_PAGE["timeline"](slow_rank) == verdicts.OF_PAGE["overview"](slow_rank) == slow_rank.verdict.sentence
+    )
+
+
+def judged(document: Document, *findings: Finding) -> str:
+    """Return the verdict on a run with these findings."""
+    return verdict_of(Figures(document.values), findings).sentence
 
 
 def waiting(document: Document, *times_ms: float) -> Document:
@@ -96,7 +103,7 @@ def test_the_change_to_try_first_is_named_with_what_it_is_worth(slow_rank: Docum
     change = replace(finding("rank 2 is late", 0.3, 0.05), edit="rank_as_peers=2")
     found = (finding("no change for this", 0.5, 0.0, Basis.BOUND), change)
     said = verdicts.whatif(replace(slow_rank, findings=found))
-    assert said.endswith("Try this first, saves at least 25.0% of the step: rank 2 is late.")
+    assert said.endswith("Try this first, saves 30.0% ±5.0% of the step: rank 2 is late.")
     assert "No finding has a change" in verdicts.whatif(replace(slow_rank, findings=()))
 
 
@@ -108,8 +115,8 @@ def test_every_sentence_is_one_or_none(slow_rank: Document) -> None:
 
 
 def test_without_figures_nothing_is_claimed(slow_rank: Document) -> None:
-    nothing = replace(slow_rank, values=(), findings=(), sections=())
-    assert verdict(nothing) == verdicts.ranks(nothing) == verdicts.communication(nothing) == ""
+    nothing = replace(slow_rank, values=(), findings=(), sections=(), verdict=verdict_of(Figures(()), ()))
+    assert judged(nothing) == verdicts.ranks(nothing) == verdicts.communication(nothing) == ""
     assert verdicts.pipeline(nothing) == verdicts.kernels(nothing) == verdicts.host(nothing) == ""
 
 
@@ -121,10 +128,10 @@ def test_one_rank_alone_does_not_tell_who_is_late(slow_rank: Document) -> None:
 
 def test_the_first_cause_that_is_worth_it_is_told_in_the_reports_order(slow_rank: Document) -> None:
     doubtful, certain = finding("doubtful", 0.4, 0.39), finding("certain", 0.2, 0.01)
-    said = verdict(replace(slow_rank, findings=(doubtful, certain)))
-    assert said.endswith("certain. Fixing this saves at least 19.0% of the step.")
+    said = judged(slow_rank, doubtful, certain)
+    assert said.endswith("certain. Fixing this saves 20.0% ±1.0% of the step.")
     bound = finding("cores are shared", 0.5, 0.0, Basis.BOUND)
-    said = verdict(replace(slow_rank, findings=(bound, certain)))
+    said = judged(slow_rank, bound, certain)
     assert said.endswith("cores are shared. Fixing this saves at most 50.0% of the step.")
 
 
@@ -159,10 +166,8 @@ def test_the_op_that_the_sentence_names_is_the_first_bar(slow_rank: Document) ->
 def test_a_late_rank_without_a_cause_is_told_as_part_of_the_finding_that_includes_it(slow_rank: Document) -> None:
     cause = finding("ranks share the cores of a host", 0.5, 0.05)
     part = replace(finding("rank 2 is late", 0.2, 0.05), where={"rank": 2}, part_of=0)
-    rows = (("rank", 2), ("axis", "dp"), ("repair saves", 0.2), ("cause", "unknown"))
-    culprits = DataTable("Stragglers", tuple(TableColumn(head) for head, _ in rows), (tuple(cell for _, cell in rows),))
-    sections = (Section("stragglers", "Stragglers", (culprits,)),)
-    doubtful = replace(slow_rank, sections=sections, findings=(cause, part))
+    unexplained = replace(slow_rank.verdict, late_ranks=(LateRank(2, "dp", "unknown", 1e8, 0.9),))
+    doubtful = replace(slow_rank, verdict=unexplained, findings=(cause, part))
     assert verdicts.ranks(doubtful).endswith("Part of a larger cause: ranks share the cores of a host.")
     assert verdicts.ranks(replace(doubtful, findings=())).endswith("The trace does not show the cause.")
 
@@ -179,7 +184,7 @@ def test_groups_of_the_axis_that_the_sentence_names_come_first(slow_rank: Docume
 
 
 def test_a_step_without_findings_is_said_to_have_none(slow_rank: Document) -> None:
-    assert "No finding is certain" in verdict(replace(slow_rank, findings=()))
+    assert "No finding is certain" in judged(slow_rank)
 
 
 def test_the_picture_of_ranks_is_darkest_at_the_culprit(slow_rank: Document) -> None:

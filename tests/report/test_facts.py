@@ -8,7 +8,7 @@ from made import step
 from usp_prof.contract import Manifest, ModelEntry
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import Topology
-from usp_prof.report.document import run_facts
+from usp_prof.report.run_facts import run_facts
 
 
 def rank(**columns: object) -> dict[str, list[made.Row]]:

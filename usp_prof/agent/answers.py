@@ -20,7 +20,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import is_there
 from usp_prof.model.printable import counted
 from usp_prof.model.selection import Selection
-from usp_prof.report.document import run_facts
+from usp_prof.report.run_facts import run_facts
 from usp_prof.report.words import finding_lines, health_lines, run_lines
 from usp_prof.run import Run, open_run
 from usp_prof.tables import catalogue

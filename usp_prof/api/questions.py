@@ -203,8 +203,8 @@ class Questions:
         from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - not needed to open a run
         from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - as above
         from usp_prof.report.build import analyse, build  # noqa: PLC0415 - as above
-        from usp_prof.report.document import run_facts  # noqa: PLC0415
         from usp_prof.report.figures import Figures  # noqa: PLC0415
+        from usp_prof.report.run_facts import run_facts  # noqa: PLC0415
         from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
         question = _QUESTIONS[name]

@@ -10,6 +10,7 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.figures import axes_in_order, label_of, parts
 from usp_prof.report.format import quantity, share
+from usp_prof.report.verdict import Verdict, first_notable
 from usp_prof.report.words import ranks_phrase
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from usp_prof.analyses.measures.kernel_tally import OpStat
     from usp_prof.model.finding import Finding
     from usp_prof.model.health import HealthRow
-    from usp_prof.report.document import Document, RunFacts
+    from usp_prof.report.document import Document
     from usp_prof.report.figures import Figures, Key, Number
+    from usp_prof.report.run_facts import RunFacts
 
 _LEAST_CONTRADICTION = 0.05
 """Lateness may exceed the gain of a repair by this share of the step, due to transfers and clock errors."""
@@ -218,22 +220,22 @@ def critical_path(figures: Figures) -> str:
 
 def findings(ranked: Sequence[Finding], health: Iterable[HealthRow] = ()) -> str:
     """Describe the most important finding with its gain; without any, whether rules were skipped (`health`)."""
-    certain = [finding for finding in ranked if not finding.is_noise]
-    if not certain:
+    return _worst(Verdict(cause=first_notable(ranked)), ranked, health)
+
+
+def _worst(verdict: Verdict, ranked: Sequence[Finding], health: Iterable[HealthRow]) -> str:
+    if verdict.cause is None:
         skipped = skipped_sentence(health)
-        return f"There are no findings worth acting on{f' ({skipped})' if skipped else ''}."
-    first = certain[0]
-    saving = quantity(first.gain_fraction, Unit.FRACTION)
-    gain = f" Fixing this saves {saving} of the step." if first.gain_fraction > 0 else ""
-    more = f" {counted(len(certain) - 1, 'more finding')}." if len(certain) > 1 else ""
-    return f"{first.title}.{gain}{more}"
+        return f"{verdict.worst.removesuffix('.')} ({skipped})." if skipped else verdict.worst
+    more = sum(not finding.is_noise for finding in ranked) - 1
+    return f"{verdict.worst} {counted(more, 'more finding')}." if more else verdict.worst
 
 
 def summary(document: Document, figures: Figures) -> str:
     """Describe the step, where it goes, and the first finding."""
     step = figures.whole("job_step_time")
     lead = f"The job's median step takes {quantity(step, Unit.NS)}. " if step is not None else ""
-    return f"{lead}{breakdown(figures)} {findings(document.findings, document.health)}"
+    return f"{lead}{breakdown(figures)} {_worst(document.verdict, document.findings, document.health)}"
 
 
 def largest(values: Mapping[Key, Number]) -> tuple[Key, Number]:

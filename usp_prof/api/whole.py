@@ -16,8 +16,9 @@ from usp_prof.model.files import write
 from usp_prof.model.health import gathered
 from usp_prof.model.printable import counted
 from usp_prof.report.build import analyse, build
-from usp_prof.report.document import KeyFigures, run_facts
+from usp_prof.report.document import KeyFigures
 from usp_prof.report.figures import Figures
+from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.timeline import slices_of
 from usp_prof.report.words import finding_lines, ranks_phrase
 

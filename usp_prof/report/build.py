@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 from usp_prof._version import __version__
 from usp_prof.analyses import NAMES
 from usp_prof.analyses.result import impossible
+from usp_prof.analyses.stragglers import StragglersResult
 from usp_prof.findings.engine import find_all
 from usp_prof.inputs.memory import no_collection
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.finding import NOTHING_FOUND, repair_values, slowdown_values
 from usp_prof.model.metric import sound
 from usp_prof.model.selection import EVERYTHING, Selection
-from usp_prof.report.document import Document, run_facts
+from usp_prof.report.document import Document
 from usp_prof.report.figures import Context, Figures
+from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections import sections, summary
+from usp_prof.report.verdict import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -82,6 +85,8 @@ def build(
         ideal=found.ideal,
         health=tuple(sorted(notes.union(tables.health))),
     )
+    stragglers = results.get("stragglers")
+    culprits = stragglers.culprits if isinstance(stragglers, StragglersResult) else ()
     return Document(
         version=__version__,
         run=context.run,
@@ -91,4 +96,5 @@ def build(
         health=context.health,
         summary=summary.build(context),
         sections=sections(context, without),
+        verdict=verdict_of(context.figures, context.findings, culprits),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from usp_prof.model.health import HealthRow
     from usp_prof.model.metric import Metric, Value, Values
     from usp_prof.model.selection import Selection
-    from usp_prof.report.document import RunFacts
+    from usp_prof.report.run_facts import RunFacts
     from usp_prof.tables.table_set import TableSet
 
 

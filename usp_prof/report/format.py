@@ -15,13 +15,13 @@ from usp_prof.model.metric import Unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from usp_prof.report.document import Cell
-
 
 UNKNOWN = "-"
 MICRO = "\u03bc"
 
 Number = int | float
+Cell = int | float | str | None
+"""A table value; `None` is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

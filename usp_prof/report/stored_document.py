@@ -22,7 +22,7 @@ from usp_prof.findings import causes
 from usp_prof.model import finding, health, metric
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.metric import Metric
-from usp_prof.report import document
+from usp_prof.report import document, run_facts, verdict
 from usp_prof.report.document import Document
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FILE = "document.msgpack"
 _CLASSES: dict[str, type[Any]] = {
     name: made
-    for module in (causes, document, finding, health, inputs, metric)
+    for module in (causes, document, finding, health, inputs, metric, run_facts, verdict)
     for name, made in vars(module).items()
     if isinstance(made, type) and made.__module__ == module.__name__
 }

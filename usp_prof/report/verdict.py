@@ -1,48 +1,104 @@
-"""Verdict of a run: the length of a step, what is wrong first, and what fixing it saves. All pages share it."""
+"""Verdict of a run: the length of a step, what is wrong first, what fixing it saves, and the ranks that are late.
+
+It is computed once, with the report. Terminal, web page, dashboard and Python render it and never judge again.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from usp_prof.findings.causes import causes_of
+from usp_prof.findings.causes import Cause, causes_of
 from usp_prof.model.finding import Basis
 from usp_prof.model.metric import Unit
-from usp_prof.report.figures import Figures
 from usp_prof.report.format import quantity
 
 if TYPE_CHECKING:
-    from usp_prof.findings.causes import Cause
+    from collections.abc import Sequence
+
+    from usp_prof.analyses.stragglers import Culprit
     from usp_prof.model.finding import Finding
-    from usp_prof.report.document import Document
+    from usp_prof.report.figures import Figures
 
 NOTABLE = 0.02
 """Gains below 2% of a step are not mentioned."""
 
 
-def verdict(document: Document) -> str:
-    """Describe how long a step takes, and the finding with the largest certain gain; empty if no step is known."""
-    span, length_ns = measured_span(Figures(document.values))
-    if length_ns is None:
-        return ""
-    took = f"The {span} takes {quantity(length_ns, Unit.NS)}"
-    first = first_notable(document)
-    if first is None:
-        return f"{took}. No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of it."
-    return f"{took}. {first.finding.title}. Fixing this saves {saving(first.finding)} of the {span}."
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that others wait for: in collectives of which axis, why, and how long per step."""
+
+    rank: int
+    axis: str
+    why: str
+    late_ns: float
+    late_fraction: float | None
+    """Share of the axis' collectives in which it arrives last."""
 
 
-def measured_span(figures: Figures) -> tuple[str, float | None]:
-    """Return the measured span (a step, or the recorded window) and its length: the median over the job's steps."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The measured span (a step, or the recorded window), the cause to act on first, and the late ranks."""
+
+    span: str = "step"
+    length_ns: float | None = None
+    cause: Cause | None = None
+    """The first cause whose fix is certain to save a notable share; its finding has place, evidence, and action."""
+    late_ranks: tuple[LateRank, ...] = ()
+    """The ranks that others wait for, latest first."""
+
+    @property
+    def sentence(self) -> str:
+        """How long a step takes, what is wrong first, and what fixing it saves; empty if no step is known."""
+        if self.length_ns is None:
+            return ""
+        took = f"The {self.span} takes {quantity(self.length_ns, Unit.NS)}"
+        return f"{took}. {self.worst}"
+
+    @property
+    def worst(self) -> str:
+        """What is wrong first, and what fixing it saves."""
+        if self.cause is None:
+            return f"No finding is certain to save more than {quantity(NOTABLE, Unit.FRACTION)} of the {self.span}."
+        finding = self.cause.finding
+        return f"{finding.title}. Fixing this saves {saving(finding)} of the {self.span}."
+
+    def late_rank(self, rank: object) -> LateRank | None:
+        """Return a late rank by its number."""
+        return next((late for late in self.late_ranks if late.rank == rank), None)
+
+
+UNKNOWN = Verdict()
+"""The verdict of a document without a run."""
+
+
+def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence[Culprit] = ()) -> Verdict:
+    """Judge a run by its figures, its ranked findings, and the culprits of the straggler analysis."""
     step_ns = figures.whole("job_step_time")
-    return ("step", step_ns) if step_ns is not None else ("window", figures.whole("window_time"))
+    span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.whole("window_time"))
+    late = tuple(
+        LateRank(each.rank, each.axis, str(each.why), each.cost_ns, _late_fraction(figures, each)) for each in culprits
+    )
+    return Verdict(span, length_ns, first_notable(findings), late)
 
 
-def first_notable(document: Document) -> Cause | None:
+def _late_fraction(figures: Figures, culprit: Culprit) -> float | None:
+    return figures.at("late_fraction", axis=culprit.axis, rank=culprit.rank)
+
+
+def first_notable(findings: Sequence[Finding]) -> Cause | None:
     """Return the most important cause whose fix saves a notable share of the step."""
-    for cause in causes_of(document.findings).causes:
+    for cause in causes_of(findings).causes:
         if max(certain_gain(cause.finding), _bound(cause.finding)) > NOTABLE:
             return cause
     return None
+
+
+def saving(finding: Finding) -> str:
+    """Return the gain of a finding with its error, or as the upper limit that it is: 42.8% ±5.0%, at most 43.0%."""
+    most = "at most " if finding.basis is Basis.BOUND else ""
+    error = f" \u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
+    return f"{most}{quantity(finding.gain_fraction, Unit.FRACTION)}{error}"
 
 
 def certain_gain(finding: Finding) -> float:
@@ -52,10 +108,3 @@ def certain_gain(finding: Finding) -> float:
 
 def _bound(finding: Finding) -> float:
     return finding.gain_fraction if finding.basis is Basis.BOUND else 0.0
-
-
-def saving(finding: Finding) -> str:
-    """Return the saving of a finding: at least the certain gain, or at most the upper limit."""
-    if finding.basis is Basis.BOUND:
-        return f"at most {quantity(finding.gain_fraction, Unit.FRACTION)}"
-    return f"at least {quantity(certain_gain(finding), Unit.FRACTION)}"

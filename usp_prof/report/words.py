@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.model.finding import Basis
 from usp_prof.model.health import spans
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.report.format import quantity
+from usp_prof.report.verdict import saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from usp_prof.findings.causes import Cause
     from usp_prof.model.finding import Finding
     from usp_prof.model.health import HealthRow, Severity
-    from usp_prof.report.document import RunFacts
+    from usp_prof.report.run_facts import RunFacts
 
 _NEGLIGIBLE = 0.0005
 REST = "less important causes, repeated causes, and gains within measurement noise"
@@ -54,12 +54,10 @@ def finding_lines(finding: Finding, *, proof: bool = False) -> list[str]:
     """Return the lines of a finding: title and place, gain with its error, what to do, and the query that proves it."""
     lines = [f"{finding.title}{_in_brackets(finding.place)}"]
     if finding.gain_fraction > _NEGLIGIBLE:
-        error = f" \u00b1{quantity(finding.error_fraction, Unit.FRACTION)}" if finding.error_fraction else ""
         together = ""
         if finding.cumulative_gain_fraction > finding.gain_fraction:
             together = f"; {quantity(finding.cumulative_gain_fraction, Unit.FRACTION)} with the findings above"
-        gain = quantity(finding.gain_fraction, Unit.FRACTION)
-        lines.append(f"saves {_at_most(finding)}{gain}{error} of the step ({finding.basis}{together})")
+        lines.append(f"saves {saving(finding)} of the step ({finding.basis}{together})")
     if finding.advice:
         lines.append(finding.advice)
     if proof and finding.rows:
@@ -73,10 +71,6 @@ def cause_lines(cause: Cause, *, proof: bool = False) -> list[str]:
     if cause.parts:
         lines.append(f"same root cause: {', '.join(_brief(part) for part in cause.parts)}")
     return lines
-
-
-def _at_most(finding: Finding) -> str:
-    return "at most " if finding.basis is Basis.BOUND else ""
 
 
 def _brief(finding: Finding) -> str:

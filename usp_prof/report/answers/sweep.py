@@ -12,17 +12,9 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
 from usp_prof.planner.sweep.score import DOUBTFUL
 from usp_prof.report.answers.sweep_maps import best_map, degree_maps, fastest, sized, varied
-from usp_prof.report.document import (
-    DataTable,
-    Document,
-    KeyFigure,
-    KeyFigures,
-    RunFacts,
-    Section,
-    TableColumn,
-    Text,
-)
+from usp_prof.report.document import DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import RunFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

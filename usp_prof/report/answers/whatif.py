@@ -12,8 +12,9 @@ from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words
-from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text, run_facts
+from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.pipeline import simulated_schedule
 from usp_prof.report.words import mean_rank_step
 from usp_prof.whatif.layout import memory_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from usp_prof.model.edit import Edit
     from usp_prof.model.finding import Finding
     from usp_prof.model.footprint import Footprint
-    from usp_prof.report.document import Cell
+    from usp_prof.report.format import Cell
     from usp_prof.report.writers.json_text import ChangeJson, MemoryJson
     from usp_prof.schedule_orders import Timeline as SimulatedSchedule
     from usp_prof.tables.table_set import TableSet

@@ -86,13 +86,11 @@ def _schedules(context: Context, result: PipelineResult) -> list[Block]:
 
 
 def late_rank(context: Context) -> int | None:
-    """Return the straggler that costs the most, if stragglers were analyzed."""
+    """Return the rank that others wait for longest, if stragglers were analyzed."""
     if "stragglers" not in context.results:
         return None
-    culprits = {culprit.rank for culprit in cast("StragglersResult", context.results["stragglers"]).culprits}
-    cost = {int(rank): value for rank, value in context.figures.along("straggler_cost", "rank").items()}
-    latest = max(cost, key=lambda rank: (cost[rank], -rank), default=None)
-    return latest if latest in culprits else None
+    culprits = cast("StragglersResult", context.results["stragglers"]).culprits
+    return culprits[0].rank if culprits else None
 
 
 def _place(context: Context, ranks: tuple[int, ...]) -> str:

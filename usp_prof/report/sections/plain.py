@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from usp_prof.analyses.result import Listing, Result
-    from usp_prof.report.document import Cell
     from usp_prof.report.figures import Context
+    from usp_prof.report.format import Cell
 
 
 ROWS = 20

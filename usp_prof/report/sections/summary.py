@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
     from usp_prof.model.finding import IdealStep
     from usp_prof.model.health import HealthRow
-    from usp_prof.report.document import Block, RunFacts
+    from usp_prof.report.document import Block
     from usp_prof.report.figures import Context, Figures
+    from usp_prof.report.run_facts import RunFacts
 
 _TOP_HEALTH = 4
 _WORST_RANKS = 3

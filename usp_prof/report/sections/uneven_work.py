@@ -12,8 +12,9 @@ from usp_prof.report.sections.plain import ROWS, notes
 if TYPE_CHECKING:
     from usp_prof.analyses.cp import CpResult
     from usp_prof.analyses.moe import Load, MoeResult
-    from usp_prof.report.document import Block, Cell
+    from usp_prof.report.document import Block
     from usp_prof.report.figures import Context
+    from usp_prof.report.format import Cell
 
 
 PHASES = ("dispatch", "experts", "combine", "counts", "all_to_all")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from usp_prof.model.finding import Finding
     from usp_prof.model.metric import Value
-    from usp_prof.report.document import Document, RunFacts
+    from usp_prof.report.document import Document
+    from usp_prof.report.run_facts import RunFacts
 
 SCHEMA_VERSION: Literal[1] = 1
 

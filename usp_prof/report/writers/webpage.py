@@ -21,7 +21,6 @@ from usp_prof.charts.theme import DARK, LIGHT, PATTERNS
 from usp_prof.model.printable import counted, printable
 from usp_prof.report import document as doc
 from usp_prof.report.format import UNKNOWN, column_texts, head_text, is_number, quantity, share
-from usp_prof.report.verdict import verdict
 from usp_prof.report.words import REST, cause_lines, finding_lines, health_lines, left_out, run_lines
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _article(document: Document, place: int, timeline: str) -> str:
 
 
 def _verdict(document: Document) -> str:
-    text = verdict(document)
+    text = document.verdict.sentence
     return f'<p class="verdict">{escape(text)}</p>\n' if text else ""
 
 
