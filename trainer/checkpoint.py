@@ -1,6 +1,6 @@
 """Checkpoints: weights, moments and the data position, stored by global names so that any layout continues any other.
 
-Each rank writes the boxes of the whole weights that it holds (`parallel/placement`); what several ranks hold is written
+Each rank writes the boxes of the whole weights that it holds (`parallel/weights`); what several ranks hold is written
 once. On loading, torch's planner finds for each box of this run the stored boxes that overlap it. Changing dp, tp, pp,
 cp, ep, the ZeRO stage or the pipeline's schedule between two runs is therefore no special case.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Piece:
     whole: tuple[int, ...]
     offsets: tuple[int, ...]
     memory: torch.Tensor
-    written: bool
+    is_stored: bool = True
     """False for a second copy of a weight that is stored elsewhere (a tied embedding)."""
 
     @property
@@ -52,34 +53,24 @@ class Piece:
         return metadata.ChunkStorageMetadata(torch.Size(self.offsets), self.memory.shape)
 
 
-def pieces_of(update: Update) -> list[Piece]:
-    """List everything that the next update depends on."""
-    pieces = []
-    for part in update.slices:
-        tensors = {"weight": part.master, **moments(update.adamw, part.master)}
-        for box in part.boxes:
-            pieces += [
-                Piece(f"{what}/{box.name}", box.whole, box.offsets, box.view(tensor), part.stored)
-                for what, tensor in tensors.items()
-            ]
+def pieces_of(update: Update) -> Iterator[Piece]:
+    """Yield everything that the next update depends on."""
+    for bucket in update.buckets:
+        state = update.adamw.state[bucket.master]
+        tensors = {"weight": bucket.master, "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
+        for box in bucket.boxes():
+            for what, tensor in tensors.items():
+                yield Piece(f"{what}/{box.name}", box.note.whole, box.offsets, box.view(tensor), box.note.stored)
     for layer, experts in update.experts.items():
-        bias = experts.bias
-        pieces.append(Piece(f"bias/layers.{layer}", tuple(bias.shape), (0,), bias, written=True))
-    return pieces
-
-
-def moments(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return AdamW's two running means of a tensor's gradients."""
-    state = optimizer.state[tensor]
-    return {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
+        yield Piece(f"bias/layers.{layer}", tuple(experts.bias.shape), (0,), experts.bias)
 
 
 class SavePieces(checkpoint.DefaultSavePlanner):
     """Plans one write for each piece; torch drops those that another rank writes too."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         super().__init__(flatten_state_dict=False)
-        self.pieces = {(piece.name, torch.Size(piece.offsets)): piece for piece in pieces if piece.written}
+        self.pieces = {(piece.name, torch.Size(piece.offsets)): piece for piece in pieces if piece.is_stored}
 
     def create_local_plan(self) -> checkpoint.SavePlan:
         """Return what this rank could write."""
@@ -100,7 +91,7 @@ class SavePieces(checkpoint.DefaultSavePlanner):
 class LoadPieces(checkpoint.DefaultLoadPlanner):
     """Plans for each piece the reads of all stored boxes that overlap it."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         super().__init__(flatten_state_dict=False)
         self.pieces: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:

@@ -6,8 +6,6 @@ or better, and the master weights stay fp32. It takes a GPU from Ada on; elsewhe
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
@@ -19,8 +17,10 @@ UNIT = 16
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply by a weight in fp8; in the tensor's own type where sizes do not fit the kernels."""
-    return _Linear.apply(x, weight) if fits(x, weight) else F.linear(x, weight)
+    """Multiply by a weight in fp8, or in the tensor's own type if sizes do not fit the kernels."""
+    if not fits(x, weight):
+        return F.linear(x, weight)
+    return product(x.flatten(0, -2), weight, (FORWARD, FORWARD)).view(*x.shape[:-1], -1)
 
 
 def fits(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -48,18 +48,6 @@ def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, t
     )
 
 
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        ctx.save_for_backward(x, weight)
-        return product(x.flatten(0, -2), weight, (FORWARD, FORWARD)).view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401
-        x, weight = ctx.saved_tensors
-        return input_gradient(grad, weight), weight_gradient(grad, x)
-
-
 def input_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the gradient of the input."""
     if not fits(grad, weight):
@@ -75,4 +63,4 @@ def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return product(rows.t(), inputs.t(), (BACKWARD, FORWARD))
 
 
-PRODUCT = Product(linear, input_gradient, weight_gradient)
+PRODUCT = Product(linear, input_gradient, weight_gradient, is_differentiable=False)

@@ -15,12 +15,11 @@ from trainer.configuration.config import Config
 from trainer.model.decoder import Decoder, Lengths
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import all_reduce
-from trainer.parallel.data_parallel import Buckets
+from trainer.parallel.data_parallel import Bucket, Buckets
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import HostOptimizer
 from trainer.parallel.pipeline_parallel import Pipeline
 from trainer.parallel.tensor_parallel import cross_entropy
-from trainer.parallel.weights import Slice
 from usp_prof import record
 
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False, "fused": False}}
@@ -43,25 +42,24 @@ class Outcome:
 
 
 class DeviceOptimizer:
-    """AdamW on the device, all slices in one call."""
+    """AdamW on the device, all buckets in one call."""
 
-    def __init__(self, slices: list[Slice], adamw: torch.optim.Optimizer) -> None:
-        self.slices, self.adamw = slices, adamw
+    def __init__(self, buckets: list[Bucket], adamw: torch.optim.Optimizer) -> None:
+        self.buckets, self.adamw = buckets, adamw
 
     def step(self) -> None:
-        """Update all slices."""
-        for part in self.slices:
-            part.master.grad = part.gradient
+        """Update all weights."""
+        for bucket in self.buckets:
+            bucket.master.grad = bucket.gradient
         self.adamw.step()
-        for part in self.slices:
-            part.master.grad = None
+        self.adamw.zero_grad()
         self.publish()
 
     def publish(self) -> None:
         """Round the masters into the type that the layers compute in."""
-        for part in self.slices:
-            if part.weights is not part.master:
-                part.weights.copy_(part.master)
+        for bucket in self.buckets:
+            if bucket.local is not bucket.master:
+                bucket.local.copy_(bucket.master)
 
 
 class Update:
@@ -82,17 +80,17 @@ class Update:
             Pipeline(config, (mesh["pp"], mesh["pp_backward"]), chunks, data, self.loss) if config.schedule else None
         )
         self.packing = packing
-        self.slices = data.slices()
+        self.buckets = list(data)
         self.adamw = torch.optim.AdamW(
-            [part.master for part in self.slices],
+            [bucket.master for bucket in self.buckets],
             lr=options.lr,
             betas=(0.9, 0.95),
             weight_decay=options.weight_decay,
             **FORMS[options.adamw],
         )
-        self.optimizer: DeviceOptimizer | HostOptimizer = DeviceOptimizer(self.slices, self.adamw)
+        self.optimizer: DeviceOptimizer | HostOptimizer = DeviceOptimizer(self.buckets, self.adamw)
         if options.offload == "optimizer":
-            self.optimizer = HostOptimizer(self.slices, self.adamw, next(iter(chunks.values())).rotary.device)
+            self.optimizer = HostOptimizer(self.buckets, self.adamw, next(iter(chunks.values())).rotary.device)
         self.experts = {
             int(name): layer.ffn
             for chunk in chunks.values()
@@ -128,12 +126,12 @@ class Update:
 
     def prime(self, updates: int) -> None:
         """Let the optimizer make its state as if so many updates were made, for a checkpoint to be read into."""
-        for part in self.slices:
-            part.master.grad = torch.zeros_like(part.master)
+        for bucket in self.buckets:
+            bucket.master.grad = torch.zeros_like(bucket.master)
         self.adamw.step()
-        for part in self.slices:
-            part.master.grad = None
-            self.adamw.state[part.master]["step"].fill_(updates)
+        self.adamw.zero_grad()
+        for bucket in self.buckets:
+            self.adamw.state[bucket.master]["step"].fill_(updates)
 
     def publish(self) -> None:
         """Bring the masters to the model, as after a checkpoint was read into them."""
@@ -155,7 +153,7 @@ class Update:
 
     def _tie(self) -> None:
         """Add the gradients of a tied embedding's two copies; a V-shaped schedule has both on one rank."""
-        copies = [part.gradient for part in self.slices if part.tied]
+        copies = [bucket.gradient for bucket in self.buckets if bucket.is_tied]
         if not copies:
             return
         total = torch.stack(copies).sum(0)
@@ -184,11 +182,11 @@ class Update:
         return Outcome(loss, squares.sqrt(), message[3:].view_as(load), dropped, rate(self.config, step))
 
     def _squares(self, accurate: torch.dtype) -> torch.Tensor:
-        """Sum the squares of this rank's gradients, each slice by its share of the ranks that hold it.
+        """Sum the squares of this rank's gradients, each part by its share of the ranks that update it.
 
         `get_total_norm` would be one kernel, but adds up 5e5 squares in fp32 with an error of 1e-5 on a CPU.
         """
-        squares = [part.gradient.to(accurate).square().sum() / part.copies for part in self.slices]
+        squares = [bucket.gradient.to(accurate).square().sum() / bucket.copies for bucket in self.buckets]
         return torch.stack(squares).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
@@ -196,8 +194,8 @@ class Update:
         limit = self.config.options.clip
         if limit > 0:
             factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-            for part in self.slices:
-                part.gradient.mul_(factor)
+            for bucket in self.buckets:
+                bucket.gradient.mul_(factor)
 
     def _balance(self, load: torch.Tensor) -> None:
         for layer, experts in self.experts.items():

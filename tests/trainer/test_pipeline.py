@@ -15,6 +15,7 @@ from trainer.configuration.options import SCHEDULES
 from trainer.foundation.weight_gradients import LINEAR, Postponed, Product, multiply
 from trainer.model.experts import grouped, one_each
 from trainer.parallel.pipeline_parallel import Transfer, with_transfers
+from usp_prof.model.errors import UsageError
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Action, Kind, order, stage_ranks
 
@@ -85,7 +86,7 @@ def test_an_action_has_what_it_needs(name: str, ranks: int, micro_batches: int) 
 
 def test_an_order_that_waits_for_itself_is_refused() -> None:
     stuck = ((Action(0, Kind.BACKWARD, 0), Action(0, Kind.FORWARD, 0)), (Action(1, Kind.FORWARD, 0),))
-    with pytest.raises(ValueError, match="can never end"):
+    with pytest.raises(UsageError, match="can never end"):
         with_transfers(stuck, (0, 1))
 
 

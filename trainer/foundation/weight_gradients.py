@@ -34,6 +34,8 @@ class Product:
     """Takes dy and W, and gives dx."""
     weight_gradient: Multiply
     """Takes dy and x, and gives dW."""
+    is_differentiable: bool = True
+    """Whether autograd can derive the two gradients from `forward`."""
 
 
 LINEAR = Product(
@@ -84,8 +86,10 @@ class _Multiply(torch.autograd.Function):
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed | None) -> torch.Tensor:
-    """Multiply by a weight; with `postponed` its gradient may come later, without it autograd does as always."""
-    return product.forward(x, weight) if postponed is None else _Multiply.apply(x, weight, product, postponed)
+    """Multiply by a weight, whose gradient may come later with `postponed`."""
+    if postponed is None and product.is_differentiable:
+        return product.forward(x, weight)
+    return _Multiply.apply(x, weight, product, postponed)
 
 
 def weight_gradient(

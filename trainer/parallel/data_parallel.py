@@ -9,8 +9,8 @@ Buckets start in one order on all ranks, whatever order gradients come in.
               optimizer's state (Rajbhandari et al., arXiv:1910.02054). All-gathers bring the parts together: they
               start with the next forward, and each layer waits for the weights that it uses
 
-ZeRO-2 and ZeRO-3 (`zero.py`) are built on this file. The optimizer always gets plain local tensors (`Slice`). The loss
-is divided by the tokens of all ranks, so gradients are summed and never averaged.
+ZeRO-2 and ZeRO-3 (`zero.py`) are built on this file. The optimizer always gets a plain local tensor per bucket. The
+loss is divided by the tokens of all ranks, so gradients are summed and never averaged.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.parallel.collectives import all_gather_single, all_reduce, all_reduce_coalesced, reduce_scatter_single
+from trainer.parallel.collectives import all_gather_single, all_reduce_coalesced, reduce_scatter_single
 from usp_prof.record import mark
 
 if TYPE_CHECKING:
     from trainer.parallel.collectives import Group
-    from trainer.parallel.weights import FlatWeights, Slice
+    from trainer.parallel.weights import Box, FlatWeights
 
 
 class Bucket:
-    """Weights of one kind in one flat buffer, and their flat gradient."""
+    """Weights of one kind in one flat buffer, their flat gradient, and the part of both that this rank updates."""
 
     scatter_mark, gather_mark, wait_mark = "zero1_reduce_scatter", "zero1_all_gather", "zero1_gather_wait"
     is_whole = True
@@ -54,19 +54,23 @@ class Bucket:
         self.accurate = torch.promote_types(self.flat.dtype, torch.float32)
         """The type of masters and gradients."""
         self.sharded = replicas is not None and group.size > 1
-        part = len(self.flat) // group.size
-        self.run = range(part * group.rank, part * (group.rank + 1)) if self.sharded else range(len(self.flat))
+        length = len(self.flat) // group.size
+        self.run = range(length * group.rank, length * (group.rank + 1)) if self.sharded else range(len(self.flat))
         """The indices of the flat buffer that this rank updates: all of them, or its part."""
-        self.local = self.make_local()
-        """The weights in that run, as the layers have them."""
-        copies = tensor_ranks if weights.kind in {"partial", "copied"} else 1
-        copies *= (1 if self.sharded else group.size) * (replicas.size if replicas else 1)
-        self.part = weights.slice_of(self.local, self.run, self.accurate, copies, on_host=on_host)
+        self.is_tied = weights.kind == "tied"
+        """Whether it is a tied embedding, of which two pipeline stages have a copy; their gradients are added up."""
+        self.copies = tensor_ranks if weights.kind in {"partial", "copied"} else 1
+        """Number of ranks in the world that update this part; a norm over all ranks must count it once."""
+        self.copies *= (1 if self.sharded else group.size) * (replicas.size if replicas else 1) * (1 + self.is_tied)
 
-        self.grad = self.make_gradient()
-        """As long as `flat`: this rank's gradients; without shards, the sum over all ranks after `finish`."""
-        self.reduced: torch.Tensor | None = None
-        """This rank's part of the sum, if sharded."""
+        self.local = self.make_local()
+        """This rank's part as the layers read it."""
+        self.master = weights.master_of(self.local, self.run, self.accurate, on_host=on_host)
+        """What the optimizer updates and checkpoints store, in fp32 or wider; in host memory if it is offloaded."""
+        self.grad: torch.Tensor | None = None
+        """Gradients of all weights in the buffer; exists while they add up."""
+        self.gradient: torch.Tensor | None = None
+        """The sum over ranks of the gradients of this rank's part; complete from `finish` to `publish`."""
         self.missing: set[nn.Parameter] = set()
         """Weights whose gradient the last backward has yet to bring."""
         self.launched = False
@@ -83,58 +87,56 @@ class Bucket:
         self.weights.fill(self.flat, range(len(self.flat)))
         return self.flat[self.run.start : self.run.stop]
 
-    def make_gradient(self) -> torch.Tensor:
-        """Return the flat gradient."""
-        return torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
+    def boxes(self) -> Iterator[Box]:
+        """Yield the weights in this rank's part."""
+        return self.weights.boxes(self.run)
+
+    def make_grad(self) -> torch.Tensor:
+        """Return the flat gradient, which is zero at first."""
+        if self.grad is None:
+            self.grad = torch.zeros(self.flat.shape, dtype=self.accurate, device=self.flat.device)
+        return self.grad
 
     def take(self, parameter: nn.Parameter) -> None:
         """Move a parameter's new gradient to the flat one."""
         self.missing.discard(parameter)
         if parameter.grad is not None:
-            self.grad[self.weights.slices[parameter]] += parameter.grad.flatten()
+            self.make_grad()[self.weights.slices[parameter]] += parameter.grad.flatten()
             parameter.grad = None
 
     def launch(self) -> None:
-        """Start summing over the group, while backward computes; `sum_up` waits for it."""
-        self.launched = True
+        """Start summing over the group, while backward computes; a rank without a gradient adds zeros."""
+        self.launched, grad = True, self.make_grad()
+        self.gradient = torch.empty_like(self.local, dtype=self.accurate) if self.sharded else grad
         if self.group.size == 1:
             return
         self.group.before_message()
-        what = self.scatter_mark if self.sharded else "bucket_all_reduce"
-        with mark("dp", what, bytes=self.grad.numel() * self.grad.element_size()):
+        with mark("dp", self.scatter_mark if self.sharded else "bucket_all_reduce", bytes=grad.nbytes):
             if self.sharded:
-                self.reduced = torch.empty_like(self.local, dtype=self.accurate)
-                self.work = reduce_scatter_single(self.reduced, self.grad, group=self.group.handle, async_op=True)
+                self.work = reduce_scatter_single(self.gradient, grad, group=self.group.handle, async_op=True)
             else:
-                self.work = dist.all_reduce(self.grad, group=self.group.handle, async_op=True)
+                self.work = dist.all_reduce(grad, group=self.group.handle, async_op=True)
 
     def sum_up(self) -> None:
         """Wait for the sum over the group; then start the sum over replicas, also while backward computes."""
-        if self.work is None:
-            return
-        self.work.wait()
-        self.work = None
-        if self.replicas is not None and self.replicas.size > 1:
-            gradient = self.grad if self.reduced is None else self.reduced
+        if self.work is not None:
+            self.work.wait()
+        self.work = self.grad = None
+        if self.replicas is not None and self.replicas.size > 1 and self.replica_work is None:
             self.replicas.before_message()
-            with mark("dp", "replica_all_reduce", bytes=gradient.nbytes):
-                self.replica_work = dist.all_reduce(gradient, group=self.replicas.handle, async_op=True)
+            with mark("dp", "replica_all_reduce", bytes=self.gradient.nbytes):
+                self.replica_work = dist.all_reduce(self.gradient, group=self.replicas.handle, async_op=True)
 
     def finish(self) -> None:
         """Complete both sums."""
         self.sum_up()
-        gradient = self.grad if self.reduced is None else self.reduced
         if self.replica_work is not None:
             self.replica_work.wait()
-        elif self.replicas is not None:  # no other rank of this replica has these weights
-            all_reduce(gradient, self.replicas)
-        self.part.gradient = gradient
-        self.reduced, self.replica_work, self.launched = None, None, False
+        self.replica_work, self.launched = None, False
 
     def publish(self) -> None:
-        """Drop gradients; other ranks' parts of the weights are outdated until they are gathered."""
-        self.grad.zero_()
-        self.part.gradient = None
+        """Drop the gradient; other ranks' parts of the weights are outdated until they are gathered."""
+        self.gradient = None
         self.is_whole = not self.sharded
 
     def gather(self) -> None:
@@ -207,10 +209,6 @@ class Buckets:
             if not full.launched:
                 self.launch(full)
 
-    def slices(self) -> list[Slice]:
-        """Return the tensors to optimize on this rank: its part of each bucket."""
-        return [bucket.part for bucket in self]
-
     def begin(self, chunk: int, *, last: bool) -> None:
         """Prepare for a backward pass of a chunk; in its `last` one of a step, hooks start communication."""
         if last and self.overlap:
@@ -238,8 +236,7 @@ class Buckets:
             bucket.finish()
         self.summing = None
         # Weights that see a slice of the sequence on each tensor-parallel rank (norms): one message for all of them.
-        partial_sums = [bucket.part.gradient for bucket in self if bucket.weights.kind == "partial"]
-        all_reduce_coalesced([sums for sums in partial_sums if sums is not None], self.tp)
+        all_reduce_coalesced([bucket.gradient for bucket in self if bucket.weights.kind == "partial"], self.tp)
 
     def publish(self) -> None:
         """Drop gradients, and bring updated weights to the ranks that did not update them."""

@@ -10,7 +10,6 @@ end. The trace marks each action around its arithmetic alone, and each transfer 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from torch import nn
 
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedule_orders import Action, Kind, Order, order, stage_ranks
+from usp_prof.schedule_orders import Action, Kind, Order, order, simulate, stage_ranks
 
 if TYPE_CHECKING:
     from trainer.configuration.config import Config
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 # Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
 #
 # A rank's messages with one neighbor must be posted in the same order at both ends, because NCCL runs them one after
-# another. So all ranks' lists are walked together, an action a rank in each round. As soon as an action has made what
-# another rank needs, its send is appended to the one list and the receive to the other, in one stroke:
+# another. So all ranks' lists are walked together, one action per rank in each round. As soon as an action has made
+# what another rank needs, its send is appended to the one list and the receive to the other, in one stroke:
 #
 #     rank 0   0F0 send_f0  0F1 send_f1             recv_b0  0B0             recv_b1  0B1
 #     rank 1       recv_f0      recv_f1  1F0   1B0  send_b0         1F1 1B1  send_b1
@@ -57,35 +56,18 @@ class Transfer:
 
 def with_transfers(order: Order, home: Sequence[int]) -> tuple[tuple[Action | Transfer, ...], ...]:
     """Insert each rank's transfers between its actions; `home` gives for each stage its rank."""
-    waiting = [deque(actions) for actions in order]
     steps: list[list[Action | Transfer]] = [[] for _ in order]
-    made: set[tuple[str, int, int]] = set()
-    while any(waiting):
-        # Only what was made in earlier rounds counts in this one: all ranks act at the same time.
-        ready = [rank for rank, actions in enumerate(waiting) if actions and _needs(actions[0], len(home)) <= made]
-        if not ready:
-            raise ValueError(f"the schedule can never end: {[str(actions[0]) for actions in waiting if actions]}")
-        for rank in ready:
-            action = waiting[rank].popleft()
-            steps[rank].append(action)
-            if action.kind is Kind.WEIGHT_GRADIENT:
-                continue
-            way, onward = ("f", 1) if action.kind is Kind.FORWARD else ("b", -1)
-            made.add((way, action.stage, action.micro_batch))
-            to = action.stage + onward
-            if 0 <= to < len(home) and home[to] != rank:
-                steps[rank].append(Transfer(f"send_{way}", action.stage, action.micro_batch, home[to]))
-                steps[home[to]].append(Transfer(f"recv_{way}", to, action.micro_batch, rank))
+    rounds = simulate(order, lambda _: 1)
+    for _, rank, action in sorted(zip(rounds.start, rounds.rank, rounds.actions, strict=True)):
+        steps[rank].append(action)
+        if action.kind is Kind.WEIGHT_GRADIENT:
+            continue
+        way, onward = ("f", 1) if action.kind is Kind.FORWARD else ("b", -1)
+        to = action.stage + onward
+        if 0 <= to < len(home) and home[to] != rank:
+            steps[rank].append(Transfer(f"send_{way}", action.stage, action.micro_batch, home[to]))
+            steps[home[to]].append(Transfer(f"recv_{way}", to, action.micro_batch, int(rank)))
     return tuple(map(tuple, steps))
-
-
-def _needs(action: Action, stages: int) -> set[tuple[str, int, int]]:
-    """Name what an action needs of other stages: the activation from the one before, or the gradient from the next."""
-    if action.kind is Kind.FORWARD:
-        return {("f", action.stage - 1, action.micro_batch)} if action.stage else set()
-    if action.kind is Kind.WEIGHT_GRADIENT or action.stage == stages - 1:
-        return set()
-    return {("b", action.stage + 1, action.micro_batch)}
 
 
 TakeLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -1,7 +1,7 @@
-"""Passing on: a tensor goes to the next rank of a ring while one comes from the rank before.
+"""Ring transfer: a tensor goes to the next rank of a ring while one comes from the previous rank.
 
-Ring attention passes keys and values round (`ring.py`), asynchronous tensor parallelism chunks of the sequence and sums
-of them (`async_tensor.py`). What is computed between `shift` and `arrived` hides the message.
+Ring attention passes on keys and values, asynchronous tensor parallelism chunks of the sequence and sums of them. What
+is computed between `shift` and `arrived` hides the message.
 """
 
 from __future__ import annotations

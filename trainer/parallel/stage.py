@@ -43,24 +43,17 @@ class Plan:
         """Return how a weight begins that is drawn by its name with the run's seed."""
         return normal(name, self.config.options.seed)
 
-    def split_weight(self, name: str, whole: Sizes, *, dim: int) -> nn.Parameter:
-        """Declare this tensor-parallel rank's part of a weight, split along `dim`."""
-        return self._split(self.normal(name), whole, dim)
-
-    def split_bias(self, size: int) -> nn.Parameter:
-        """Declare this tensor-parallel rank's part of a bias."""
-        return self._split(constant(0), (size,), 0)
-
-    def whole_bias(self, size: int) -> nn.Parameter:
-        """Declare a bias that every tensor-parallel rank has."""
-        return self.replicated(constant(0), (size,))
-
-    def _split(self, beginning: Beginning, whole: Sizes, dim: int) -> nn.Parameter:
+    def split(self, whole: Sizes, *, dim: int, name: str = "") -> nn.Parameter:
+        """Declare this tensor-parallel rank's part of a weight, split along `dim`; without a name it starts at zero."""
         group = self.mesh["tp"]
         length = whole[dim] // group.size
         offsets = tuple(group.rank * length if axis == dim else 0 for axis in range(len(whole)))
         part = tuple(length if axis == dim else size for axis, size in enumerate(whole))
-        return declare(part, self.config.compute, Note(beginning, whole, offsets))
+        return declare(part, self.config.compute, Note(self.normal(name) if name else constant(0), whole, offsets))
+
+    def whole_bias(self, size: int) -> nn.Parameter:
+        """Declare a bias that every tensor-parallel rank has."""
+        return self.replicated(constant(0), (size,))
 
     def replicated(self, beginning: Beginning, whole: Sizes, *, sees_part: bool = False) -> nn.Parameter:
         """Declare a weight that every tensor-parallel rank has.

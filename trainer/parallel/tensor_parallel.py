@@ -71,8 +71,8 @@ class ColumnParallelLinear(nn.Module):
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
-        self.weight = plan.split_weight(name, (outputs, inputs), dim=0)
-        self.bias = plan.split_bias(outputs) if bias else None
+        self.weight = plan.split((outputs, inputs), dim=0, name=name)
+        self.bias = plan.split((outputs,), dim=0) if bias else None
         self.multiply, self.product, self.postponed = plan.multiply, plan.product, plan.postponed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ class RowParallelLinear(nn.Module):
     def __init__(self, plan: Plan, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         # This rank has some of the columns. The bias is whole: it is added once, after the sum.
-        self.weight = plan.split_weight(name, (outputs, inputs), dim=1)
+        self.weight = plan.split((outputs, inputs), dim=1, name=name)
         self.bias = plan.whole_bias(outputs) if bias else None
         self.multiply, self.edges = plan.multiply, plan.edges
 
@@ -107,7 +107,7 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         self.group = plan.mesh["tp"]
         self.edges = plan.edges
-        self.weight = plan.split_weight(name, (vocab, hidden), dim=0)  # [V/n, H]
+        self.weight = plan.split((vocab, hidden), dim=0, name=name)  # [V/n, H]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up ``[S, B]`` tokens; a row that another rank holds counts as zero before the sum."""

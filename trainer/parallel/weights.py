@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -113,8 +114,9 @@ class Box:
     """A box of a named weight that is one run of a flat buffer's memory."""
 
     name: str
-    whole: Sizes
+    note: Note
     offsets: Sizes
+    """Its first index in the whole weight."""
     sizes: Sizes
     start: int
     """First index of the run in the buffer."""
@@ -122,26 +124,6 @@ class Box:
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """Return the box in memory of that layout: weights, or one of their moments."""
         return memory.view(-1)[self.start : self.start + prod(self.sizes)].view(self.sizes)
-
-
-@dataclass(slots=True)
-class Slice:
-    """Weights that this rank updates: the optimizer's tensor, the model's tensor, and their gradient."""
-
-    master: torch.Tensor
-    """What the optimizer updates and checkpoints store, in fp32 or wider; in host memory if it is offloaded."""
-    weights: torch.Tensor
-    """What the model reads: the masters themselves, or their copy in the layers' type or on the device."""
-    copies: int
-    """Number of ranks in the world with this slice; a norm over all ranks must count it once."""
-    boxes: list[Box]
-    """The weights in it, for checkpoints."""
-    tied: bool = False
-    """Whether it is a tied embedding, of which two pipeline stages have a copy; their gradients are added up."""
-    stored: bool = True
-    """Whether a checkpoint takes it from here; false for the second copy of a tied embedding."""
-    gradient: torch.Tensor | None = None
-    """In the masters' type, on the model's device; exists from `finish` to `publish`."""
 
 
 class FlatWeights:
@@ -166,36 +148,27 @@ class FlatWeights:
             self.slices[created], self.names[created] = part, name
             start = part.stop
         self.kind = note_of(declared[names[0]]).kind
-        self.stored = all(note_of(parameter).stored for parameter in declared.values())
 
-    def boxes(self, run: range) -> list[Box]:
-        """Return the boxes of weights in a run of the flat buffer."""
-        return [box for box, _ in self._boxes(run)]
+    def boxes(self, run: range) -> Iterator[Box]:
+        """Yield the boxes of weights in a run of the flat buffer; they start from the start of the run."""
+        for parameter, part in self.slices.items():
+            start = max(part.start, run.start)
+            inside = range(start - part.start, min(part.stop, run.stop) - part.start)
+            shape = tuple(parameter.shape)
+            yield from boxes_of_run(self.names[parameter], note_of(parameter), shape, inside, start - run.start)
 
-    def slice_of(self, local: torch.Tensor, run: range, dtype: torch.dtype, copies: int, *, on_host: bool) -> Slice:
-        """Return a run of the buffer for the optimizer: the weights, or masters in a wider type or on the host."""
-        master = local
-        if on_host:
-            master = room_on_host(local, dtype)
-        elif local.dtype != dtype:
-            master = torch.empty_like(local, dtype=dtype)
-        if master is not local:
-            self.fill(master, run)
-        is_tied = self.kind == "tied"  # on two stages
-        return Slice(master, local, copies * (2 if is_tied else 1), self.boxes(run), is_tied, self.stored)
-
-    @torch.no_grad()
     def fill(self, memory: torch.Tensor, run: range) -> None:
         """Write the initial values of a run of the flat buffer into some memory."""
-        for box, note in self._boxes(run):
-            note.beginning(box.view(memory), box.whole, box.offsets)
+        for box in self.boxes(run):
+            box.note.beginning(box.view(memory), box.note.whole, box.offsets)
 
-    def _boxes(self, run: range) -> Iterator[tuple[Box, Note]]:
-        for parameter, part in self.slices.items():
-            note, start = note_of(parameter), max(part.start, run.start)
-            inside = range(start - part.start, min(part.stop, run.stop) - part.start)
-            for box in boxes_of_run(self.names[parameter], note, tuple(parameter.shape), inside, start - run.start):
-                yield box, note
+    def master_of(self, local: torch.Tensor, run: range, dtype: torch.dtype, *, on_host: bool) -> torch.Tensor:
+        """Return the local weights of a run if their type and place are right, or initialize others."""
+        if not on_host and local.dtype == dtype:
+            return local
+        master = room_on_host(local, dtype) if on_host else torch.empty_like(local, dtype=dtype)
+        self.fill(master, run)
+        return master
 
 
 def room_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -204,33 +177,15 @@ def room_on_host(like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def boxes_of_run(name: str, note: Note, part: Sizes, run: range, start: int) -> Iterator[Box]:
-    """Yield the boxes of a run of a part's memory, which is at `start` of a buffer."""
-    for corner, sizes in _cut(part, run.start, run.stop):
-        offsets = tuple(first + inner for first, inner in zip(note.offsets, corner, strict=True))
-        yield Box(name, note.whole, offsets, sizes, start)
-        start += prod(sizes)
-
-
-def _cut(part: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Cut a run of row-major memory into boxes, in the order of the memory: corner and sizes of each."""
-    if start >= stop:
-        return
-    if len(part) == 1:
-        yield (start,), (stop - start,)
-        return
-    row = prod(part[1:])
-    first_whole, last_whole = -(-start // row), stop // row
-    # Rows that the run has in part: the one it begins in, the one it ends in, or one that has all of it.
-    if first_whole > last_whole:
-        yield from _within(part, last_whole, start, stop)
-        return
-    yield from _within(part, first_whole - 1, start, first_whole * row)
-    if last_whole > first_whole:
-        yield (first_whole, *(0 for _ in part[1:])), (last_whole - first_whole, *part[1:])
-    yield from _within(part, last_whole, last_whole * row, stop)
-
-
-def _within(part: Sizes, index: int, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    row = prod(part[1:])
-    for corner, sizes in _cut(part[1:], start - index * row, stop - index * row):
-        yield (index, *corner), (1, *sizes)
+    """Cut a run of a part's row-major memory, which is at `start` of a buffer, into the largest boxes that it has."""
+    place = run.start
+    while place < run.stop:
+        corner = np.unravel_index(place, part)
+        for dim in range(len(part)):
+            row = prod(part[dim + 1 :])  # numbers per index of this dimension
+            if place % row == 0 and place + row <= run.stop:
+                break
+        count = min((run.stop - place) // row, part[dim] - int(corner[dim]))
+        offsets = tuple(first + int(inner) for first, inner in zip(note.offsets, corner, strict=True))
+        yield Box(name, note, offsets, (*(1,) * dim, count, *part[dim + 1 :]), start)
+        place, start = place + count * row, start + count * row

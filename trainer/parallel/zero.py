@@ -45,10 +45,6 @@ class Unit(Bucket):
         self.weights.fill(shard, self.run)
         return shard
 
-    def make_gradient(self) -> torch.Tensor:
-        """Return a gradient without memory, which `take` allocates."""
-        return torch.empty(0, dtype=self.accurate, device=self.flat.device)
-
     def gather(self) -> None:
         """Start to bring the weights here; the layer before does this while it computes."""
         if not self.is_whole and self.gathering is None:
@@ -61,32 +57,10 @@ class Unit(Bucket):
             self.flat.untyped_storage().resize_(0)
             self.is_whole = False
 
-    def take(self, parameter: nn.Parameter) -> None:
-        """Move a parameter's new gradient to the flat one."""
-        if parameter.grad is not None:
-            self._allocate_gradient()
-        super().take(parameter)
-
-    def launch(self) -> None:
-        """Start summing over the group; a rank without a gradient adds zeros."""
-        self._allocate_gradient()
-        super().launch()
-
-    def sum_up(self) -> None:
-        """Wait for the sum, of which this rank keeps its part, and free the whole gradient."""
-        if self.work is not None:
-            super().sum_up()
-            self.grad = self.make_gradient()
-
     def publish(self) -> None:
-        """Free gradients and outdated weights; each layer gathers the updated shards when it needs them."""
-        self.grad = self.make_gradient()
-        self.part.gradient = None
+        """Free outdated weights; each layer gathers the updated shards when it needs them."""
+        self.gradient = None
         self.release()
-
-    def _allocate_gradient(self) -> None:
-        if not self.grad.numel():
-            self.grad = super().make_gradient()
 
 
 class Sharded(Buckets):
