@@ -12,8 +12,8 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,28 +24,24 @@ from trainer.configuration.config import Config
 from trainer.configuration.load import unread
 from trainer.device import memory, memory_capacity
 from trainer.instrumentation.injection import Faults
-from trainer.metric_writers import FILE, open_writers
+from trainer.metric_writers import FILE, Metrics, open_writers
 from trainer.parallel.mesh import Mesh
 from trainer.step import Outcome
 from usp_prof import record
 
-SETTLING = 2
+WARMUP = 2
 """First steps that the means leave out: allocators, kernels and connections warm up."""
-Line = dict[str, Any]
 
 
 def introduce(config: Config, folder: Path) -> None:
     """Print the model, the mesh, the batch, and what is recorded where."""
     shape, options, layout = config.shape, config.options, config.layout
     experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
-    print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
-    print(
-        f"model: {shape.name}, {shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
-    )
+    size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
     passes = f"{options.accumulate} passes of {options.micro_batches} micro-batches of {config.micro_batch} sequences"
-    print(
-        f"batch: {options.batch} sequences of {shape.sequence} tokens, {config.tokens:,} tokens per step, in {passes}"
-    )
+    batch = f"{options.batch} sequences of {shape.sequence} tokens, {config.tokens:,} tokens per step, in {passes}"
+    print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
+    print(f"model: {shape.name}, {size}\nbatch: {batch}")
     if options.profile:
         first = options.profile_skip + 1  # the profiler warms up for a step
         print(f"recording: steps {first} to {first + options.profile_steps - 1} of every rank, in {folder}", flush=True)
@@ -66,106 +62,88 @@ class Reporter:
         self.flop = config.shape.entry().flop_per_token[config.options.flop_convention]
         self.steps, self.began, self.waited = 0, 0.0, 0.0
         """Steps since the last line, the start of the first of them, and their wait for input."""
-        self.lines: list[Line] = []
-        self.writers = open_writers(config, folder)
+        self.lines: list[Metrics] = []
+        self.open_files = ExitStack()
+        self.writers = open_writers(config, folder, self.open_files)
         self.bar: Progress | None = None
         if config.options.metrics != "json":
             console = Console(file=sys.stdout)
             columns = (TextColumn("step"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
             self.bar.add_task("train", total=config.options.steps)
-            self.bar.start()
+            self.open_files.enter_context(self.bar)
 
     def report(self, step: int, outcome: Outcome, began: float, waited: float) -> None:
         """Count a step; read and report its outcome if a line is due."""
         if not self.steps:
             self.began, self.waited = began, 0.0
         self.steps, self.waited = self.steps + 1, self.waited + waited
-        options = self.config.options
+        options, device = self.config.options, outcome.loss.device
         if (step + 1) % options.log_every and step + 1 < options.steps:
             return
-        load = outcome.load if outcome.load.numel() else outcome.loss.new_ones(1, 1)
+        has_experts = outcome.load.numel() > 0
+        load = outcome.load if has_experts else outcome.loss.new_ones(1, 1)
         fullest = (load.amax(1) / load.mean(1)).nan_to_num().max()  # layers without experts have no load
-        dropped = outcome.dropped / load.sum()
-        loss, norm, fullest_load, dropped_fraction = torch.stack(
-            [outcome.loss, outcome.norm, fullest, dropped]
-        ).tolist()
+        values = torch.stack([outcome.loss, outcome.norm, fullest, outcome.dropped / load.sum()])
+        loss, norm, fullest_load, dropped_fraction = values.tolist()
         steps, self.steps = self.steps, 0
         seconds = (time.perf_counter() - self.began) / steps
-        speed, memory_bytes = self.config.tokens / seconds, memory(outcome.loss.device)
-        computes = not options.pace  # a paced run computes no speed of a device
         line = {
             "step": step,
             "loss": loss,
             "grad_norm": norm,
             "learning_rate": outcome.rate,
-            "seconds": seconds,
-            "tokens_per_second": speed,
-            "tokens_per_second_per_device": speed / self.devices,
-            "tflops_per_device": speed * self.flop / self.devices / 1e12 if computes else None,
-            "mfu": speed * self.flop / self.peak if self.peak and computes else None,
+            **self.speeds(seconds),
             "mfu_convention": options.flop_convention,
-            "memory_bytes": memory_bytes,
-            "memory_fraction": memory_bytes / memory_capacity(outcome.loss.device),
+            "memory_bytes": memory(device),
+            "memory_fraction": memory(device) / memory_capacity(device),
             "consumed_tokens": (step + 1) * self.config.tokens,
             "input_fraction": self.waited / steps / seconds,
             # Load of the fullest expert of any layer, relative to the mean.
-            "expert_load_max": fullest_load if outcome.load.numel() else None,
+            "expert_load_max": fullest_load if has_experts else None,
             # Share of all pairs of a token and an expert.
             "dropped_fraction": dropped_fraction if options.capacity else None,
         }
         self.lines.append(line)
-        for writer in self.writers:
-            writer.write(step, line)
+        for write in self.writers:
+            write(step, line)
         if self.bar is None:
             print(json.dumps(line), flush=True)
             return
         self.bar.console.print(text_of(line), highlight=False, soft_wrap=True)
         self.bar.advance(self.bar.task_ids[0], steps)
 
+    def speeds(self, seconds: float) -> Metrics:
+        """Return the step time and the speeds that follow from it; a paced run has no FLOP/s."""
+        tokens_per_second = self.config.tokens / seconds
+        flops = None if self.config.options.pace else tokens_per_second * self.flop
+        return {
+            "seconds": seconds,
+            "tokens_per_second": tokens_per_second,
+            "tokens_per_second_per_device": tokens_per_second / self.devices,
+            "tflops_per_device": flops and flops / self.devices / 1e12,
+            "mfu": flops / self.peak if flops and self.peak else None,
+        }
+
+    def mean(self, lines: list[Metrics]) -> Metrics:
+        """Return the mean step time, the speeds that follow from it, and the peak of memory."""
+        return {**lines[-1], **self.speeds(sum(line["seconds"] for line in lines) / len(lines))}
+
     def close(self) -> None:
-        """Print means over settled steps, and where the metrics are."""
-        for writer in self.writers:
-            writer.close()
-        if self.bar is None:
-            return
-        self.bar.stop()
-        if not self.lines:
+        """Print means over the lines after warm-up, and where the metrics are."""
+        self.open_files.close()
+        if self.bar is None or not self.lines:
             return
         options, first = self.config.options, self.lines[0]["step"]
         window = range(options.profile_skip, options.profile_skip + 1 + options.profile_steps)
         recorded = {first + place for place in window} if options.profile else set()
-        settled = [line for line in self.lines if line["step"] >= first + SETTLING and line["step"] not in recorded]
-        if settled:
-            print(
-                f"mean of {len(settled)} settled lines (not first, not recorded): {'  '.join(_speed(_mean(settled)))}"
-            )
+        warm = [line for line in self.lines if line["step"] >= first + WARMUP and line["step"] not in recorded]
+        if warm:
+            print(f"mean of {len(warm)} lines (after warm-up, not recorded): {'  '.join(_speed(self.mean(warm)))}")
         print(f"metrics: {self.folder / FILE}")
 
 
-def _mean(lines: list[Line]) -> Line:
-    """Return the mean step time, the speeds that follow from it, and the peak of memory."""
-    last = lines[-1]
-    seconds = sum(line["seconds"] for line in lines) / len(lines)
-    scale = last["seconds"] / seconds
-    speeds = {key: last[key] and last[key] * scale for key in _SPEEDS}
-    return {**last, "seconds": seconds, **speeds}
-
-
-_SPEEDS = ("tokens_per_second_per_device", "tflops_per_device", "mfu")
-
-
-def _speed(line: Line) -> list[str]:
-    return [
-        f"{line['seconds'] * 1e3:.0f} ms",
-        f"{line['tokens_per_second_per_device']:,.0f} tokens/s/device",
-        f"{line['tflops_per_device']:.3g} TFLOP/s/device" if line["tflops_per_device"] is not None else "paced",
-        *([f"MFU {line['mfu']:.2%} ({line['mfu_convention']})"] if line["mfu"] is not None else []),
-        f"memory {line['memory_bytes'] / 2**20:,.0f} MiB ({line['memory_fraction']:.1%})",
-    ]
-
-
-def text_of(line: Line) -> str:
+def text_of(line: Metrics) -> str:
     """Return a step's metrics as text."""
     parts = [
         f"step {line['step']:>4}  loss {line['loss']:.4f}  grad norm {line['grad_norm']:.3f}",
@@ -179,17 +157,30 @@ def text_of(line: Line) -> str:
     return "  ".join(filter(None, parts))
 
 
+def _speed(line: Metrics) -> list[str]:
+    return [
+        f"{line['seconds'] * 1e3:.0f} ms",
+        f"{line['tokens_per_second_per_device']:,.0f} tokens/s/device",
+        f"{line['tflops_per_device']:.3g} TFLOP/s/device" if line["tflops_per_device"] is not None else "paced",
+        *([f"MFU {line['mfu']:.2%} ({line['mfu_convention']})"] if line["mfu"] is not None else []),
+        f"memory {line['memory_bytes'] / 2**20:,.0f} MiB ({line['memory_fraction']:.1%})",
+    ]
+
+
 # Recording session: what the recorder gets to know about this run.
 
 
 def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> record.Session:
     """Open the recording of this run."""
     options, layout, axes = config.options, config.layout, config.layout.axes()
+    groups: dict[tuple[str, ...], list[dist.ProcessGroup]] = {}
+    for group in mesh.open_groups():
+        groups.setdefault(group.axes, []).append(group.handle)
     return record.session(
         folder,
         mesh=axes,
         model=config.shape.entry(),
-        groups=served(mesh),
+        groups=groups,
         coordinates={axis: mesh.place[axis] for axis in axes},
         stages=config.stages_of(mesh.place["pp"]),
         skip=options.profile_skip,
@@ -212,14 +203,6 @@ def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> re
     )
 
 
-def served(mesh: Mesh) -> dict[tuple[str, ...], list[dist.ProcessGroup]]:
-    """Return this rank's groups by the axes that they serve; several may serve the same axes."""
-    groups: dict[tuple[str, ...], list[dist.ProcessGroup]] = {}
-    for group in mesh.open_groups():
-        groups.setdefault(group.axes, []).append(group.handle)
-    return groups
-
-
 def folder_of(config: Config) -> Path:
     """Return the run's folder; if all ranks write to it, rank 0 reads the clock for all."""
     if config.options.output:
@@ -230,7 +213,7 @@ def folder_of(config: Config) -> Path:
     return Path("traces") / name[0]
 
 
-def tell_torchrun(*lines: str) -> None:
+def report_to_torchrun(*lines: str) -> None:
     """Report why this process ends, so that torchrun's report of a failure ends with it.
 
     torchrun prints a traceback of its own wherever a process fails, and then, as "traceback", what the process has

@@ -8,6 +8,7 @@ Reads from here downwards: options (`options`), whether they can be trained toge
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -31,15 +32,15 @@ from trainer.configuration.options import OptionError
 from trainer.device import count_gpus, peak, take
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
-from trainer.reporting import Reporter, folder_of, introduce, open_session, tell_torchrun
+from trainer.reporting import Reporter, folder_of, introduce, open_session, report_to_torchrun
 from trainer.rules import check_gloo, check_links, resolve
 from trainer.step import Update
-from trainer.watchdog import NAMES, STATUS, Terminated, stopped_by, watched
+from trainer.watchdog import stopped_by, watched
 from usp_prof import record
 
 
 def main() -> int:
-    """Run the trainer; gives the exit status."""
+    """Run the trainer; return the exit status."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         config = resolve(parse(sys.argv[1:]), world)
@@ -54,29 +55,29 @@ def main() -> int:
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        tell_torchrun(f"error: {error}", f"hint: {error.hint}")
+        report_to_torchrun(f"error: {error}", f"hint: {error.hint}")
         return leave(2)
     except BaseException as error:
         stop = stopped_by(error)
         if stop is None:
             raise
-        message = f"rank {rank} was stopped by {NAMES[stop]}; whole steps that were recorded are in the traces"
-        if rank == 0 or stop is Terminated:
+        message = f"rank {rank} was {stop}; whole steps that were recorded are in the traces"
+        if rank == 0 or stop.number == signal.SIGTERM:
             print(message, file=sys.stderr, flush=True)
-        tell_torchrun(message)
-        os._exit(STATUS[stop])  # groups in the middle of a message cannot be closed in order
+        report_to_torchrun(message)
+        os._exit(128 + stop.number)  # groups in the middle of a message cannot be closed in order
     return leave(status)
 
 
 def leave(status: int) -> int:
-    """Close what connects this process to the others: the threads of open groups may abort it as it ends."""
+    """Close the process groups, whose threads may abort the process as it ends; return its exit status."""
     if dist.is_initialized():
         dist.destroy_process_group()
     return status
 
 
 def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
-    """Join the other processes; gives how many GPUs all have. Those that share one talk through gloo unless told."""
+    """Join the other processes; return the number of GPUs of all. Processes that share one use gloo by default."""
     if config.options.profile:
         record.prepare()
     timeout = timedelta(seconds=config.options.timeout)
@@ -97,7 +98,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
 
 
 def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
-    """Build everything and loop over the steps; gives the exit status."""
+    """Build everything and loop over the steps; return the exit status."""
     options = config.options
     faults = Faults(config, rank)
     mesh = Mesh.build(config.layout, rank, wanted_groups(config), timedelta(seconds=options.timeout), faults.opened)
@@ -147,7 +148,7 @@ def report_traces(folder: Path, rank: int) -> int:
 
 
 def resume(config: Config, update: Update, rank: int) -> int:
-    """Continue from the newest checkpoint; gives the number of updates made so far."""
+    """Continue from the newest checkpoint; return the number of updates made so far."""
     folder = Path(config.options.checkpoint)
     changed = checkpoint.changes(folder, config)
     if rank == 0 and changed:
@@ -163,7 +164,7 @@ def meet(mesh: Mesh, device: torch.device) -> None:
 
 
 def save_if_due(done: int, config: Config, update: Update) -> None:
-    """Write a checkpoint every so many updates and at the end."""
+    """Write a checkpoint every `--checkpoint-every` updates and at the end."""
     options = config.options
     due = done == options.steps or (options.checkpoint_every and done % options.checkpoint_every == 0)
     if options.checkpoint and due:

@@ -40,13 +40,15 @@ LOST = 3
 """Exit status of a rank that ends because of another."""
 
 
-class Terminated(BaseException):
-    """This process received SIGTERM."""
+class Stopped(BaseException):
+    """A signal asks this process to end."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
-STATUS = {KeyboardInterrupt: 128 + signal.SIGINT, Terminated: 128 + signal.SIGTERM}
-"""Exit status of a rank that was stopped, as shells have it."""
-NAMES = {KeyboardInterrupt: "Ctrl-C", Terminated: "SIGTERM"}
+    def __str__(self) -> str:
+        return "stopped by Ctrl-C" if self.number == signal.SIGINT else "stopped by SIGTERM"
 
 
 class Heartbeat:
@@ -148,9 +150,9 @@ def process_name() -> str:
 
 @contextmanager
 def watched(rank: int, world: int) -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM, and name a lost rank instead of failing with a broken connection."""
-    signal.signal(signal.SIGINT, _on_interrupt)
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    """Raise `Stopped` on SIGTERM or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
     store = default_store()
     if world == 1 or store is None:
         yield
@@ -158,55 +160,44 @@ def watched(rank: int, world: int) -> Iterator[None]:
     heartbeat = Heartbeat(rank, world, store)
     try:
         yield
-    except (KeyboardInterrupt, Terminated, RuntimeError) as error:
-        _ignore_signals()  # one often comes together with a broken connection
+    except (Stopped, RuntimeError) as error:
+        with suppress(Stopped):  # a signal often comes together with a broken connection
+            _ignore_signals()
+        _ignore_signals()
         heartbeat.main_answered.set()
         stop = stopped_by(error)
-        if stop is KeyboardInterrupt:
-            heartbeat.leave("stopped by Ctrl-C")
-            raise
-        if stop is Terminated:
-            heartbeat.leave("stopped by SIGTERM")
-            heartbeat.end_if_lost("stopped by SIGTERM")
-        else:
+        if stop is None:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             heartbeat.end_if_lost(reason)
             heartbeat.leave(f"({process_name()}) failed: {reason}")
+        else:
+            heartbeat.leave(str(stop))
+            if stop.number == signal.SIGTERM:
+                heartbeat.end_if_lost(str(stop))
         raise
     finally:
         heartbeat.stop()
 
 
-def stopped_by(error: BaseException | None) -> type[BaseException] | None:
-    """Return what stopped this process, Ctrl-C or SIGTERM: while one rank leaves, the others' connections break."""
+def stopped_by(error: BaseException | None) -> Stopped | None:
+    """Return what stopped this process, if anything: while one rank leaves, the others' connections break."""
     while error is not None:
-        if isinstance(error, (KeyboardInterrupt, Terminated)):
-            return type(error)
+        if isinstance(error, (Stopped, KeyboardInterrupt)):
+            return error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
         error = error.__cause__ or error.__context__
     return None
 
 
-def _ignore_signals() -> None:
-    """Ignore further signals while heartbeats are read."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            signal.signal(number, signal.SIG_IGN)
-        except (Terminated, KeyboardInterrupt):
-            signal.signal(number, signal.SIG_IGN)
+def _stop(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
+    """Stop at the first signal, and let no other one end this process while it writes its trace.
 
-
-def _on_interrupt(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
-    """Stop at the first Ctrl-C, and let nothing end this process while it writes its trace.
-
-    torchrun passes on the signal that the terminal has sent already, and sends a SIGTERM to all ranks when the first
-    one has left. Ranks that take longer than its 30 seconds are killed all the same.
+    torchrun passes on the Ctrl-C that the terminal has sent already, and sends a SIGTERM to all ranks when the first
+    one has left. It kills ranks that take longer than 30 seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    _ignore_signals()
+    raise Stopped(number)
 
 
-def _on_sigterm(number: int, frame: Any) -> None:  # noqa: ANN401, ARG001 - a signal handler's arguments
+def _ignore_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
