@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 from torch import nn
 
@@ -72,9 +74,9 @@ def layer_timer(
     slowdown = faults.slowdown(stage)
     sequences = config.micro_batch / (layout.cp * layout.tp)
     if options.pace:
-        played = load_shape(options.pace_model)
+        paced_model = load_shape(options.pace_model)
         packed = any(fault.kind == "unequal-lengths" for fault in config.faults)
-        pace = Pace.of(options.pace, played, int(sequences * played.sequence), attention_apart=packed)
+        pace = Pace.of(options.pace, paced_model, int(sequences * paced_model.sequence), attention_apart=packed)
         pace.slowdown, pace.postponed = slowdown, postponed
         return pace
     if slowdown is None:
@@ -143,16 +145,15 @@ def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder)
 
     Gradients of the last layer are complete first; those of the embedding, which is in no layer, last.
     """
-    units: dict[tuple[str, str], list[str]] = {}
-    for layer in [*(f"layers.{name}." for name in reversed(chunk.layers.keys())), ""]:
-        for name, parameter in chunk.named_parameters():
-            inside = name.startswith(layer) if layer else not name.startswith("layers.")
-            if inside:
-                kind = note_of(parameter).kind
-                # With one tensor-parallel rank, weights that all of them have are like any other.
-                kind = "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
-                units.setdefault((layer, kind), []).append(name)
-    return [make_bucket(Unit, config, mesh, device, chunk, names) for names in units.values()]
+    units: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for name, parameter in chunk.named_parameters():
+        layer = int(name.split(".")[1]) if name.startswith("layers.") else -1
+        kind = note_of(parameter).kind
+        # With one tensor-parallel rank, weights that all of them have are like any other.
+        kind = "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
+        units[layer, kind].append(name)
+    last_first = sorted(units, key=lambda unit: -unit[0])
+    return [make_bucket(Unit, config, mesh, device, chunk, units[unit]) for unit in last_first]
 
 
 def make_bucket(

@@ -24,7 +24,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint import metadata, planner, planner_helpers
 
 from trainer.configuration.config import Config
-from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
+from trainer.configuration.options import OptionError, Options, flag_of, refuse
 from trainer.step import Update
 
 IDENTITY = "identity.json"
@@ -126,7 +126,7 @@ def save(folder: Path, updates: int, config: Config, update: Update) -> None:
 
 
 def load(folder: Path, config: Config, update: Update) -> int:
-    """Read the newest state in place; gives the number of updates made so far."""
+    """Read the newest state in place; return the number of updates made so far."""
     stored = newest(folder)
     updates = check(folder, config)
     update.prime(updates)
@@ -140,28 +140,34 @@ def load(folder: Path, config: Config, update: Update) -> int:
 
 def newest(folder: Path) -> Path:
     """Find the checkpoint after the most updates."""
-    stored = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*") if _numbered(path)}
+    stored = _stored(folder)
     refuse(not stored, f"--checkpoint {folder}: there is none to resume from", "leave --resume out")
     return stored[max(stored)]
 
 
+def _stored(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints in a folder by the number of updates before them."""
+    numbers = {path: path.name.removeprefix("step-") for path in folder.glob("step-*")}
+    return {int(number): path for path, number in numbers.items() if number.isdecimal()}
+
+
 def check_unused(folder: Path) -> None:
     """Refuse a folder that holds another run's checkpoints: a later `--resume` would continue that run."""
-    stored = sorted(path.name for path in folder.glob("step-*") if _numbered(path))
-    rule = f"--checkpoint {folder} holds checkpoints of an earlier run, up to {stored[-1]}" if stored else ""
-    refuse(stored, rule, "add --resume to continue that run, or choose another --checkpoint")
+    if _stored(folder):
+        rule = f"--checkpoint {folder} holds checkpoints of an earlier run, up to {newest(folder).name}"
+        raise OptionError(rule, "add --resume to continue that run, or choose another --checkpoint")
 
 
 def check(folder: Path, config: Config) -> int:
-    """Refuse a checkpoint of another model; gives the number of updates it was written after."""
+    """Refuse a checkpoint of another model; return the number of updates before it."""
     stored = newest(folder)
     try:
         written = json.loads((stored / IDENTITY).read_text())
     except (OSError, ValueError) as error:
         raise OptionError(f"{stored}: {IDENTITY} cannot be read: {error}", _aside(stored)) from error
-    old = not isinstance(written, dict) or written.get("format") != FORMAT
+    is_old = not isinstance(written, dict) or written.get("format") != FORMAT
     rule = f"{stored} was written by another version of the trainer, in a format that this one does not read"
-    refuse(old, rule, "resume it with that version, or train again into another --checkpoint")
+    refuse(is_old, rule, "resume it with that version, or train again into another --checkpoint")
     now = _identity(config)
     other = [name for name in now["model"] if written["model"].get(name) != now["model"][name]]
     if other:
@@ -176,7 +182,7 @@ def changes(folder: Path, config: Config) -> list[str]:
     return [
         f"{flag_of(item)} {now[item.name]} (was {before})"
         for item in fields(Options)
-        if item.name in now and (before := written.get(item.name, default(item))) != now[item.name]
+        if item.name in now and (before := written.get(item.name, item.default)) != now[item.name]
     ]
 
 
@@ -196,10 +202,6 @@ def _model_hint(written: dict[str, Any], other: list[str]) -> str:
     if not written["model"]["experts"]:
         sizes.pop("--top-k", None)  # refused where there are no experts to choose
     return model + " ".join(f"{flag} {size}" for flag, size in sizes.items() if size)
-
-
-def _numbered(path: Path) -> bool:
-    return path.name.removeprefix("step-").isdecimal()
 
 
 def _aside(stored: Path) -> str:

@@ -9,7 +9,7 @@ from trainer.instrumentation.injection import struck
 from trainer.instrumentation.slow_link import LONGEST_MS
 
 LOOKED_AT = 100_000
-"""Steps of which a fault must act in at least one."""
+"""Steps that are checked: a fault must act in at least one."""
 
 
 def check_faults(config: Config) -> None:
@@ -22,7 +22,7 @@ def check_faults(config: Config) -> None:
 
 
 def _check_fault(fault: Fault, config: Config) -> None:
-    """Refuse a fault whose settings name what is not there, which begins too late, or which strikes nobody."""
+    """Refuse a fault whose settings are out of range, which begins too late, or which strikes no rank."""
     layout, shape, title = config.layout, config.shape, f"--fault {fault.kind}"
     fitting = "--experts 8" if shape.can_have_experts else "leave --fault out"
     refuse("expert" in fault.settings and not shape.experts, f"{title} needs routed experts", fitting)
@@ -62,7 +62,7 @@ def _check_lengths(fault: Fault, config: Config) -> None:
     rule = f"{title}: {fault['documents']} documents of unequal lengths in {sequence} tokens"
     refuse(most < 2, rule, "--sequence 64")
     refuse(fault["documents"] > most, rule, f"documents={most}")
-    rule = f"{title} cuts each micro-batch anew, and --compile would compile the layers anew for each"
+    rule = f"{title} cuts each micro-batch differently, and --compile would compile the layers for each"
     refuse(options.compile, rule, "leave --compile out")
 
 

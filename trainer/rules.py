@@ -13,12 +13,12 @@ from trainer.configuration.config import Config, stages_per_rank
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
-from trainer.configuration.options import Options, refuse
+from trainer.configuration.options import Options, check_ranges, refuse
 from trainer.device import multiplies_in_fp8
 from trainer.fault_rules import check_faults
 from trainer.instrumentation.pacing import Pace
 from trainer.metric_writers import check_installed
-from trainer.unused_options import check_effects, check_folders, check_numbers
+from trainer.unused_options import check_effects, check_folders
 from usp_prof.schedule import Schedule
 
 DEFAULT_MESHES = {
@@ -33,7 +33,7 @@ DEFAULT_MESHES = {
 
 def resolve(options: Options, world: int) -> Config:
     """Choose what was left open; raise `OptionError` for what cannot be."""
-    check_numbers(options)
+    check_ranges(options)
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts and not load_shape(options.model).experts:
         options.experts = max(4, layout.ep)

@@ -4,9 +4,8 @@
     error: --schedule zbv orders the work of a pipeline, and --pp is 1
     hint: leave --schedule out
 
-`conditions` lists the options that act only beside others. An option at its default asks for nothing, so it is never
-refused. Refused as well: values that are not numbers, times of work that the run does not do, and folders that cannot
-be written.
+`conditions` lists the options that act only together with others. An option at its default is never refused. Times of
+work that the run does not do and folders that cannot be written are refused as well.
 """
 
 from __future__ import annotations
@@ -19,39 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.configuration.config import Config
-from trainer.configuration.options import OptionError, Options, default, flag_of, refuse
+from trainer.configuration.options import OptionError, Options, flag_of, refuse
 from trainer.instrumentation.pacing import ACHIEVED
 
-ABOVE_ZERO = ("steps", "timeout", "profile_steps", "log_every", "lr")
-"""Options of which zero would leave nothing to do."""
-MOST = {"timeout": 10**6, "seed": 2**40}
-"""What the clocks and the generators of random numbers can take."""
 WEIGHT_BYTES = 4
 """Size of one weight in fp32, the type of masters and gradients."""
 WARMUP = 1
 """Steps between the skipped and the recorded ones, in which the profiler warms up."""
-ON_BY_DEFAULT = ("prefetch", "profile_memory", "sequence_parallel")
-"""Switches of which `--no-...` is what a user asks for."""
-
-
-def check_numbers(options: Options) -> None:
-    """Refuse figures that are none, are below zero, or make a run of nothing."""
-    for item in fields(options):
-        value, flag = getattr(options, item.name), flag_of(item)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
-        fitting = f"{flag} {default(item) or 1}"
-        refuse(not math.isfinite(value), f"{flag} {value} is no number", fitting)
-        refuse(value < 0, f"{flag} {value} is below zero", fitting)
-        most = MOST.get(item.name, math.inf)
-        refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")
-        least = default(item) if item.name == "lr" else 1
-        refuse(item.name in ABOVE_ZERO and value == 0, f"{flag} 0 leaves nothing to do", f"{flag} {least}")
-    too_long = options.warmup > max(options.steps, Options().warmup)
-    rule = f"--warmup {options.warmup} is longer than the run, which --steps {options.steps} sets"
-    refuse(too_long, rule, f"--warmup {options.steps}")
-    rule = f"--bucket-mb {options.bucket_mb:g} is less than one weight"
-    refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
 
 
 def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
@@ -111,22 +84,27 @@ def check_effects(config: Config) -> None:
     for name, acts, why_not in conditions(config):
         typed = _typed(items[name], options)
         refuse(typed and not acts, f"{typed} {why_not}", f"leave {typed.partition(' ')[0]} out")
-    _check_recorded_steps(options)
+    rule = f"--bucket-mb {options.bucket_mb:g} is less than one weight"
+    refuse(0 < options.bucket_mb * 2**20 < WEIGHT_BYTES, rule, "--bucket-mb 25")
+    _check_steps(options)
     _check_pace(config)
 
 
 def _typed(item: Field[Any], options: Options) -> str:
     """Return an option as it was typed; nothing where it is at its default and asks for nothing."""
     value, flag = getattr(options, item.name), flag_of(item)
-    if item.name in ON_BY_DEFAULT:
+    if item.default is True:
         return "" if value else flag.replace("--", "--no-", 1)
-    if value in {default(item), 0, ""}:
+    if value in {item.default, 0, ""}:
         return ""
     return flag if value is True else f"{flag} {value}"
 
 
-def _check_recorded_steps(options: Options) -> None:
-    """Refuse a run that ends before what it should record."""
+def _check_steps(options: Options) -> None:
+    """Refuse a run that ends before its warm-up, or before the steps that it should record."""
+    too_long = options.warmup > max(options.steps, Options().warmup)
+    rule = f"--warmup {options.warmup} is longer than the run, which --steps {options.steps} sets"
+    refuse(too_long, rule, f"--warmup {options.steps}")
     needed = options.profile_skip + WARMUP + options.profile_steps
     first, last = needed - options.profile_steps, needed - 1
     rule = f"--profile records steps {first} to {last}, and --steps is {options.steps}"

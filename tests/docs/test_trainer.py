@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.configuration.command_line import parse, parser
 from trainer.configuration.faults import KINDS
-from trainer.configuration.options import Options, default
+from trainer.configuration.options import Options
 from trainer.rules import DEFAULT_MESHES, resolve
 from usp_prof.findings.draft import all_rules
 
@@ -31,8 +31,8 @@ def test_every_option_is_listed_with_its_default() -> None:
 
 def option_row(item) -> str:  # noqa: ANN001 - a dataclass's field
     flag = "--" + item.name.replace("_", "-")
-    value = default(item)
-    shown = "" if value in ("", [], 0, False) and value is not True else str(value)
+    value = item.default
+    shown = "" if value in ("", (), 0, False) and value is not True else str(value)
     choices = " \\| ".join(str(choice) for choice in item.metadata["choices"] if choice != "")
     text = item.metadata["help"] + (f" ({choices})" if choices else "")
     return f"| `{flag}` | {shown} | {text} |"

@@ -15,7 +15,7 @@ from trainer import checkpoint
 from trainer.configuration.command_line import parse, parser
 from trainer.configuration.faults import KINDS
 from trainer.configuration.layout import ORDER, Layout
-from trainer.configuration.options import OptionError, Options, default, flag_of
+from trainer.configuration.options import OptionError, Options, flag_of
 from trainer.parallel.mesh import SERVED
 from trainer.rules import check_gloo, resolve
 
@@ -50,10 +50,10 @@ REFUSED = (
     (4, "--pp 2 --schedule zbv --compile", "one piece", "--schedule 1f1b"),
     (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
     (1, "--pace fast", "no such device", "h100, a100, b200"),
-    (1, "--tp -2", "below zero", "--tp 1"),
+    (1, "--tp -2", "zero or more", "--tp 1"),
     (1, "--stepz 4", "unrecognized arguments: --stepz", "--steps"),
     (1, "--tp two", "argument --tp: invalid int value", "--tp 1"),
-    (1, "--lr -1", "below zero", "--lr 0.003"),
+    (1, "--lr -1", "must be above zero", "--lr 0.003"),
     (1, "--fault slow-rank:steps=some", "does not fit", "steps=2-4"),
     (2, "--fault slow-rank:rank=-1", "does not fit rank", "rank=0"),
     (1, "--fault pause:every=0", "does not fit every", "every=2"),
@@ -61,7 +61,7 @@ REFUSED = (
     (2, "--fault unequal-lengths:documents=0", "does not fit documents", "documents=4"),
     (2, "--fault unequal-lengths:documents=40", "40 documents of unequal lengths in 64 tokens", "documents=32"),
     (1, "--sequence 3 --fault unequal-lengths", "in 3 tokens", "--sequence 64"),
-    (2, "--fault unequal-lengths --compile", "cuts each micro-batch anew", "leave --compile out"),
+    (2, "--fault unequal-lengths --compile", "cuts each micro-batch differently", "leave --compile out"),
     (2, "--fault unequal-lengths --pace 20,20,20", "differ in attention, the fourth time", "--pace 20,20,20,20"),
     (2, "--fault unequal-lengths --pace 20,20,20,0", "the fourth time", "--pace 20,20,20,20"),
     (2, "--dp 2 --fault unbucketed --fault unbucketed", "given twice", "leave one out"),
@@ -81,7 +81,7 @@ REFUSED = (
     (1, "--fault", "expected one argument", "--fault slow-rank:rank=0,factor=2"),
     (1, "--warmup 100 --steps 2", "longer than the run", "--warmup 2"),
     (1, "--experts 4 --capacity 0.001", "leaves each expert 0.064 tokens", "--capacity 1.25"),
-    (1, "--lr 0", "leaves nothing to do", "--lr 0.003"),
+    (1, "--lr 0", "must be above zero", "--lr 0.003"),
     (2, "--dp 2 --bucket-mb 1e-9", "less than one weight", "--bucket-mb 25"),
     (1, "--data /nope", "No such file", "a text file"),
     (1, "--timeout 99999999999999", "above 1000000", "--timeout 1000000"),
@@ -126,8 +126,8 @@ REFUSED = (
     (1, "--compile=yes", "ignored explicit argument", "--compile"),
     (1, "--lr nan", "--lr nan is no number", "--lr 0.003"),
     (1, "--clip inf", "is no number", "--clip 1.0"),
-    (1, "--timeout 0", "nothing to do", "--timeout 1"),
-    (1, "--steps 0", "nothing to do", "--steps 1"),
+    (1, "--timeout 0", "must be above zero", "--timeout 1"),
+    (1, "--steps 0", "must be above zero", "--steps 1"),
     (1, "--fault pause:probability=3", "does not fit probability", "probability=1.0"),
     (1, "--fault pause:probability=nan", "does not fit probability", "probability=1.0"),
     (1, "--fault pause:probability=0", "does not fit probability", "probability=1.0"),
@@ -326,7 +326,7 @@ def test_help_lists_every_fault() -> None:
 
 def test_the_hint_of_an_option_without_a_value_is_accepted() -> None:
     for item in fields(Options):
-        if item.metadata["metavar"] in {"FILE", "FOLDER"} or isinstance(default(item), bool):
+        if item.metadata["metavar"] in {"FILE", "FOLDER"} or isinstance(item.default, bool):
             continue
         with pytest.raises(OptionError) as refused:
             parse([flag_of(item)])

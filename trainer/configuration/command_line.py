@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
 
 from trainer.configuration.faults import KINDS
-from trainer.configuration.options import OptionError, Options, default, described, flags_of, refuse
+from trainer.configuration.options import OptionError, Options, described, flags_of, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def _reading(item: Field[Any], kind: type) -> dict[str, Any]:
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}  # --profile and --no-profile
     reading: dict[str, Any] = {"type": kind}
-    if get_args(kind):  # list[str]: the option may be given several times
+    if get_args(kind):  # a sequence: the option may be given several times
         reading = {"action": "append"}
     if choices := item.metadata["choices"]:
         return reading | {"choices": choices}
@@ -110,12 +110,12 @@ def _legal(message: str) -> str:
     item = next((item for item in fields(Options) if flag in flags_of(item)), None)
     if item is None:
         return f"{flag} FILE"
-    if isinstance(default(item), bool):
+    if isinstance(item.default, bool):
         return flag
     choices = [str(choice) for choice in item.metadata["choices"]]
     if typed and choices:
         return f"{flag} {get_close_matches(typed, choices, n=1, cutoff=0.0)[0]}"
-    example = item.metadata["example"] or default(item) or next(iter(choices), item.metadata["metavar"]) or 1
+    example = item.metadata["example"] or item.default or next(iter(choices), item.metadata["metavar"]) or 1
     return f"{flag} {example}"
 
 
@@ -125,4 +125,4 @@ def _flags() -> list[str]:
 
 def _nearest(typed: str) -> str:
     near = get_close_matches(typed, _flags(), n=1)
-    return near[0] if near else "trainer/run.py --help tells all options"
+    return near[0] if near else "trainer/run.py --help lists all options"

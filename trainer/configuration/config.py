@@ -33,7 +33,7 @@ class Config:
 
     @property
     def traits(self) -> Traits:
-        """What the pipeline's schedule is like; without a pipeline as 1F1B: one stage, its backward in one piece."""
+        """Properties of the pipeline's schedule; those of 1F1B without a pipeline (one stage, a whole backward)."""
         return Schedule(self.schedule or Schedule.ONE_F_ONE_B).traits
 
     @property
@@ -49,12 +49,12 @@ class Config:
 
     @property
     def sums_gradients(self) -> bool:
-        """Whether several ranks have gradients of the same weights: those of dp and cp, for experts those beside ep."""
+        """Whether several ranks have gradients of the same weights: ranks of dp, cp or (experts) efsdp."""
         return self.layout.dp * self.layout.cp > 1 or self._shares_experts
 
     @property
     def can_shard(self) -> bool:
-        """Whether some of these ranks are of one replica, so that ZeRO shards over them."""
+        """Whether some of these ranks belong to one replica, so that ZeRO can shard over them."""
         return self.layout.dp_shard * self.layout.cp > 1 or self._shares_experts
 
     @property
@@ -64,12 +64,12 @@ class Config:
 
     @property
     def compute(self) -> torch.dtype:
-        """In what the layers compute."""
+        """The data type that the layers compute in."""
         return COMPUTE[self.options.dtype]
 
     @property
     def device(self) -> str:
-        """On what it computes: GPUs where there are any; paced compute is waits of the host and asks for none."""
+        """The type of device: GPUs if there are any, but paced compute waits on the host and needs none."""
         wanted = self.options.device or ("cpu" if self.options.pace else "cuda")
         return wanted if torch.cuda.is_available() else "cpu"
 

@@ -1,7 +1,7 @@
 """Fault settings: the kinds of fault that `--fault` takes, their settings and limits.
 
-``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn anew
-for each step, from the seed). What was injected stands in the manifest, and where it acts the trace is marked.
+``--fault kind:key=value,key=value``, several times. Most take ``steps=first-last`` and ``probability=p`` (drawn
+for each step from the seed). The manifest lists the injected faults, and marks in the trace show where they act.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "expert-imbalance": {"expert": 0, "bias": 0.2},
     "unequal-lengths": {"dp": -1, "documents": 4},
 }
-"""Every fault with its settings and their defaults."""
+"""Kinds of fault, their settings and defaults."""
 ONCE = ("unbucketed", "unoverlapped", "blocking-sync", "unequal-lengths")
-"""Those of which a second one would change nothing more."""
+"""Kinds that may be given only once: a second one would change nothing."""
 SMALLEST = 1e-6
 LIMITS = {
     "probability": (SMALLEST, 1.0),
@@ -40,12 +40,12 @@ LIMITS = {
     "hosts": (1, math.inf),
     "documents": (2, math.inf),
 }
-"""What a setting must be for its fault to do anything; others from their default's sign up."""
+"""Lowest and highest value of a setting at which its fault acts; others start at zero or a negative default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as it was asked for."""
+    """One fault and its settings."""
 
     kind: str
     settings: dict[str, Any]
@@ -66,7 +66,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Read ``kind:key=value,...``; an unknown word is refused with the known ones."""
+    """Read ``kind:key=value,...``; an error about an unknown word lists the known ones."""
     kind, _, rest = text.partition(":")
     refuse(kind not in KINDS, f"--fault {text}: no fault {kind!r}", f"one of {', '.join(KINDS)}")
     settings = dict(KINDS[kind])

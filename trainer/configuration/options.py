@@ -6,7 +6,9 @@ docs/reference/trainer.md is made from them. `rules.py` checks whether options f
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, field, fields
+import math
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from usp_prof.schedule import Schedule
@@ -31,7 +33,7 @@ def refuse(broken: object, rule: str, hint: str) -> None:
 SCHEDULES = tuple(str(schedule) for schedule in Schedule if schedule.traits.pytorch_name)
 
 
-def option(
+def option(  # noqa: PLR0913 - an option has that many properties
     default: Any,  # noqa: ANN401
     text: str,
     *,
@@ -39,17 +41,20 @@ def option(
     metavar: str = "",
     section: str = "",
     example: str = "",
+    positive: bool = False,
+    most: float = math.inf,
 ) -> Any:  # noqa: ANN401
-    """Declare one option; `section` heads it and those behind it in `--help`, and hints name the `example`."""
+    """Declare one option; `section` heads it and the following ones in `--help`, and hints name the `example`.
+
+    Numbers are from zero to `most`, or above zero if `positive`.
+    """
     metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section, "example": example}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={**metadata, "positive": positive, "most": most})
 
 
 @dataclass(slots=True)
 class Options:
-    """Every option with its default; zero for a size means: choose one."""
+    """Every option with its default; a size of zero is chosen by `rules.resolve`."""
 
     dp: int = option(0, "data-parallel ranks (default: what the other axes leave)", section="data parallelism")
     dp_replicate: int = option(1, "replicas for hybrid sharding over dp / dp-replicate ranks")
@@ -95,13 +100,13 @@ class Options:
     sequence: int = option(0, "override the model's sequence length")
     data: str = option("", "text file to learn, byte by byte (default: synthetic tokens)", metavar="FILE")
 
-    steps: int = option(5, "number of updates", section="updates")
-    lr: float = option(3e-3, "peak learning rate")
+    steps: int = option(5, "number of updates", section="updates", positive=True)
+    lr: float = option(3e-3, "peak learning rate", positive=True)
     warmup: int = option(2, "updates of linear warm-up; a cosine follows")
     clip: float = option(1.0, "largest gradient norm over the mesh; 0 for none")
     weight_decay: float = option(0.1, "AdamW's weight decay")
     adamw: str = option("fused", "implementation of AdamW", choices=("fused", "foreach", "loop"))
-    seed: int = option(0, "seed of weights and data (default: 0)")
+    seed: int = option(0, "seed of weights and data (default: 0)", most=2**40)
 
     device: str = option("", "device (default: cuda if available)", choices=("cpu", "cuda"), section="recording")
     backend: str = option(
@@ -110,14 +115,14 @@ class Options:
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
     profile_skip: int = option(1, "steps before recording starts")
-    profile_steps: int = option(2, "steps to record")
+    profile_steps: int = option(2, "steps to record", positive=True)
     profile_memory: bool = option(default=True, text="record allocations too")
     metrics: str = option(
         "text",
         "text and metrics.jsonl in --output, JSON lines on the console alone, or text and a library; also --log",
         choices=("text", "json", "tensorboard", "wandb", "trackio"),
     )
-    log_every: int = option(1, "updates per line of live metrics, which shows their means")
+    log_every: int = option(1, "updates per line of live metrics, which shows their means", positive=True)
     flop_convention: str = option("palm", "FLOP convention of the MFU shown", choices=("palm", "matmul", "causal"))
 
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER", section="checkpoints")
@@ -131,23 +136,32 @@ class Options:
         example="h100",
     )
     pace_model: str = option("8b", "model whose layers set the pace", metavar="NAME|FILE")
-    fault: list[str] = option(  # noqa: RUF009 - makes a field with a factory
-        [],
+    fault: Sequence[str] = option(
+        (),
         "inject a fault, e.g. slow-rank:rank=2,factor=1.8; repeatable",
         metavar="FAULT",
         example="slow-rank:rank=0,factor=2",
     )
-    timeout: int = option(300, "seconds that ranks wait for a lost rank")
+    timeout: int = option(300, "seconds that ranks wait for a lost rank", positive=True, most=10**6)
 
     def changed(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, for the manifest."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {item.name: values[item.name] for item in fields(self) if values[item.name] != default(item)}
+        return {item.name: values[item.name] for item in fields(self) if values[item.name] != item.default}
 
 
-def default(item: Field[Any]) -> Any:  # noqa: ANN401 - an option's own type
-    """Return an option's default."""
-    return item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
+def check_ranges(options: Options) -> None:
+    """Refuse numbers that are out of their option's range."""
+    for item in fields(options):
+        value, flag, most = getattr(options, item.name), flag_of(item), item.metadata["most"]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        fitting = f"{flag} {1 if isinstance(value, int) else item.default or 1}"
+        least = "above zero" if item.metadata["positive"] else "zero or more"
+        refuse(not math.isfinite(value), f"{flag} {value} is no number", fitting)
+        too_small = value < 0 or (value == 0 and item.metadata["positive"])
+        refuse(too_small, f"{flag} {value} must be {least}", fitting)
+        refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")
 
 
 def flag_of(item: Field[Any]) -> str:
@@ -156,15 +170,12 @@ def flag_of(item: Field[Any]) -> str:
 
 
 def flags_of(item: Field[Any]) -> list[str]:
-    """Return all that an option may be typed as: torchrun itself stumbles over --log on Python 3.11."""
+    """Return the names of an option on the command line: torchrun itself refuses --log on Python 3.11."""
     return ["--metrics", "--log"] if item.name == "metrics" else [flag_of(item)]
 
 
 def described(item: Field[Any]) -> str:
     """Return the help text of an option, with its default if that is informative."""
-    text, value = item.metadata["help"], default(item)
-    if item.metadata["choices"]:
-        # Zero is a choice as any other: ZeRO stage 0.
-        return text if value == "" else f"{text} (default: {value})"
-    # Other zeros and empty values change nothing, or the text explains them.
-    return f"{text} (default: {value})" if value and "default:" not in text else text
+    text = item.metadata["help"]
+    is_zero_stage = item.name == "zero"  # other zeros and empty values change nothing, or the text explains them
+    return f"{text} (default: {item.default})" if (item.default or is_zero_stage) and "default:" not in text else text

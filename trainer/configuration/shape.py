@@ -10,7 +10,7 @@ from usp_prof.conventions import complete
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How a configuration stretches its rotary positions; which fields count depends on `kind`."""
+    """How a configuration stretches its rotary positions; which fields are used depends on `kind`."""
 
     kind: str
     factor: float
@@ -36,7 +36,7 @@ class ModelShape:
     heads: int
     kv_heads: int
     ffn: int
-    """Inner width of the feed-forward network; of an expert too where `expert_ffn` is zero."""
+    """Inner width of the feed-forward network, and of an expert if `expert_ffn` is zero."""
     vocab: int
     sequence: int
     experts: int = 0
@@ -45,12 +45,12 @@ class ModelShape:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     head_dim: int = 0
-    """Width of one attention head; hidden / heads where it is not given."""
+    """Width of one attention head (default: hidden / heads)."""
     rope_scaling: RopeScaling | None = None
     learned_positions: int = 0
     """Rows of a learned position embedding in place of rotary positions."""
     window: int = 0
-    """Tokens that attention looks back on; the trainer has no window, so sequences may be no longer."""
+    """Tokens that attention looks back on; the trainer has no windows, so this is also the longest sequence."""
     norm: str = "rms"
     """`rms`, or `layer` with mean and bias."""
     qk_norm: bool = False
@@ -67,7 +67,7 @@ class ModelShape:
     """Layers without experts before the first that has them."""
     expert_ffn: int = 0
     shared_ffn: int = 0
-    """Inner width of what all tokens pass beside the routed experts."""
+    """Inner width of what all tokens pass in addition to the routed experts."""
     shared_gate: bool = False
     """Whether a token decides by a sigmoid how much of the shared experts it takes."""
     scoring: str = "softmax"
@@ -91,7 +91,7 @@ class ModelShape:
 
     @property
     def can_have_experts(self) -> bool:
-        """Whether its layers are such that experts can take their place: those are gated and have no biases."""
+        """Whether experts can replace its feed-forward networks: experts are gated and have no biases."""
         return self.gated and not self.ffn_bias
 
     def layer_parameters(self, experts: int, layer: int | None = None) -> int:

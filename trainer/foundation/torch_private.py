@@ -25,7 +25,7 @@ def flash_attention(
     v: torch.Tensor,
     causal: bool,  # noqa: FBT001 - as the kernel has it
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend by one fused kernel; gives the result and the log-sum-exp, which the public function drops."""
+    """Attend by one fused kernel; return the result and the log-sum-exp, which the public function drops."""
     aten = torch.ops.aten
     kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
     out, lse, *_ = kernel(q, k, v, 0.0, causal)
@@ -41,7 +41,7 @@ def flash_attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
 
-    A GPU's kernel reads the log-sum-exp as if it lay together, whatever its strides say: a slice of it gives wrong
+    A GPU's kernel reads the log-sum-exp as contiguous memory, whatever its strides: a slice of it would lead to wrong
     gradients without an error.
     """
     q, k, v = tile

@@ -29,11 +29,11 @@ class Product:
     """A product of an input with a weight, and the two products that its backward is made of."""
 
     forward: Multiply
-    """Takes x and W, and gives y."""
+    """Returns y from x and W."""
     input_gradient: Multiply
-    """Takes dy and W, and gives dx."""
+    """Returns dx from dy and W."""
     weight_gradient: Multiply
-    """Takes dy and x, and gives dW."""
+    """Returns dW from dy and x."""
     is_differentiable: bool = True
     """Whether autograd can derive the two gradients from `forward`."""
 
@@ -73,7 +73,7 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed) -> Any:  # noqa: ANN401 - torch's context
         ctx.save_for_backward(x, weight)
-        # Beside its values: the parameter itself, which keeps its `grad` (recomputation saves a detached copy).
+        # In addition to its values: the parameter itself, which keeps its `grad` (recomputation saves a detached copy).
         ctx.parameter, ctx.product, ctx.postponed = weight, product, postponed
         return product.forward(x, weight)
 
@@ -95,7 +95,7 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed:
 def weight_gradient(
     parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], postponed: Postponed | None
 ) -> torch.Tensor | None:
-    """Return a weight's gradient to autograd, or leave it for W and give none."""
+    """Return a weight's gradient to autograd, or leave it for W and return `None`."""
     if postponed is None or postponed.jobs is None:
         return gradient()
     postponed.run(partial(_accumulate, parameter, gradient))

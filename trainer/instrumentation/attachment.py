@@ -47,7 +47,8 @@ def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor
             if router_bias is not None:
                 wrap(layer.ffn, "preferences", partial(_prefer, router_bias))
     if isinstance(timer, Pace):
-        wrap(decoder, "forward", _recompute_to_the_end)
+        # torch stops a recomputation once it has every tensor, before the wait at the layer's end.
+        decoder.forward = set_checkpoint_early_stop(False)(decoder.forward)
         attention = next(iter(decoder.layers.values())).attention.core  # one for all layers
         if timer.attention and isinstance(attention, RingAttention):
             pairs = attention.group.size * local_sequence**2 / 2  # of a query and a key, if all ranks have equal work
@@ -58,12 +59,6 @@ def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor
 def _time_layer(timer: LayerTimer, run: Callable[..., Any], x: torch.Tensor, *others: Any) -> tuple[torch.Tensor, Any]:  # noqa: ANN401
     out, load = run(timer.enter(x), *others)
     return timer.leave(out), load
-
-
-def _recompute_to_the_end(forward: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-    """Recompute whole layers; torch would stop once it has every tensor, before the wait at the end."""
-    with set_checkpoint_early_stop(False):
-        return forward(*arguments)
 
 
 def _pace_documents(pace: Pace, attend: Callable[..., Any], *tensors: torch.Tensor, lengths: tuple[int, ...]) -> Any:  # noqa: ANN401

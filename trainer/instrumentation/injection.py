@@ -32,7 +32,7 @@ def struck(fault: Fault, config: Config) -> list[int]:
 
 @dataclass(slots=True)
 class Slowdown:
-    """How much slower than it should a chunk computes now; 1 is healthy."""
+    """Factor by which a stage's compute takes longer now."""
 
     factor: float = 1.0
 
@@ -45,8 +45,7 @@ class Faults:
         self.replica = config.layout.coordinates(rank)["dp"]
         self.struck = [(fault, struck(fault, config)) for fault in config.faults]
         self.mine = [fault for fault, ranks in self.struck if rank in ranks]
-        self.slowdowns: dict[int, Slowdown] = {}
-        """By stage."""
+        self.slowdowns: dict[int, Slowdown] = {}  # by stage
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
     def of_kind(self, kind: str) -> list[Fault]:
@@ -60,14 +59,14 @@ class Faults:
         ]
 
     def slowdown(self, chunk: int) -> Slowdown | None:
-        """Make the slowdown of a chunk; `None` when nothing can ever slow it."""
+        """Create the slowdown of a stage; `None` if no fault ever slows it."""
         stages = [fault for fault in self.of_kind("slow-stage") if fault["stage"] == chunk]
         if stages or self.of_kind("slow-rank") or self.of_kind("slow-host"):
             self.slowdowns[chunk] = Slowdown()
         return self.slowdowns.get(chunk)
 
     def begin(self, step: int) -> None:
-        """Set what acts in this step, and stand still where a pause is due."""
+        """Set the slowdowns of this step, and pause if a pause is due."""
         acting = {kind: [fault for fault in self.of_kind(kind) if fault.acts(step, self.seed)] for kind in KINDS}
         for chunk, slowdown in self.slowdowns.items():
             stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
@@ -76,13 +75,13 @@ class Faults:
             _sleep("pause", fault["ms"])
 
     def input(self, step: int) -> None:
-        """Be late with the input."""
+        """Delay the input."""
         for fault in self.of_kind("late-input"):
             if fault.acts(step, self.seed):
                 _sleep("late_input", fault["ms"])
 
     def router_bias(self, experts: int, device: torch.device) -> torch.Tensor | None:
-        """Return the bias that a fault gives the router, if any."""
+        """Return the bias that faults add to the router's preferences, if any."""
         router_bias = [0.0] * experts
         for fault in self.of_kind("expert-imbalance"):
             router_bias[fault["expert"]] += fault["bias"]
@@ -108,7 +107,7 @@ class Faults:
     def opened(self, axes: tuple[str, ...]) -> Callable[[], None] | None:
         """Slow the links that a group has opened since the last call, if it serves a slow axis.
 
-        Gives what holds back a message that is posted; `None` where messages leave at once.
+        Return the function that delays the next message; `None` if messages are not delayed.
         """
         slow = [fault for fault in self.of_kind("slow-link") if fault["axis"] in axes]
         if not self.of_kind("slow-link"):

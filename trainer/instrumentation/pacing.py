@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,25 +17,26 @@ from trainer.parallel.collectives import observe
 from usp_prof import record
 
 
-class LayerTimer:
+class LayerTimer(ABC):
     """Two hooks around a layer, at the start and the end of its work; subclasses act at the end.
 
     They read clocks and wait, which cannot be compiled: with `--compile`, the ops between them are compiled.
     """
 
-    began: float
+    began = 0.0
+    """This thread's CPU time at the start of work."""
 
     def start(self) -> None:
-        """Note this thread's CPU time at the start of work."""
+        """Read the clock at the start of work."""
         self.began = time.thread_time()
 
+    @abstractmethod
     def forward_ends(self) -> None:
         """Act after the layer's forward."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward_ends(self) -> None:
         """Act after the gradient of its input."""
-        raise NotImplementedError
 
     @torch.compiler.disable
     def enter(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,7 +77,6 @@ class Pace(LayerTimer):
     slowdown: Slowdown | None = None
     postponed: Postponed | None = None
     """Where a split backward puts the wait for the weights' gradients."""
-    began: float = 0.0
     ahead: float = 0.0
     """Seconds of the current pass that chunks of its products have waited already."""
 
@@ -94,8 +95,8 @@ class Pace(LayerTimer):
         except ValueError:
             times = []
         if not 3 <= len(times) <= 5:
-            known = ", ".join(ACHIEVED)
-            raise OptionError(f"--pace {device}: no such device", hint=f"{known}, or times such as 20,20,20")
+            hint = f"{', '.join(ACHIEVED)}, or times such as 20,20,20"
+            raise OptionError(f"--pace {device}: no such device", hint)
         return cls(*times)
 
     @torch.compiler.disable
@@ -109,23 +110,19 @@ class Pace(LayerTimer):
         A rank has 1/n of a weight, and a chunk has 1/n of the rows; the layer's time is that of all its rows here.
         """
 
-        def paced(what: str, multiply: Multiply) -> Multiply:
+        def paced(what: str, multiply: Multiply, layer_seconds: float) -> Multiply:
             def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 out = multiply(x, weight)
-                self.product(what, weight.numel() / layer_parameters)
+                seconds = layer_seconds * weight.numel() / layer_parameters
+                self.ahead += seconds  # the layer's end waits for the rest
+                self.wait(what, seconds)
                 return out
 
             return run
 
-        return replace(
-            product, forward=paced("fwd", product.forward), input_gradient=paced("dgrad", product.input_gradient)
-        )
-
-    def product(self, what: str, share: float) -> None:
-        """Wait for a chunk of a product now, a share of the layer's pass; the layer's end waits for the rest."""
-        seconds = share * (self.forward if what == "fwd" else self.input_gradient)
-        self.ahead += seconds
-        self.wait(what, seconds)
+        forward = paced("fwd", product.forward, self.forward)
+        input_gradient = paced("dgrad", product.input_gradient, self.input_gradient)
+        return replace(product, forward=forward, input_gradient=input_gradient)
 
     def forward_ends(self) -> None:
         """Wait for the rest of the layer's forward."""
@@ -171,7 +168,6 @@ class Brake(LayerTimer):
         # On a GPU a layer is several products, so that a factor comes out finely.
         size = 64 if device.type == "cpu" else min(max(int((layer_flop / 16) ** (1 / 3)), 64), 4096)
         self.matrix = torch.zeros(size, size, device=device, dtype=dtype)
-        self.began = 0.0
 
     def forward_ends(self) -> None:
         """Do again what forward took."""

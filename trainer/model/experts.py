@@ -21,11 +21,11 @@ from trainer.parallel.expert_parallel import Route, combine, dispatch
 from trainer.parallel.stage import Plan
 
 ROW_BYTES = 16
-"""Of what the kernel that multiplies groups wants rows to be multiples."""
+"""The kernel that multiplies groups needs rows whose bytes are multiples of this."""
 
 
 def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch multiplies runs of rows by a matrix each in one kernel; its way round that waits for a GPU."""
+    """Return whether torch has one kernel for runs of rows with a matrix each; its fallback waits for the GPU."""
     if device.type == "cpu":
         return dtype != torch.float64
     return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
@@ -105,7 +105,7 @@ class Experts(nn.Module):
         """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Route, compute and bring back; gives the result, and how many tokens chose each expert.
+        """Route, compute and bring back; return the result, and how many tokens chose each expert.
 
         Every rank routes its own slice of the sequence. Nothing is counted up here, because recomputation runs this
         again: the layer calls `count` once.

@@ -66,7 +66,7 @@ class FeedForward(nn.Module):
         self.down = RowParallelLinear(plan, f"{name}.down", ffn, shape.hidden, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the network; takes and gives what a rank holds between the blocks."""
+        """Apply the network to what a rank holds between the blocks; return the same part of the result."""
         if self.gate is None:
             (up,) = self.edges.project(x, (self.up,))
             return self.down(self.activation(up))
@@ -75,7 +75,7 @@ class FeedForward(nn.Module):
 
 
 class SharedExperts(FeedForward):
-    """What every token passes beside its routed experts; each token may choose how much of it to take."""
+    """A network for every token in addition to its routed experts; a gate may scale it per token."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         shape = plan.config.shape
@@ -93,7 +93,7 @@ class PositionEmbedding(nn.Module):
     """Learned positions, added to what this rank holds of the sequence."""
 
     def __init__(self, plan: Plan, where: torch.Tensor) -> None:
-        """`where` gives the positions of this context-parallel rank's tokens."""
+        """Take the positions of this context-parallel rank's tokens."""
         super().__init__()
         shape = plan.config.shape
         self.weight = plan.replicated(plan.normal("positions"), (shape.learned_positions, shape.hidden))

@@ -55,7 +55,7 @@ class Slots:
         return cls(torch.empty_like(expert).index_copy(0, order, sorted_slot), experts, size, group)
 
     def dispatch(self, tokens: torch.Tensor, top_k: int) -> torch.Tensor:
-        """Send each token to its experts; gives ``[local experts, slots of all ranks, hidden]``."""
+        """Send each token to its experts; return ``[local experts, slots of all ranks, hidden]``."""
         pairs = tokens.unsqueeze(1).expand(-1, top_k, -1).flatten(0, 1)
         slots = tokens.new_zeros(self.experts * self.capacity + 1, tokens.shape[1]).index_copy(0, self.slot, pairs)
         with expert_dispatch():
@@ -63,7 +63,7 @@ class Slots:
         return arrived.unflatten(0, (self.group.size, -1, self.capacity)).transpose(0, 1).flatten(1, 2)
 
     def combine(self, results: torch.Tensor) -> torch.Tensor:
-        """Send results back; gives a row for each pair, zeros for one that was dropped."""
+        """Send results back; return a row for each pair, zeros for one that was dropped."""
         by_rank = results.unflatten(1, (self.group.size, self.capacity)).transpose(0, 1).flatten(0, 2)
         with expert_combine():
             returned = all_to_all(by_rank, self.group)

@@ -54,13 +54,13 @@ class Route:
 
 
 def dispatch(tokens: torch.Tensor, top_k: int, route: Route, group: Group) -> torch.Tensor:
-    """Send each token to the ranks of its `top_k` experts; gives the rows that arrive, by source rank."""
+    """Send each token to the ranks of its `top_k` experts; return the rows that arrive, by source rank."""
     with expert_dispatch():
         return all_to_all(tokens[route.order // top_k], group, route.sends, route.receives)
 
 
 def combine(results: torch.Tensor, route: Route, group: Group) -> torch.Tensor:
-    """Send results back; gives one row for each (token, choice) pair, in the order of the tokens."""
+    """Send results back; return one row for each (token, choice) pair, in the order of the tokens."""
     with expert_combine():
         returned = all_to_all(results, group, route.receives, route.sends)
     return returned[route.order.argsort()]

@@ -55,7 +55,7 @@ class Transfer:
 
 
 def with_transfers(order: Order, home: Sequence[int]) -> tuple[tuple[Action | Transfer, ...], ...]:
-    """Insert each rank's transfers between its actions; `home` gives for each stage its rank."""
+    """Insert each rank's transfers between its actions; `home` is the rank of each stage."""
     steps: list[list[Action | Transfer]] = [[] for _ in order]
     rounds = simulate(order, lambda _: 1)
     for _, rank, action in sorted(zip(rounds.start, rounds.rank, rounds.actions, strict=True)):
@@ -104,7 +104,7 @@ class Pipeline:
     def run(
         self, tokens: torch.Tensor, targets: torch.Tensor, lengths: list[tuple[int, ...]], *, last_round: bool
     ) -> torch.Tensor:
-        """Run all micro-batches forward and backward; gives the summed loss (zero on ranks without the last stage)."""
+        """Run all micro-batches forward and backward; return the summed loss (zero on ranks without the last stage)."""
         self.lengths = lengths
         self.tokens, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
         self.last_round = last_round

@@ -174,7 +174,7 @@ def _tile_backward(ring: RingAttention, tile: Tile, block: torch.Tensor, own: to
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend from ``[batch, heads, queries, width]``; gives the result and the log-sum-exp of each query's scores.
+    """Attend from ``[batch, heads, queries, width]``; return the result and the log-sum-exp of each query's scores.
 
     Under `causal`, query i sees the keys 0 to i; there are then as many keys as queries.
     Attention to keys A and B together follows from attention to each alone:

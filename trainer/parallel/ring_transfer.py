@@ -28,7 +28,7 @@ class RingTransfer:
     axis: str
 
     def arrived(self, step: int) -> torch.Tensor:
-        """Wait for both; gives what has come."""
+        """Wait for both; return the tensor that has arrived."""
         with mark(self.axis, "ring_wait", step=step):
             for work in self.works:
                 work.wait()

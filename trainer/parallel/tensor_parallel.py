@@ -5,9 +5,9 @@ A block (attention, feed-forward network) is y = f(x A) B. With n ranks, rank r 
     h_r = f(x A_r)        a part of the inner width: some of the heads, some of the network's neurons
     y   = sum of h_r B_r  each rank has a partial sum of all outputs, so one collective a block adds them up
 
-So nothing travels inside a block; what travels at its two edges is what `BlockEdges` says. The vocabulary is split
-likewise: rows of the embedding, columns of the head. Of the logits a rank has its columns alone, and the loss is taken
-without ever bringing a whole row together (loss parallelism).
+So nothing travels inside a block; `BlockEdges` communicates at its two edges. The vocabulary is split as well: rows of
+the embedding, columns of the head. A rank has only its columns of the logits, and the loss is computed without
+gathering a whole row (loss parallelism).
 
 Activations are ``[sequence, batch, width]``. In the comments S is the sequence of this context-parallel rank, B the
 batch, H the hidden width, V the vocabulary, n the tensor-parallel ranks.
@@ -101,7 +101,7 @@ class RowParallelLinear(nn.Module):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """The embedding, rows split over the group; gives what a rank holds of the sequence between the blocks."""
+    """The embedding, rows split over the group; returns what a rank holds of the sequence between the blocks."""
 
     def __init__(self, plan: Plan, name: str, vocab: int, hidden: int) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:
-    """Take each token's loss, ``[S, B]``, from logits ``[S, B, V/n]``; the same value on all ranks of the group."""
+    """Return each token's loss, ``[S, B]``, from logits ``[S, B, V/n]``; the same value on all ranks of the group."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if group.size == 1:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
