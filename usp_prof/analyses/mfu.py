@@ -22,6 +22,7 @@ from usp_prof.model.hardware import Precision, precision
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import data_degree
 from usp_prof.replay import backward
 from usp_prof.tables.completeness.losses import withheld
 
@@ -293,8 +294,7 @@ def _recorded_world(tables: TableSet) -> int:
 def _mesh_size(tables: TableSet) -> int:
     """Return the product of the manifest's axes. Experts share the ranks of the other axes."""
     mesh = tables.manifest.mesh if tables.manifest is not None else {}
-    data = mesh.get("dp", 0) or mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
-    return data * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
+    return data_degree(mesh) * prod(mesh.get(axis, 1) for axis in ("tp", "cp", "pp"))
 
 
 def _note(code: str, detail: str) -> HealthRow:

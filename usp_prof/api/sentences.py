@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.analyses.measures.kernel_tally import PACED
+from usp_prof.findings.causes import causes_of
 from usp_prof.findings.draft import skipped_sentence
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted
@@ -227,8 +228,8 @@ def _worst(verdict: Verdict, ranked: Sequence[Finding], health: Iterable[HealthR
     if verdict.cause is None:
         skipped = skipped_sentence(health)
         return f"{verdict.worst.removesuffix('.')} ({skipped})." if skipped else verdict.worst
-    more = sum(not finding.is_noise for finding in ranked) - 1
-    return f"{verdict.worst} {counted(more, 'more finding')}." if more else verdict.worst
+    more = len(causes_of(ranked).causes) - 1
+    return f"{verdict.worst} {counted(more, 'more cause')}." if more else verdict.worst
 
 
 def summary(document: Document, figures: Figures) -> str:

@@ -35,6 +35,13 @@ class AxisSource(StrEnum):
 
 PARALLEL_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.TP, Axis.CP, Axis.PP, Axis.EP)
 """Axes of a mesh, in display order."""
+DATA_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
+"""Axes whose ranks do the same work with other data, and share gradients."""
+
+
+def data_degree(sizes: Mapping[str, int]) -> int:
+    """Return the number of ranks that do the same work with other data, from the sizes of a mesh's axes."""
+    return sizes.get(Axis.DP, 0) or sizes.get(Axis.DP_REPLICATE, 1) * sizes.get(Axis.DP_SHARD, 1)
 
 
 NO_RANKS: tuple[int, ...] = ()

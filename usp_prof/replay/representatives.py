@@ -21,7 +21,7 @@ import numpy as np
 
 from usp_prof.columns.rows import distinct, lowest_reached, numbered
 from usp_prof.model.health import HealthRow, Severity, spans
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.tables import calls, clock
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ REPRESENTED = "ranks_represented"
 """Code of the health row that lists the replayed ranks."""
 _MOST_SPANS = 8
 """Maximum number of rank spans listed in the note."""
-_ALIKE = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.WORLD)
+_ALIKE = (*DATA_AXES, Axis.WORLD)
 """Axes whose members do the same work independently."""
 
 

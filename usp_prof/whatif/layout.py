@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
 from typing import TYPE_CHECKING
 
 from usp_prof import conventions
@@ -16,6 +15,7 @@ from usp_prof.model.configuration import Configuration, Recompute
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.footprint import Footprint, Stage, footprint
 from usp_prof.model.hardware import Precision, precision
+from usp_prof.model.topology import data_degree
 from usp_prof.schedule import Schedule, Shape, named
 from usp_prof.schedule_orders import Kind, order, stage_ranks
 
@@ -70,9 +70,8 @@ def layout_of(tables: TableSet) -> Layout:
         given = tables.assumptions
         return Layout(**degrees, tokens_per_step=given.tokens_per_step, device=given.device, model=given.model)  # type: ignore[arg-type]
     sizes = manifest.mesh
-    data = sizes.get("dp", 0) or prod(sizes.get(name, 1) for name in ("dp_replicate", "dp_shard"))
     return Layout(
-        dp=data,
+        dp=data_degree(sizes),
         **{axis: sizes.get(axis, 1) for axis in AXES if axis != "dp"},
         zero=manifest.zero_stage,
         recompute=manifest.recompute,

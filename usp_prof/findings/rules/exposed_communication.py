@@ -10,7 +10,7 @@ from usp_prof.findings.proof import longest
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 REDUCES = ("all_reduce", "reduce_scatter")
-GRADIENT_AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
 
 
 class ExposedGradientSync:
@@ -59,7 +58,7 @@ class ExposedGradientSync:
     def look(tables: TableSet) -> Iterable[Draft]:
         """Draft a finding per data-parallel axis that reduces gradients."""
         graph = graph_of(tables)
-        for axis in GRADIENT_AXES:
+        for axis in DATA_AXES:
             rows = graph.on_axis(str(axis))
             if not rows.any():
                 continue

@@ -15,7 +15,7 @@ from usp_prof.findings.slow_axes import slow_axes
 from usp_prof.model.edit import Edit
 from usp_prof.model.finding import Basis
 from usp_prof.model.rule_code import RuleCode
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.peers import group_word, link_slowness
 from usp_prof.tables import calls
@@ -165,8 +165,6 @@ class LowBandwidth:
             )
 
 
-AXES = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
-"""The other axes need each message before the next can be made: there is nothing to bucket."""
 SMALL_BYTES = 1_000_000
 FEWEST_SMALL = 10
 
@@ -208,7 +206,8 @@ class SmallMessages:
         """Count each axis' small collectives."""
         columns = calls.of(tables).columns()
         steps = max((len(tables.columns("steps", rank)) for rank in tables.ranks), default=0)
-        for axis in AXES:
+        # The other axes need each message before the next can be made: there is nothing to bucket.
+        for axis in DATA_AXES:
             rows = columns.matches("axis", str(axis)) & (columns["bytes"] > 0) & (columns["bytes"] < SMALL_BYTES)
             number = int(rows.sum()) / max(steps, 1)
             if number < FEWEST_SMALL:

@@ -23,11 +23,10 @@ from usp_prof.findings.proof import spot
 from usp_prof.findings.rules.uneven_work import BEST
 from usp_prof.model.edit import Edit
 from usp_prof.model.rule_code import RuleCode
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import BACKWARD, FORWARD, work_of
-from usp_prof.whatif.edits.balance import REPLICATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +44,7 @@ FEWEST = 8
 """Micro-batches that make a correlation."""
 BY_CHANCE = 2.0
 """Standard errors by which the mean of a rank's micro-batches may lie above that of its peers' by chance."""
-AXES = (Axis.PP, *REPLICATED)
+AXES = (Axis.PP, *DATA_AXES)
 """Where somebody waits for the longest micro-batch, in the order of preference."""
 
 

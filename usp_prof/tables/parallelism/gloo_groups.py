@@ -21,7 +21,7 @@ import numpy as np
 from usp_prof.columns.arrow import index_of
 from usp_prof.columns.table import Columns, Replaced
 from usp_prof.model.schema import Kind
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.tables.communication.arguments import elements, second_elements
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.events.arguments import Field
@@ -52,7 +52,6 @@ _FITS = {
     "reduce_scatter": {Axis.TP: 0.5, Axis.DP_SHARD: 0.5, Axis.PP: -2.0, Axis.EP: -1.0, Axis.DP_REPLICATE: -1.0},
     "all_reduce": {Axis.UNKNOWN: 0.5, Axis.DP: 0.5, Axis.DP_REPLICATE: 0.5, Axis.EP: -0.5},
 }
-_SAME = {Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE}
 _FIRST, _SECOND = 1, 2
 
 
@@ -155,7 +154,7 @@ def _score(worker: _Worker, group: Group) -> float:
     score = sum(count * _FITS.get(op, {}).get(axis, 0.0) for op, count in worker.operations.items()) / total
     score += 0.1 if worker.sizes else 0.0
     for mark, count in worker.marks.items():
-        is_same_axis = mark == axis or {mark, axis} <= _SAME
+        is_same_axis = mark == axis or (mark in DATA_AXES and axis in DATA_AXES)
         score += (2.0 if is_same_axis else 0.5 if axis is Axis.UNKNOWN else -1.0) * count / total
     return score
 

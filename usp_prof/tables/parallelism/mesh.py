@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from usp_prof.model.topology import PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
+from usp_prof.model.topology import DATA_AXES, PARALLEL_AXES, Axis, AxisSource, Group, Topology, group_key
 from usp_prof.tables.communication.posts import P2P
 from usp_prof.tables.parallelism.axis_names import described
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.table import Columns
     from usp_prof.contract import Manifest
-
-
-_DATA = (Axis.DP, Axis.DP_REPLICATE, Axis.DP_SHARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def _places(rank: int, own: list[Group], job: Job) -> dict[str, tuple[int, int]]
         # A group whose description names the axis has priority over inferred or marked ones.
         for group in described_ones or of_axis:
             ranks = _pipeline(rank, group, job) if axis == Axis.PP else group.ranks
-            shown.setdefault(axis, set()).add(_place(rank, ranks, context if axis in _DATA else set()))
+            shown.setdefault(axis, set()).add(_place(rank, ranks, context if axis in DATA_AXES else set()))
     return {axis: places.pop() if len(places) == 1 else (-1, -1) for axis, places in shown.items()}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from usp_prof.columns.rows import first_rows, group_codes, lowest_reached, rows_by_code
 from usp_prof.model.errors import UsageError
-from usp_prof.model.topology import Axis
+from usp_prof.model.topology import DATA_AXES, Axis
 from usp_prof.replay.graph import NodeKind
 from usp_prof.replay.node_work import work_of
 from usp_prof.replay.peers import peer_groups
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from usp_prof.replay.graph import Graph
 
 
-REPLICATED = (Axis.DP, Axis.DP_SHARD, Axis.DP_REPLICATE)
-"""The axes whose ranks do the same work with other data."""
 UNEVEN = 1.05
 """Work between two calls is uneven if the maximum exceeds the mean by this factor; noise of short work is lower."""
 
@@ -96,7 +94,7 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
     rows = np.flatnonzero((nodes.kind == NodeKind.COMPUTE) & (nodes.step >= 0) & (work.micro_batch >= 0))
     if not len(rows):
         return graph
-    is_replicated = np.any([graph.on_axis(axis) for axis in REPLICATED], axis=0)
+    is_replicated = np.any([graph.on_axis(axis) for axis in DATA_AXES], axis=0)
     pipeline = _first_connected(graph, np.flatnonzero(is_replicated & (nodes.call >= 0)))[nodes.rank[rows]]
     # Actions that should take the same time: same kind, stage and step in any replica and micro-batch.
     alike = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
