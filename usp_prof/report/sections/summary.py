@@ -25,7 +25,6 @@ from usp_prof.report.figures import axes_in_order, parts
 from usp_prof.report.format import quantity
 from usp_prof.report.sections.plain import without_blanks
 from usp_prof.report.words import mean_rank_step
-from usp_prof.whatif.attribution import part_of_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,6 +216,8 @@ def _is_explained(figures: Figures, ideal: IdealStep) -> bool:
 
 def _what_varies(context: Context, ideal: IdealStep) -> str:
     """Name the axis whose unequal transfers cause most of the loss, or the absence of a single cause."""
+    from usp_prof.whatif.attribution import part_of_loss  # noqa: PLC0415 - the replay is loaded only if it is asked
+
     exposed = context.figures.along("exposed_comm_time", "axis")
     if exposed:
         axis = max(sorted(exposed), key=lambda name: exposed[name])
