@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from planner_rows import Measured
 
+    from usp_prof.extras.planner.cases import Cases
     from usp_prof.model.shape import Column
-    from usp_prof.planner.cases import Cases
 
 ROUNDS = 4
 """Number of fits; each one after the first omits the rows that were far slower than the previous fit."""

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from planner_rows import Measured, long_context, playbook, published, vtrain
 
-from usp_prof.planner import stalls
-from usp_prof.planner.profiles import PROFILES, Profile
-from usp_prof.planner.stages import stages_of
-from usp_prof.planner.step import Step, step
+from usp_prof.extras.planner import stalls
+from usp_prof.extras.planner.profiles import PROFILES, Profile
+from usp_prof.extras.planner.stages import stages_of
+from usp_prof.extras.planner.step import Step, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from usp_prof.planner.cases import Cases
+    from usp_prof.extras.planner.cases import Cases
 
     Residuals = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 

@@ -14,8 +14,8 @@ from planner_bars import Line, folds_of, median_error
 from planner_baselines import textbook_memory
 from planner_fit import least_squares
 
-from usp_prof.planner import memory
-from usp_prof.planner.profiles import PROFILES
+from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.profiles import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof import open_run
-from usp_prof.planner.calibration import DATA_AXES
-from usp_prof.planner.calibration import recorded_configuration as configuration_of
+from usp_prof.extras.planner.calibration import DATA_AXES
+from usp_prof.extras.planner.calibration import recorded_configuration as configuration_of
 from usp_prof.tables import calls
 
 if TYPE_CHECKING:

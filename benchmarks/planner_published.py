@@ -10,8 +10,8 @@ from planner_bars import Line, folds_of, median_error, roofline_reaches
 from planner_baselines import roofline_of_sources
 from planner_fit import fit_published
 
-from usp_prof.planner.profiles import PROFILES
-from usp_prof.planner.step import step
+from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.step import step
 
 if TYPE_CHECKING:
     from planner_bars import Numbers

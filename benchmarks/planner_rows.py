@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from usp_prof.extras.planner.table import Case, stacked_cases, understood
 from usp_prof.model.errors import UspProfError
-from usp_prof.planner.table import Case, stacked_cases, understood
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from usp_prof.planner.cases import Cases
-    from usp_prof.planner.profiles import Profile
+    from usp_prof.extras.planner.cases import Cases
+    from usp_prof.extras.planner.profiles import Profile
 
 PLAYBOOK_SHAPES = {
     "1B": (16, 2048, 32, 8192, 1),

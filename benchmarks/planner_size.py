@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import time
 
-from usp_prof.planner.cluster import of_device
-from usp_prof.planner.models import model_named
-from usp_prof.planner.search import Question, search
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.search import Question, search
+from usp_prof.model.known_models import model_named
 
 QUESTIONS = (
     ("Llama-3-405B, 16,384 H100, 2,048 sequences of 8,192", ("Llama-3-405B", 8192, 16384, 2048), 5.0),

@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 from planner_rows import Measured, long_context, megatron_memory, playbook, published, published_2026, vtrain
 
-from usp_prof.planner.predict import records
-from usp_prof.planner.table import stacked_cases
+from usp_prof.extras.planner.predict import records
+from usp_prof.extras.planner.table import stacked_cases
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from usp_prof.planner.table import Case
+    from usp_prof.extras.planner.table import Case
 
     Mask = NDArray[np.bool_]
 

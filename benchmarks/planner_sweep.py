@@ -14,7 +14,7 @@ from planner_bars import Line, folds_of, median_error, roofline_reaches
 from planner_baselines import roofline, rule_of_thumb
 from planner_fit import SLOW, fit_sweep
 
-from usp_prof.planner.profiles import PROFILES
+from usp_prof.extras.planner.profiles import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,19 +39,39 @@ from usp_prof.columns.table import Columns
 from usp_prof.contract import ModelEntry
 from usp_prof.export.merged_trace import beginning as trace_beginning
 from usp_prof.export.merged_trace import export as export_trace
+from usp_prof.extras.learn import course
+from usp_prof.extras.learn.comparison import outcome as outcome_of_lesson
+from usp_prof.extras.learn.course import commands as commands_of_lesson
+from usp_prof.extras.learn.course import comparison as comparison_of_lesson
+from usp_prof.extras.learn.lessons import Lesson
+from usp_prof.extras.learn.lessons import lesson as lesson_named
+from usp_prof.extras.learn.lessons import lessons as all_lessons
+from usp_prof.extras.planner.answers import one_plan as one_plan_answer
+from usp_prof.extras.planner.answers import plan as plan_answer
+from usp_prof.extras.planner.answers import plan_map as plan_map_answer
+from usp_prof.extras.planner.answers import sweep as sweep_answer
+from usp_prof.extras.planner.calibration import Calibration, calibrate
+from usp_prof.extras.planner.cluster import of_device as cluster_of_device
+from usp_prof.extras.planner.launch import TRAINERS
+from usp_prof.extras.planner.launch import command as launch_command
+from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.extras.planner.predict import Prediction as Plan
+from usp_prof.extras.planner.predict import predict as predict_plan
+from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.search import GRID_AXES, Plans, Question
+from usp_prof.extras.planner.search import search_both as search_plans
+from usp_prof.extras.planner.sweep import runner as sweep_runner
+from usp_prof.extras.planner.sweep.published import Published
+from usp_prof.extras.planner.sweep.published import read as read_published_sweep
+from usp_prof.extras.planner.sweep.rows import Row as SweepRow
+from usp_prof.extras.planner.sweep.rows import of_folder as rows_of_sweep
+from usp_prof.extras.planner.sweep.score import score as score_of_sweep
 from usp_prof.findings.causes import Cause, causes_of
 from usp_prof.gate.comparison import Comparison, Pair
 from usp_prof.gate.comparison import compare as compare_runs
 from usp_prof.gate.measured import Measured
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.remote import Location
-from usp_prof.learn import course
-from usp_prof.learn.comparison import outcome as outcome_of_lesson
-from usp_prof.learn.course import commands as commands_of_lesson
-from usp_prof.learn.course import comparison as comparison_of_lesson
-from usp_prof.learn.lessons import Lesson
-from usp_prof.learn.lessons import lesson as lesson_named
-from usp_prof.learn.lessons import lessons as all_lessons
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UsageError
@@ -59,35 +79,15 @@ from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.hardware import DEVICES
 from usp_prof.model.hardware import find as device_named
 from usp_prof.model.health import Severity, gathered, spans
+from usp_prof.model.known_models import known as known_models
+from usp_prof.model.known_models import model_named
 from usp_prof.model.metric import Unit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.model.topology import PARALLEL_AXES, Topology
-from usp_prof.planner.calibration import Calibration, calibrate
-from usp_prof.planner.cluster import of_device as cluster_of_device
-from usp_prof.planner.launch import TRAINERS
-from usp_prof.planner.launch import command as launch_command
-from usp_prof.planner.memory import of_ranks as memory_of_ranks
-from usp_prof.planner.models import known as known_models
-from usp_prof.planner.models import model_named
-from usp_prof.planner.predict import Prediction as Plan
-from usp_prof.planner.predict import predict as predict_plan
-from usp_prof.planner.profiles import DEFAULT_PROFILE, DEFAULT_TRAINER, PROFILES
-from usp_prof.planner.search import GRID_AXES, Plans, Question
-from usp_prof.planner.search import search_both as search_plans
-from usp_prof.planner.sweep import runner as sweep_runner
-from usp_prof.planner.sweep.published import Published
-from usp_prof.planner.sweep.published import read as read_published_sweep
-from usp_prof.planner.sweep.rows import Row as SweepRow
-from usp_prof.planner.sweep.rows import of_folder as rows_of_sweep
-from usp_prof.planner.sweep.score import score as score_of_sweep
 from usp_prof.replay.graph import events_of
 from usp_prof.report import stored_document
 from usp_prof.report.answers import comparison as comparison_answer
-from usp_prof.report.answers import one_plan as one_plan_answer
-from usp_prof.report.answers import plan as plan_answer
-from usp_prof.report.answers import plan_map as plan_map_answer
-from usp_prof.report.answers import sweep as sweep_answer
 from usp_prof.report.answers import whatif as whatif_answer
 from usp_prof.report.build import analyse
 from usp_prof.report.build import build as build_report

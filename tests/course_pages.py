@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from usp_prof.learn.course import from_json
+from usp_prof.extras.learn.course import from_json
 
 if TYPE_CHECKING:
-    from usp_prof.learn.measurement import LessonFigures
+    from usp_prof.extras.learn.measurement import LessonFigures
 
 COURSE = Path(__file__).parents[1] / "docs" / "course"
 IMAGES = COURSE / "images"

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.calibration import NEUTRAL
+from usp_prof.extras.planner.cases import Cases, cases_of, machine_of
+from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.profiles import Profile
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.shape import shape_of
-from usp_prof.planner.calibration import NEUTRAL
-from usp_prof.planner.cases import Cases, cases_of, machine_of
-from usp_prof.planner.cluster import Cluster
-from usp_prof.planner.profiles import Profile
 
 LLAMA_8B = ModelEntry(
     layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=14336, vocab=128256, sequence=8192

@@ -8,14 +8,8 @@ with a hint. Everything is imported at first use, so that `import usp_prof` cost
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from usp_prof._version import __version__
-
-if TYPE_CHECKING:
-    from usp_prof.functions import check, compare, memory, plan
-    from usp_prof.model.errors import UspProfError
-    from usp_prof.run import Run, open_run
 
 __all__ = ["Run", "UspProfError", "__version__", "check", "compare", "memory", "open_run", "plan"]
 
@@ -24,9 +18,9 @@ _HOMES = {
     "UspProfError": "usp_prof.model.errors",
     "check": "usp_prof.functions",
     "compare": "usp_prof.functions",
-    "memory": "usp_prof.functions",
+    "memory": "usp_prof.extras.planner.functions",
     "open_run": "usp_prof.run",
-    "plan": "usp_prof.functions",
+    "plan": "usp_prof.extras.planner.functions",
 }
 
 

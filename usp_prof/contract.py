@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 VERSION = 1
 MANIFEST_NAME = "run.json"
 TRACE_METADATA_KEY = "usp_prof"
+SWEEP_FILE = "sweep.json"
+"""File that marks the folder of a `usp-prof sweep`."""
+PUBLISHED_SWEEPS = ("playbook",)
+"""Forms of published sweeps that can be read."""
 
 PIPELINE_KINDS = ("F", "B", "I", "W")
 MARK_RANGES = MappingProxyType(

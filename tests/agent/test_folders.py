@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from usp_prof.agent.folders import Folders
+from usp_prof.extras.agent.folders import Folders
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client
 from tiny import Trace, write
 
-from usp_prof.agent.answers import QUESTIONS, Answers
-from usp_prof.agent.folders import Folders
-from usp_prof.agent.reply import LONGEST_TEXT, MOST_ROWS, Reply, plain, table_of_arrow, table_of_frame
-from usp_prof.agent.server import build
+from usp_prof.extras.agent.answers import QUESTIONS, Answers
+from usp_prof.extras.agent.folders import Folders
+from usp_prof.extras.agent.reply import LONGEST_TEXT, MOST_ROWS, Reply, plain, table_of_arrow, table_of_frame
+from usp_prof.extras.agent.server import build
 
 if TYPE_CHECKING:
     from pathlib import Path

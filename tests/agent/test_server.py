@@ -13,7 +13,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 
-from usp_prof.agent.server import TOOLS
+from usp_prof.extras.agent.server import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

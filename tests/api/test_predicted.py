@@ -11,8 +11,8 @@ from made_faults import run_with
 
 import usp_prof
 from usp_prof import UspProfError
+from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.model.selection import Selection
-from usp_prof.planner.calibration import calibrate
 from usp_prof.report.answers.whatif import predicted_steps
 
 if TYPE_CHECKING:

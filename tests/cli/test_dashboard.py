@@ -16,8 +16,8 @@ import pytest
 from tiny import Trace
 
 from usp_prof.charts.theme import DARK, LIGHT
-from usp_prof.cli import dashboard
 from usp_prof.cli.app import main
+from usp_prof.cli.commands import dashboard
 from usp_prof.model.errors import UsageError
 
 PATHS = "USP_PROF_DASHBOARD_PATHS"
@@ -163,7 +163,7 @@ def test_who_ends_the_command_ends_the_server(tmp_path: Path) -> None:
     """The server reports its process number, and has exited after the command was asked to end."""
     told = tmp_path / "told"
     server = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
-    code = f"from usp_prof.cli import dashboard; dashboard.serve([{sys.executable!r}, '-c', {server!r}], {{}})"
+    code = f"from usp_prof.cli.commands import dashboard; dashboard.serve([{sys.executable!r}, '-c', {server!r}], {{}})"
     with subprocess.Popen([sys.executable, "-c", code]) as command:
         while not (told.exists() and told.read_text()):
             assert command.poll() is None

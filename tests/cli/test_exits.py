@@ -293,7 +293,7 @@ from usp_prof.cli.app import main
 
 class Interrupt(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "usp_prof.cli.analyze":
+        if name == "usp_prof.cli.commands.analyze":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())

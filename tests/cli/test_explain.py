@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof.cli.app import main
-from usp_prof.cli.explain import page
+from usp_prof.cli.commands.explain import page
 from usp_prof.findings import all_rules
 from usp_prof.model.errors import UsageError
 from usp_prof.model.health import HEALTH_CODES

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from tiny import Trace, write
 
-from usp_prof.agent.answers import Answers
-from usp_prof.agent.folders import Folders
-from usp_prof.cli.app import COMMANDS as NAMES
 from usp_prof.cli.app import main
+from usp_prof.cli.command_files import command_files
 from usp_prof.contract import Manifest
+from usp_prof.extras.agent.answers import Answers
+from usp_prof.extras.agent.folders import Folders
+from usp_prof.extras.planner.sweep.cells import Cell
+from usp_prof.extras.planner.sweep.rows import Outcome, Status
 from usp_prof.model.printable import for_log, one_line, printable
-from usp_prof.planner.sweep.cells import Cell
-from usp_prof.planner.sweep.rows import Outcome, Status
 
 pytestmark = pytest.mark.slow
 
@@ -195,7 +195,7 @@ def test_no_other_command_does_either(
 
 
 def test_every_command_is_typed_with_hostile_names() -> None:
-    assert {words[0] for words in (*COMMANDS, *OTHER_COMMANDS)} == {name for name, _ in NAMES}
+    assert {words[0] for words in (*COMMANDS, *OTHER_COMMANDS)} == set(command_files())
 
 
 def test_an_agent_reads_no_order_either(run: Path, baseline: Path) -> None:

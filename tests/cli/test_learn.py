@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from usp_prof.cli import dashboard
 from usp_prof.cli.app import main
-from usp_prof.learn.lessons import LESSONS
+from usp_prof.cli.commands import dashboard
+from usp_prof.extras.learn.lessons import LESSONS
 
 if TYPE_CHECKING:
     from pathlib import Path

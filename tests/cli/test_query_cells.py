@@ -16,9 +16,9 @@ import pytest
 from tiny import Trace, write
 
 from dashboard.pages import query as page
-from usp_prof.agent.answers import Answers
-from usp_prof.agent.folders import Folders
 from usp_prof.cli.app import main
+from usp_prof.extras.agent.answers import Answers
+from usp_prof.extras.agent.folders import Folders
 from usp_prof.run import open_run
 from usp_prof.tables.sql_cells import Cells
 

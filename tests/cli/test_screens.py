@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from usp_prof.cli.app import COMMANDS, Exit, build_parser, main
+from usp_prof.cli.app import Exit, build_parser, main
+from usp_prof.cli.command_files import command_files
 from usp_prof.cli.wrapping import wrapped, wrapped_command, wrapped_page
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
@@ -113,7 +114,7 @@ def test_a_report_fits_the_terminal(line: str, monkeypatch: pytest.MonkeyPatch) 
     assert [shown for shown in terminal.lines() if len(shown) > WIDTH] == []
 
 
-@pytest.mark.parametrize("name", ["", *(name for name, _ in COMMANDS)])
+@pytest.mark.parametrize("name", ["", *command_files()])
 def test_help_fits_the_terminal(name: str) -> None:
     parser = build_parser(name)
     commands = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))

@@ -17,9 +17,10 @@ from dashboard.components.download import plain, scaled
 from dashboard.pages import query, suggestions
 from dashboard.report import written
 from usp_prof import open_run
+from usp_prof.extras.planner.answers import plan, plan_map
 from usp_prof.model.metric import Unit
 from usp_prof.model.selection import EVERYTHING
-from usp_prof.report.answers import comparison, plan, plan_map
+from usp_prof.report.answers import comparison
 from usp_prof.report.document import DataTable, TableColumn
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write

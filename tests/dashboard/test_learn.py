@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard import data
 from dashboard.pages import learn
-from usp_prof.learn.course import picture, recorded
-from usp_prof.learn.lessons import LESSONS, lesson
+from usp_prof.extras.learn.course import picture, recorded
+from usp_prof.extras.learn.lessons import LESSONS, lesson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ for name in ("dashboard", "trainer"):
     sys.modules[name] = None  # a clone's packages, which an installed dashboard has not
 import usp_prof_dashboard.app
 from streamlit.testing.v1 import AppTest
-from usp_prof.cli.dashboard import package
+from usp_prof.cli.commands.dashboard import package
 assert package() == "usp_prof_dashboard"
 script = Path(usp_prof_dashboard.app.__file__).with_name("script") / "main.py"
 assert script.is_relative_to(sys.argv[1])

@@ -15,13 +15,13 @@ from tiers import thinned
 from dashboard import data
 from dashboard.pages.plan import PUBLISHED_VARIABLE, SWEEPS_VARIABLE
 from dashboard.report import Answer, recorded_question, written
+from usp_prof.extras.planner.answers import one_plan, plan, plan_map
+from usp_prof.extras.planner.launch import refusal
+from usp_prof.extras.planner.sweep import rows as sweep_rows
+from usp_prof.extras.planner.sweep import runner
+from usp_prof.extras.planner.sweep.cells import Cell
 from usp_prof.model.footprint import Footprint
 from usp_prof.model.hardware import DEVICES
-from usp_prof.planner.launch import refusal
-from usp_prof.planner.sweep import rows as sweep_rows
-from usp_prof.planner.sweep import runner
-from usp_prof.planner.sweep.cells import Cell
-from usp_prof.report.answers import one_plan, plan, plan_map
 from usp_prof.synth.declaration import Declaration, Mesh
 from usp_prof.synth.write import write
 

@@ -19,7 +19,8 @@ import pytest
 from tiers import thinned
 from torture.descriptions import MODEL, SNAPSHOT
 
-from usp_prof.cli.app import COMMANDS, common_options, load, main
+from usp_prof.cli.app import common_options, main
+from usp_prof.cli.command_files import command_files, load
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
@@ -97,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of_help() -> list[str]:
     """List the examples of every command."""
-    listed = [line for name, _ in COMMANDS for line in CONTINUED.sub("", load(name).EXAMPLES).splitlines()]
+    listed = [line for name in command_files() for line in CONTINUED.sub("", load(name).EXAMPLES).splitlines()]
     return [re.sub(r"\s{2,}(\(.*\)|#.*)$", "", line.strip()) for line in listed]
 
 
@@ -171,7 +172,7 @@ def test_every_kind_of_block_is_one_that_a_test_reads() -> None:
         "console",
         "text",
         "{toctree}",
-        "{include} ../usp_prof/agent/SKILL.md",
+        "{include} ../usp_prof/extras/agent/SKILL.md",
         "json",
         "toml",
         "yaml",
@@ -193,7 +194,7 @@ def test_a_command_within_a_sentence_has_the_options_that_it_shows() -> None:
     assert len(INLINE) > 50
     for page, command in INLINE:
         _, name, *words = command.split()
-        assert name in dict(COMMANDS), f"{page}: {command}"
+        assert name in command_files(), f"{page}: {command}"
         asked = set(re.findall(r"--[a-z-]+", " ".join(words)))
         assert asked <= options_of(name), f"{page}: {command}"
 

@@ -14,8 +14,8 @@ import pytest
 from hta_runs import write
 from pandas.testing import assert_frame_equal
 
+from usp_prof.extras.hta.trace_analysis import NOT_HERE
 from usp_prof.hta import DeviceType, TraceAnalysis, TraceDiff
-from usp_prof.hta.trace_analysis import NOT_HERE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ from course_pages import COURSE, IMAGES, known
 
 from trainer.configuration.command_line import parse
 from trainer.rules import resolve
-from usp_prof.learn.comparison import claims, misses
-from usp_prof.learn.course import draw, index, page, to_json
-from usp_prof.learn.lessons import LESSONS, Lesson, lesson, lessons, record
-from usp_prof.learn.measurement import measure, metrics
-from usp_prof.learn.theory import THEORIES
+from usp_prof.extras.learn.comparison import claims, misses
+from usp_prof.extras.learn.course import draw, index, page, to_json
+from usp_prof.extras.learn.lessons import LESSONS, Lesson, lesson, lessons, record
+from usp_prof.extras.learn.measurement import measure, metrics
+from usp_prof.extras.learn.theory import THEORIES
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from usp_prof.contract import Manifest, ModelEntry
-from usp_prof.learn.theory import (
+from usp_prof.extras.learn.theory import (
     data_parallel_step,
     exposed_gradients,
     gradient_messages,

@@ -8,8 +8,8 @@ import pytest
 from usp_prof.contract import ModelEntry
 from usp_prof.model.configuration import NONE, Configuration, Recompute, columns_of
 from usp_prof.model.footprint import Stage, footprint, layer_activations
+from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import shape_of
-from usp_prof.planner.models import model_named
 
 MODEL = ModelEntry(
     layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn_hidden=4096, vocab=1000, sequence=512, gated_ffn=False

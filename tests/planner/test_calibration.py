@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from usp_prof import open_run
+from usp_prof.extras.planner.calibration import Calibration, calibrate
+from usp_prof.extras.planner.cases import machine_of
+from usp_prof.extras.planner.cluster import FEW_MEMBERS
+from usp_prof.extras.planner.predict import predict
 from usp_prof.model.errors import InputError
 from usp_prof.model.selection import Assumptions
-from usp_prof.planner.calibration import Calibration, calibrate
-from usp_prof.planner.cases import machine_of
-from usp_prof.planner.cluster import FEW_MEMBERS
-from usp_prof.planner.predict import predict
 
 TRACES = Path(__file__).parents[2] / "traces"
 

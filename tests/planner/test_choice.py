@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from planned import LLAMA_8B
 
+from usp_prof.extras.planner.choice import runners_up
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.predict import predict
+from usp_prof.extras.planner.search import Question, search
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner.choice import runners_up
-from usp_prof.planner.cluster import of_device
-from usp_prof.planner.predict import predict
-from usp_prof.planner.search import Question, search
 
 FIRST = replace(
     predict(LLAMA_8B, Configuration(dp=8, zero=1), of_device("H100")),

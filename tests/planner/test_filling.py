@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER, cases
 
+from usp_prof.extras.planner import filling
+from usp_prof.extras.planner.predict import predict
+from usp_prof.extras.planner.stages import layers_of_each_stage, stages_of
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner import filling
-from usp_prof.planner.predict import predict
-from usp_prof.planner.stages import layers_of_each_stage, stages_of
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import Kind, order, simulate
 

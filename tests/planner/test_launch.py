@@ -8,10 +8,10 @@ import pytest
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.launch import PRESETS, command, command_or_reason
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
-from usp_prof.planner.launch import PRESETS, command, command_or_reason
-from usp_prof.planner.models import model_named
+from usp_prof.model.known_models import model_named
 
 TINY = ModelEntry(layers=8, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn_hidden=128, vocab=256, sequence=64)
 EACH = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batches=8, schedule="interleaved", chunks=2)

@@ -20,12 +20,12 @@ from torch.testing._internal.distributed import fake_pg
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from usp_prof.contract import model_entry
+from usp_prof.extras.planner import data_parallel, messages
+from usp_prof.extras.planner.cases import Cases
+from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.stages import Stages, stages_of
+from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner import data_parallel, messages
-from usp_prof.planner.cases import Cases
-from usp_prof.planner.profiles import PROFILES
-from usp_prof.planner.stages import Stages, stages_of
-from usp_prof.planner.step import step
 
 # One row a layout: options, model, configuration, and by pipeline rank and operation the calls and bytes of a step.
 # Written by benchmarks/planner_messages.py from runs of our trainer.

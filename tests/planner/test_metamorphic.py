@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, cases
 
+from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.step import Step, step
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
-from usp_prof.planner import memory
-from usp_prof.planner.cluster import Cluster
-from usp_prof.planner.models import model_named
-from usp_prof.planner.profiles import PROFILES
-from usp_prof.planner.step import Step, step
+from usp_prof.model.known_models import model_named
 
 RATES = ("link_rate", "network_rate", "memory_rate")
 LATENCIES = ("node_latency_ns", "network_latency_ns")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hand_counts import MODELS
 
+from usp_prof.extras.planner.models import not_modelled
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import describe
+from usp_prof.model.known_models import FILE, known, model_named
 from usp_prof.model.shape import shape_of
-from usp_prof.planner.models import FILE, known, model_named, not_modelled
 
 if TYPE_CHECKING:
     from pathlib import Path

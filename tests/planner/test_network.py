@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from planned import EXPERTS, MACHINE, cases
 
+from usp_prof.extras.planner import cluster
+from usp_prof.extras.planner.profiles import PROFILES
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.hardware import DEVICES, Precision
-from usp_prof.planner import cluster
-from usp_prof.planner.profiles import PROFILES
 
 FEW = 1 - cluster.FEW_MEMBERS / 64
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN_TRAINER
 
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.predict import Prediction, predict
+from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.search import Question, search
 from usp_prof.model.configuration import Configuration, Offload
-from usp_prof.planner.cluster import of_device
-from usp_prof.planner.predict import Prediction, predict
-from usp_prof.planner.profiles import PROFILES
-from usp_prof.planner.search import Question, search
 
 KEPT = Configuration(dp=8, zero=1, micro_batches=4)
 OFFLOADED = replace(KEPT, offload=Offload.OPTIMIZER)

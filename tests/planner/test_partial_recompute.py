@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN, cases
 
+from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration, Recompute, broken_rule
-from usp_prof.planner import memory
-from usp_prof.planner.search import Question, search
-from usp_prof.planner.step import step
 
 FULL = Configuration(pp=2, micro_batches=8, recompute=Recompute.FULL)
 """PLAIN has 8 layers, so that each of the two stages has 4."""

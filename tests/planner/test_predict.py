@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN, PLAIN_TRAINER
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.cluster import Cluster, of_device
+from usp_prof.extras.planner.predict import Prediction, predict
+from usp_prof.extras.planner.profiles import PROFILES, Profile
 from usp_prof.model.configuration import Configuration, Recompute
-from usp_prof.planner.cluster import Cluster, of_device
-from usp_prof.planner.predict import Prediction, predict
-from usp_prof.planner.profiles import PROFILES, Profile
 from usp_prof.schedule import Schedule, Shape
 
 HEADLESS = replace(PLAIN, vocab=1)

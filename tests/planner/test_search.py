@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, LLAMA_8B, MACHINE, PLAIN
 
+from usp_prof.extras.planner.launch import refusal
+from usp_prof.extras.planner.search import Question, configurations, grid, search, search_both
 from usp_prof.model.configuration import Recompute, broken_rule
 from usp_prof.model.errors import UsageError
-from usp_prof.planner.launch import refusal
-from usp_prof.planner.search import Question, configurations, grid, search, search_both
 
 
 def test_a_fixed_zero_stage_is_legal_where_nothing_is_sharded() -> None:

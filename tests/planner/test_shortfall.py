@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from planned import LLAMA_8B, MACHINE
 
+from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.shortfall import shortfall_of
 from usp_prof.model.configuration import Offload, Recompute
-from usp_prof.planner.search import Question, search
-from usp_prof.planner.shortfall import shortfall_of
 
 SMALL = replace(MACHINE, memory_bytes=75e9)
 PINNED = {"tp": 1, "pp": 1, "cp": 1, "zero": 1, "micro_batch": 1, "recompute": Recompute.NONE, "offload": Offload.NONE}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, cases
 
+from usp_prof.extras.planner.stages import by_cost, head_cost, stages_of
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.shape import shape_of
-from usp_prof.planner.stages import by_cost, head_cost, stages_of
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.whatif.layout import in_flight
 

@@ -7,12 +7,12 @@ import pytest
 from planned import LLAMA_8B, MACHINE, PLAIN, cases
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.cluster import Cluster
+from usp_prof.extras.planner.predict import predict
+from usp_prof.extras.planner.profiles import NANOTRON, PROFILES, Profile
+from usp_prof.extras.planner.search import Question, search
+from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import Configuration
-from usp_prof.planner.cluster import Cluster
-from usp_prof.planner.predict import predict
-from usp_prof.planner.profiles import NANOTRON, PROFILES, Profile
-from usp_prof.planner.search import Question, search
-from usp_prof.planner.step import step
 
 H100 = replace(MACHINE, peak_flops=989e12, memory_rate=3.35e12, memory_bytes=80e9)
 MANY = {"micro_batches": 64, "zero": 1}

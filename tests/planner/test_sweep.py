@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from usp_prof.cli.app import main
+from usp_prof.extras.planner.sweep import rows, runner
+from usp_prof.extras.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
+from usp_prof.extras.planner.sweep.rows import Status
+from usp_prof.extras.planner.sweep.score import score, to_learn_from
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.errors import InputError, UsageError
-from usp_prof.planner.sweep import rows, runner
-from usp_prof.planner.sweep.cells import Cell, configuration_of, of_fixed, of_grid, of_list
-from usp_prof.planner.sweep.rows import Status
-from usp_prof.planner.sweep.score import score, to_learn_from
 
 TRAINER = """
 import json, os, sys, time

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from usp_prof.cli.app import main
-from usp_prof.cli.plan_text import GIVEN
+from usp_prof.extras.planner.answers.plan_text import GIVEN
+from usp_prof.extras.planner.predict import Prediction
+from usp_prof.extras.planner.stages import ranks_of
+from usp_prof.extras.planner.table import COLUMNS, predict_table, read_rows, understood
 from usp_prof.model.configuration import SCHEDULES
 from usp_prof.model.errors import UspProfError
-from usp_prof.planner.predict import Prediction
-from usp_prof.planner.stages import ranks_of
-from usp_prof.planner.table import COLUMNS, predict_table, read_rows, understood
 from usp_prof.schedule import Schedule
 
 ROW = {

@@ -15,9 +15,9 @@ import torch
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.launch import command
 from usp_prof.model.configuration import Configuration, Offload, Recompute
-from usp_prof.planner.launch import command
-from usp_prof.planner.models import model_named
+from usp_prof.model.known_models import model_named
 
 MEGATRON = "pip install --no-deps megatron-core==0.16.1, in an environment apart (scripts/test-launch)"
 TORCHTITAN = "pip install --no-deps torchtitan==0.3.0 and what it needs, in an environment apart (scripts/test-launch)"

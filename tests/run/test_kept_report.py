@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from usp_prof import open_run
-from usp_prof.cli import analyze
 from usp_prof.cli.app import main
+from usp_prof.cli.commands import analyze
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tiny
 
+from usp_prof.cli.opening import cluster_executor
 from usp_prof.contract import Manifest
+from usp_prof.extras.cluster import dask
 from usp_prof.inputs.discovery import discover
 from usp_prof.inputs.kineto.reader import read
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
-from usp_prof.store.executors import local_executor, named_executor, workers_for
+from usp_prof.store.executors import local_executor, workers_for
 from usp_prof.store.rank_jobs import (
     ATTEMPTS,
     NOT_DONE,
@@ -321,12 +323,12 @@ class TestDaskScheduler:
 
     def test_another_server_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("distributed")
-        monkeypatch.setattr(executors, "_CONNECT_S", 1)
-        monkeypatch.setattr(executors, "_GREETING_S", 1)
+        monkeypatch.setattr(dask, "_CONNECT_S", 1)
+        monkeypatch.setattr(dask, "_GREETING_S", 1)
         with (
             socket.create_server(("127.0.0.1", 0)) as silent,
             pytest.raises(UsageError, match="does not answer"),
-            named_executor(f"dask:tcp://127.0.0.1:{silent.getsockname()[1]}"),
+            cluster_executor(f"dask:tcp://127.0.0.1:{silent.getsockname()[1]}"),
         ):
             raise AssertionError("nobody runs jobs there")
 
@@ -337,6 +339,6 @@ class TestDaskScheduler:
         from dask_cluster import dask_cluster  # noqa: PLC0415 - the extra `cluster`
 
         told: list[str] = []
-        with dask_cluster(0, tmp_path) as cluster, named_executor(f"dask:{cluster.address}", told.append):
+        with dask_cluster(0, tmp_path) as cluster, cluster_executor(f"dask:{cluster.address}", told.append):
             pass
         assert told == [f"the Dask scheduler at {cluster.address} has no workers yet: waiting for them"]

@@ -9,9 +9,10 @@ import pytest
 import usp_prof
 from usp_prof.api.answer import Answer
 from usp_prof.api.compared import Compared, Predicted
-from usp_prof.api.filled import Filled
 from usp_prof.api.whole import Report
-from usp_prof.functions import Checked, Planned
+from usp_prof.extras.planner.filled import Filled
+from usp_prof.extras.planner.functions import Planned
+from usp_prof.functions import Checked
 from usp_prof.run import Run
 
 TYPES = {kind.__name__: kind for kind in (Answer, Checked, Compared, Filled, Planned, Predicted, Report, Run)}

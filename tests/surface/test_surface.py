@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 import usp_prof
-import usp_prof.cli
 from tests.tiny import Trace
-from usp_prof.cli.app import CLASSES, COMMANDS, build_parser, main
+from usp_prof.cli.app import build_parser, main
+from usp_prof.cli.command_files import command_files, load, summary_of
 from usp_prof.run import open_run
 from usp_prof.synth.declaration import Declaration
 from usp_prof.synth.write import write
 
 HEAVY = {"torch", "pandas", "bokeh", "streamlit", "duckdb", "pyarrow", "numpy"}
-PLUMBING = {"app", "follow", "opening", "plan_text", "wrapping"}
-"""Modules of `usp_prof.cli` that are no commands."""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -77,17 +75,20 @@ run_job(RankJob(Path({str(tmp_path / "rank0.json")!r}), 0, "key"), None, {str(tm
     assert loaded_by(code) == {"numpy", "pyarrow"}
 
 
-def test_every_command_is_listed_once_and_every_module_is_a_command() -> None:
-    names = [name for name, _ in COMMANDS]
-    modules = {CLASSES.get(name, name).partition(".")[0] for name in names}
-    found = {module.name for module in pkgutil.iter_modules(usp_prof.cli.__path__)}
-    private = {name for name in found if name.startswith("_")}
-    assert len(names) == len(set(names))
-    assert found - PLUMBING - private == modules
-    assert set(CLASSES) <= set(names)
+def test_every_module_in_a_folder_of_commands_is_a_command_of_its_own() -> None:
+    modules = [
+        module.name for module in pkgutil.walk_packages(usp_prof.__path__, "usp_prof.") if ".commands." in module.name
+    ]
+    assert sorted(name.rpartition(".")[2] for name in modules) == list(command_files())
+    assert {load(name).__name__ for name in command_files()} == set(modules)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in COMMANDS])
+@pytest.mark.parametrize("name", command_files())
+def test_the_summary_of_a_command_is_a_sentence_that_fits_a_line(name: str) -> None:
+    assert re.fullmatch(r"[A-Z][^\n]{10,75}\.", summary_of(name))
+
+
+@pytest.mark.parametrize("name", command_files())
 def test_every_command_shows_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         build_parser(name).parse_args([name, "--help"])

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from torture.mutations import anywhere, hostile, sample
 
 from usp_prof.cli.app import Exit, main
-from usp_prof.planner.sweep.cells import Cell
-from usp_prof.planner.sweep.rows import Outcome, Status
+from usp_prof.extras.planner.sweep.cells import Cell
+from usp_prof.extras.planner.sweep.rows import Outcome, Status
 from usp_prof.synth.declaration import Declaration
 
 if TYPE_CHECKING:

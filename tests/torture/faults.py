@@ -41,7 +41,7 @@ sys.exit(main(sys.argv[1:]))
 """
 LIMITED = """
 import resource, sys
-import pyarrow.parquet, usp_prof.cli.analyze, usp_prof.report.build, usp_prof.store.load
+import pyarrow.parquet, usp_prof.cli.commands.analyze, usp_prof.report.build, usp_prof.store.load
 from usp_prof.cli.app import main
 kind, number, *words = sys.argv[1:]
 limit = int(number)

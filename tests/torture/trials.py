@@ -19,7 +19,8 @@ from torture.faults import crowd, fault
 from torture.mutations import Files, hostile, mutated, sample
 from torture.reports import report_of, values_of
 
-from usp_prof.cli.app import COMMANDS, Exit, build_parser, main
+from usp_prof.cli.app import Exit, build_parser, main
+from usp_prof.cli.command_files import command_files
 from usp_prof.model.errors import UspProfError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def damaged_cache(seed: int, folder: Path) -> None:
 
 
 def _typed(rng: random.Random, folder: Path) -> list[str]:
-    name = rng.choice([name for name, _ in COMMANDS if name not in NOT_TRIED])
+    name = rng.choice([name for name in command_files() if name not in NOT_TRIED])
     small = Files({"rank0.json": sample(3).traces["rank0.json"]}, None).write(folder / "run")
     (folder / "packed.json.gz").write_bytes(gzip.compress(b'{"traceEvents":['))
     paths = [

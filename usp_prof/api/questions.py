@@ -254,7 +254,7 @@ def _model_of(model: str | Path, sequence: int) -> ModelEntry:
     """Return a model by name, or from a file, which does not need every size for MFU."""
     from usp_prof.model.files import is_there  # noqa: PLC0415 - needed only for assumptions
     from usp_prof.model.flops import load  # noqa: PLC0415
-    from usp_prof.planner.models import model_named  # noqa: PLC0415
+    from usp_prof.model.known_models import model_named  # noqa: PLC0415
 
     path = Path(model)
     is_file = path.suffix == ".json" or is_there(path)

@@ -1,1 +1,1 @@
-"""Commands: each parses its options, calls the library, and passes the result to a writer."""
+"""Command line: entry point, options that commands share, and the commands of the core."""

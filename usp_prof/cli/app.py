@@ -19,10 +19,10 @@ import traceback
 from contextlib import ExitStack
 from difflib import get_close_matches
 from enum import IntEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from usp_prof._version import __version__
+from usp_prof.cli.command_files import command_files, load, summary_of
 from usp_prof.model.errors import NO_ROOM, UspProfError
 from usp_prof.model.printable import for_log, one_line, printable
 
@@ -197,53 +197,7 @@ def _escape_unknown_letters() -> None:
         sys.stdout.reconfigure(errors="usp-prof")
 
 
-# The command line: its commands, and the parser that adds the options of the requested command.
-
-COMMANDS: tuple[tuple[str, str], ...] = (
-    ("info", "Show what was recorded: ranks, axes, steps, devices, versions, health."),
-    ("analyze", "Show where the time of a step goes, stragglers and findings."),
-    ("query", "Query the tables of all ranks in SQL."),
-    ("tables", "Describe every table and column."),
-    ("export", "Export all ranks to one trace file for Perfetto."),
-    ("open", "Open all ranks in Perfetto's page, without an upload."),
-    ("read", "Read traces into the store in advance, or one shard of them."),
-    ("cache", "Show or clear the cache."),
-    ("dashboard", "Explore runs, plans and sweeps in a browser."),
-    ("synth", "Write synthetic traces with ground truth."),
-    ("baseline", "Save runs as a baseline for later checks."),
-    ("check", "Check whether a run is slower than its baseline, and why."),
-    ("compare", "Compare runs: metrics, parts of the step, ops, kernels, calls."),
-    ("whatif", "Predict the step with changes applied, by replaying the run."),
-    ("plan", "Rank the configurations that fit in memory by predicted step time."),
-    ("memory", "Show predicted and measured memory of each pipeline rank, by part."),
-    ("sweep", "Run a grid of configurations and judge the planner on it."),
-    ("learn", "Record a technique of the playbook before and after, and compare."),
-    ("mcp", "Serve runs to an AI agent over MCP, read-only."),
-    ("explain", "Explain a finding, a health row or an edit, and what to do."),
-    ("trend", "Find jumps and drift over a history of checked runs."),
-)
-"""Name and one-line summary of each command; its module is `usp_prof.cli.<name>` unless it is in `CLASSES`."""
-CLASSES = {
-    "baseline": "regressions.Baseline", "check": "regressions.Check", "compare": "regressions.Compare",
-    "trend": "regressions.Trend", "tables": "tables.Tables", "query": "tables.Query", "read": "stored.Read",
-    "cache": "stored.Cache",
-}  # fmt: skip
-"""File and class of commands that share a file with others."""
-
-
-class Command(Protocol):
-    """The interface of a command: a module, or a class if a module has several commands."""
-
-    EXAMPLES: str
-
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options."""
-        ...
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the command and return the exit code."""
-        ...
-
+# The command line: the parser, which adds the options of the requested command.
 
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
@@ -256,7 +210,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         choice = _UNKNOWN_COMMAND.search(message)
-        near = get_close_matches(choice[1], dict(COMMANDS), n=1) if choice else []
+        near = get_close_matches(choice[1], command_files(), n=1) if choice else []
         hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help"
         self.exit(2, f"error: {message}\nhint: {hint}\n")
 
@@ -293,7 +247,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"usp-prof {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name, summary in COMMANDS:
+    for name in command_files():
+        summary = summary_of(name)
         child = commands.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
@@ -303,14 +258,6 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             common_options(child)
             child.epilog = f"examples:\n{module.EXAMPLES.rstrip()}"
     return parser
-
-
-def load(name: str) -> Command:
-    """Import a command."""
-    place, _, of_several = CLASSES.get(name, name).partition(".")
-    module = import_module(f"usp_prof.cli.{place}")
-    command: Command = getattr(module, of_several) if of_several else module
-    return command
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
@@ -373,7 +320,7 @@ def _wait_for_trackers() -> None:
 
 def _command_of(words: Sequence[str]) -> str:
     first = next((word for word in words if not word.startswith("-")), "")
-    return first if first in dict(COMMANDS) else ""
+    return first if first in command_files() else ""
 
 
 if __name__ == "__main__":

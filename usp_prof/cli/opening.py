@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,18 @@ from usp_prof.model.errors import UsageError
 from usp_prof.model.printable import for_log, printable
 from usp_prof.report.writers.safe_console import SafeConsole
 from usp_prof.run import open_run
-from usp_prof.store.executors import named_executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
 
     from usp_prof.cli.app import OpenUntilTheEnd
     from usp_prof.model.memory_snapshot import MemorySnapshot
     from usp_prof.run import Run
 
 
+_CLUSTERS = Path(__file__).resolve().parents[1] / "extras" / "cluster"
 _PIPED_WIDTH = 120
 _WIDEST = 10_000
 
@@ -133,28 +135,6 @@ SAMPLINGS = "outliers, one-per-stage, sample:N (see docs/scale.md)"
 """Choices of ranks by their properties, for help texts."""
 
 
-KNOBS = {
-    "dp": "data-parallel ranks",
-    "tp": "tensor-parallel ranks",
-    "cp": "context-parallel ranks",
-    "pp": "pipeline ranks",
-    "ep": "expert-parallel ranks, borrowed from dp x cp",
-    "etp": "tensor-parallel ranks per expert; 0: as tp if ep fits in dp x cp",
-    "zero": "ZeRO stage, 0 to 3",
-    "micro_batch": "sequences per micro-batch",
-    "micro_batches": "micro-batches per step and data-parallel rank",
-    "chunks": "pipeline stages per rank",
-    "schedule": "pipeline schedule",
-    "recompute": "activations recomputed in backward",
-    "replicas": "replicas of hybrid sharding",
-    "sequence_parallel": "sequence parallelism with tensor parallelism",
-    "recompute_layers": "layers per stage that full recomputation repeats; 0: all",
-    "recompute_group": "layers that share one stored input",
-    "offload": "state kept in host memory",
-}
-"""Help text of each setting of a configuration."""
-
-
 def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
     """Set the values that shell completion offers; argcomplete reads them from this attribute."""
     argument.completer = lambda **_: tuple(names())  # type: ignore[attr-defined]
@@ -201,8 +181,21 @@ def executor_of(args: argparse.Namespace) -> Executor | None:
         return None
     kept: OpenUntilTheEnd = args.open_until_the_end
     if kept.executor is None:
-        kept.executor = kept.enter_context(named_executor(args.executor, lambda text: note(args, text)))
+        kept.executor = kept.enter_context(cluster_executor(args.executor, lambda text: note(args, text)))
     return kept.executor
+
+
+def cluster_executor(name: str, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[Executor]:
+    """Return the executor of a cluster by its name on the command line: `KIND:ADDRESS`.
+
+    `usp_prof/extras/cluster` has a file for each kind. `say` receives messages for the user.
+    """
+    kind, _, address = name.partition(":")
+    if not kind.isidentifier() or not (_CLUSTERS / f"{kind}.py").is_file():
+        raise UsageError(f"no executor is named {name!r}", hint="--executor dask:tcp://HOST:8786")
+    executor: AbstractContextManager[Executor]
+    executor = import_module(f"usp_prof.extras.cluster.{kind}").connect(address, say)
+    return executor
 
 
 def parse_ranks(text: str) -> tuple[int, ...] | str:

@@ -1,0 +1,170 @@
+"""Show what was recorded: ranks, axes, steps, devices, versions, health."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.cli.opening import open_from, output, run_options, write_out
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rich.console import Console
+
+    from usp_prof.run import Run
+
+EXAMPLES = """\
+  usp-prof info traces/my-run
+  usp-prof info 'traces/*/rank0*.json.gz' --run before
+  usp-prof info traces/my-run --format json
+"""
+_SEVERITY_STYLE = {"info": "dim", "error": "yellow", "data_loss": "bold red"}
+_RANKS = """
+    SELECT r.rank, r.host, r.device, r.events, r.bytes,
+           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank AND k.kind NOT IN ('memcpy', 'memset')) AS kernels,
+           (SELECT count(*) FROM kernels k WHERE k.rank = r.rank AND k.kind IN ('memcpy', 'memset')) AS copies,
+           (SELECT count(*) FROM collectives c WHERE c.rank = r.rank) AS collectives,
+           (SELECT min(step) FROM steps s WHERE s.rank = r.rank) AS first_step,
+           (SELECT max(step) FROM steps s WHERE s.rank = r.rank) AS last_step,
+           (SELECT count(*) FROM steps s WHERE s.rank = r.rank) AS steps,
+           r.last_ns - r.first_ns AS span_ns, r.torch, r.backend, r.world_size, r.device_kind, r.file
+    FROM ranks r ORDER BY r.rank
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    run_options(parser)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description of the run."""
+    opened = open_from(args)
+    ranks = opened.query(_RANKS).to_arrow_table().to_pylist()
+    if args.format == "json":
+        write_out(json.dumps(_as_data(opened, ranks), indent=2) + "\n")
+        return 0
+    console = output(args)
+    _overview(console, opened, ranks)
+    _rank_table(console, ranks)
+    _health(console, opened)
+    return 0
+
+
+def _as_data(opened: Run, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    topology = opened.tables.topology
+    return {
+        "run": opened.name,
+        "others": list(opened.others),
+        "axes": dict(topology.axes),
+        "axes_source": topology.source,
+        "groups": [
+            {
+                "group": group.key,
+                "description": group.description,
+                "size": group.size,
+                "axis": str(group.axis),
+                "axis_source": str(group.axis_source),
+                "axis_reason": group.axis_reason,
+            }
+            for group in topology.groups
+        ],
+        "coordinates": {str(rank): dict(place) for rank, place in sorted(topology.coordinates.items())},
+        "ranks": ranks,
+        "health": [
+            {
+                "code": r.code,
+                "severity": r.severity,
+                "rank": r.rank,
+                "count": r.count,
+                "detail": r.detail,
+                "file": r.file,
+            }
+            for r in opened.health
+        ],
+    }
+
+
+def _overview(console: Console, opened: Run, ranks: list[dict[str, Any]]) -> None:
+    topology = opened.tables.topology
+    axes = " x ".join(f"{axis} {size}" for axis, size in topology.axes.items()) or "none known"
+    world = max((row["world_size"] for row in ranks), default=-1)
+    megabytes = sum(row["bytes"] for row in ranks) / 1e6
+    rows = {
+        "run": opened.name,
+        "others": _others(opened),
+        "ranks": f"{len(ranks)}" + (f" of {world}" if world > len(ranks) else ""),
+        "axes": axes + (f" ({topology.source})" if topology.axes else ""),
+        "groups": str(len(topology.groups)),
+        "steps": _steps(ranks),
+        "devices": _devices(ranks),
+        "hosts": _distinct(ranks, "host") or "not recorded",
+        "torch": _distinct(ranks, "torch") or "not recorded",
+        "backend": _distinct(ranks, "backend") or "not recorded",
+        "events": f"{sum(row['events'] for row in ranks):,} in {megabytes:,.1f} MB of JSON",
+    }
+    for name, value in rows.items():
+        if value:
+            console.print(f"{name:9}{value}", markup=False)
+
+
+def _others(opened: Run) -> str:
+    """Return the other runs in the same place, one per line; each can be opened by its name."""
+    if not opened.others:
+        return ""
+    lines = (f"\n{'':9}{name}" for name in opened.others)
+    return f"{len(opened.others)} more runs here, to be opened as FOLDER/NAME or by --run NAME:{''.join(lines)}"
+
+
+def _steps(ranks: list[dict[str, Any]]) -> str:
+    spans = {(row["first_step"], row["last_step"], row["steps"]) for row in ranks}
+    if len(spans) == 1:
+        first, last, count = spans.pop()
+        if count == 1:
+            return f"1 (step {first})"
+        return "none" if not count else f"{count} (from {first} to {last})"
+    return "differ between ranks"
+
+
+def _devices(ranks: list[dict[str, Any]]) -> str:
+    named = _distinct(ranks, "device")
+    kinds = {row["device_kind"] for row in ranks}
+    if "unrecorded" not in kinds:
+        return named or "CPU only"
+    known = named or "unnamed"
+    return f"{known}, " + ("not recorded" if kinds == {"unrecorded"} else "on some ranks not recorded")
+
+
+def _distinct(ranks: list[dict[str, Any]], column: str) -> str:
+    values = sorted({row[column] for row in ranks if row[column]})
+    return ", ".join(values[:6]) + (f" and {len(values) - 6} more" if len(values) > 6 else "")
+
+
+def _rank_table(console: Console, ranks: list[dict[str, Any]]) -> None:
+    from rich import box  # noqa: PLC0415 - only for printing
+    from rich.table import Table  # noqa: PLC0415
+
+    lined = box.SIMPLE_HEAD if console.is_terminal else None
+    table = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
+    for name in ("rank", "events", "kernels", "copies", "collectives", "steps", "span ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("file", overflow="fold")
+    for row in ranks:
+        counts = (f"{row[name]:,}" for name in ("events", "kernels", "copies", "collectives"))
+        table.add_row(str(row["rank"]), *counts, str(row["steps"]), f"{row['span_ns'] / 1e6:,.1f}", row["file"])
+    console.print()
+    console.print(table)
+
+
+def _health(console: Console, opened: Run) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only for printing
+
+    console.print()
+    if not opened.health:
+        console.print("health   nothing is lost or damaged; analyze --section health has notes on figures")
+    for row in opened.health:
+        where = f" rank {row.rank}" if row.rank >= 0 else ""
+        line = Text.assemble((f"{row.severity}", _SEVERITY_STYLE[row.severity]), f"{where} {row.code}: {row.detail}")
+        console.print(line, soft_wrap=False)

@@ -1,0 +1,1 @@
+"""Commands of the course; `usp_prof.cli.command_files` finds them."""

@@ -1,0 +1,213 @@
+"""Lessons: techniques of the Ultra-Scale Playbook, with the runs that show each one, and how these are recorded.
+
+Each lesson is one file in `lessons/`. A lesson's figures are metrics of its runs. Each may have a theory (a function of
+`theory.py`), and the predictions of planner and what-if from the first run's trace alone. `shows` describes the
+expected result.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from shutil import rmtree
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.model.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+LESSONS = (
+    "overlap",
+    "buckets",
+    "accumulation",
+    "zero",
+    "prefetch",
+    "recompute",
+    "precision",
+    "tensor",
+    "asynchronous",
+    "ring",
+    "ulysses",
+    "interleaved",
+    "pipeline",
+    "experts",
+    "compile",
+    "optimizer",
+    "configuration",
+)
+"""The lessons in the order in which they are read, after the playbook's."""
+STEPS = "--profile --steps 5 --profile-skip 2 --profile-steps 2"
+_FOLDER = Path(__file__).parent / "lessons"
+_NO_DIMS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LessonRun:
+    """One run of a lesson: its own options, and how it is predicted from the first run's trace."""
+
+    name: str
+    title: str
+    options: str
+    whatif: str = ""
+    """Edits that turn the first run into this one; empty: no edit does."""
+    planned: bool = False
+    """Whether the planner knows what distinguishes this run from the first."""
+    recorded: str = ""
+    """A recording of the repository's `traces/` with these options, which need not be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric in which the runs differ.
+
+    Theory and measurement agree within the ratio `within`, or differ by at most `apart`.
+    """
+
+    metric: str
+    dims: Mapping[str, str] = field(default_factory=lambda: _NO_DIMS)
+    theory: str = ""
+    within: float | None = None
+    apart: float | None = None
+    title: str = ""
+    """What it is called in this lesson; empty: as the metric."""
+    no_theory: tuple[str, ...] = ()
+    """Runs of which the textbook's figure counts something else than the metric; the lesson says what."""
+
+    @property
+    def key(self) -> str:
+        """Name it among a lesson's figures: the metric, and where it has dimensions these."""
+        return f"{self.metric}[{','.join(self.dims.values())}]" if self.dims else self.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a lesson's runs have to show: a figure of one run over that of another lies within bounds."""
+
+    figure: str
+    run: str
+    against: str
+    says: str
+    at_most: float = float("inf")
+    at_least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One technique: its text, its runs (the first without it), its figures, what they have to show."""
+
+    name: str
+    title: str
+    part: str
+    playbook: str
+    """The section of the Ultra-Scale Playbook to read with it."""
+    processes: int
+    options: str
+    what: str
+    code: tuple[str, ...]
+    """Files that implement it, each with its classes and functions: `path: name, name`."""
+    look: str
+    question: str
+    answer: str
+    runs: tuple[LessonRun, ...]
+    figures: tuple[Figure, ...]
+    shows: tuple[Shown, ...]
+    picture: str = "timeline"
+    """What is drawn of each run: `timeline` or `pipeline`."""
+    memory: bool = False
+    """Whether allocations are recorded, which makes traces larger."""
+
+    def command(self, run: LessonRun, output: str) -> list[str]:
+        """Write the words that record a run, after `python -m`."""
+        words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "trainer/run.py"]
+        words += shlex.split(f"{STEPS} {self.options} {run.options}")
+        words += [] if self.memory else ["--no-profile-memory"]
+        return [*words, "--output", output]
+
+
+@cache
+def lesson(name: str) -> Lesson:
+    """Read one lesson; raises `UspProfError` for a name that there is not."""
+    if name not in LESSONS:
+        raise unknown_name("lesson", name, LESSONS)
+    data: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    lists = {"runs": LessonRun, "figures": Figure, "shows": Shown}
+    for key, kind in lists.items():
+        data[key] = tuple(kind(**entry) for entry in data[key])
+    data["code"] = tuple(data["code"])
+    return Lesson(name=name, **data)
+
+
+def lessons() -> tuple[Lesson, ...]:
+    """Read all lessons, in order."""
+    return tuple(lesson(name) for name in LESSONS)
+
+
+# Recording: each run by the trainer of a clone, one after another, on this machine's cores.
+
+
+CLONE = Path(__file__).parents[3]
+MOST_SECONDS = 600
+"""A run takes less than a minute on two quiet cores; one that takes this long hangs."""
+
+
+def record(lesson: Lesson, folder: Path, *, again: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
+    """Record the runs of a lesson below a folder, `FOLDER/RUN` each; those that are there are kept, unless `again`.
+
+    A run that the repository holds is recorded only with `again`.
+    Raises `UspProfError` where the trainer or PyTorch is missing, and where a run fails.
+    """
+    missing = [run for run in lesson.runs if again or not _is_recorded(path_of(run, folder))]
+    if missing:
+        _check_trainer()
+    for run in missing:
+        output = folder / run.name
+        rmtree(output, ignore_errors=True)
+        words = lesson.command(run, str(output.absolute()))
+        say(f"recording {run.name}: torchrun {' '.join(words[1:])}")
+        _run([sys.executable, "-m", *words])
+
+
+def path_of(run: LessonRun, folder: Path) -> Path:
+    """Return where a run of a lesson lies: below the folder, else in the repository's `traces/`."""
+    own = folder / run.name
+    kept = CLONE / "traces" / run.recorded if run.recorded else own
+    return own if _is_recorded(own) or not _is_recorded(kept) else kept
+
+
+def _is_recorded(path: Path) -> bool:
+    return (path / "run.json").exists()
+
+
+def _check_trainer() -> None:
+    if not (CLONE / "trainer" / "run.py").exists():
+        raise InputError(
+            "lessons are recorded by the trainer, which is in the repository and not in the installed package",
+            hint="git clone https://github.com/usp-prof/usp-prof, and in it: pip install -e '.[trainer]'",
+        )
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("PyTorch is not installed, which lessons are recorded with", hint="pip install torch")
+
+
+def _run(words: list[str]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread a process: ranks share the cores
+    with subprocess.Popen(  # noqa: S603 - our own command
+        words, cwd=CLONE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=MOST_SECONDS)
+        except BaseException:
+            process.terminate()  # torchrun ends its ranks
+            raise
+    if process.returncode:
+        last = "\n".join(output.strip().splitlines()[-12:])
+        raise InputError(f"recording failed with exit code {process.returncode}:\n{last}", hint="is a port blocked?")

@@ -1,0 +1,65 @@
+"""One configuration as blocks: its step and memory by part, fast enough to follow a slider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Stack, StackPart
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.extras.planner.predict import Prediction as Plan
+    from usp_prof.model.footprint import Footprint
+
+FILLS = {
+    "parameter_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "gathered_bytes": "gathered weights",
+    "activation_bytes": "activations",
+    "logit_bytes": "logits",
+    "overhead_bytes": "buffers and context",
+}
+"""Parts of memory, in display order, with their labels."""
+ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
+"""The color of each part."""
+
+
+def step_parts(plan: Plan) -> Stack:
+    """Return the parts of the busiest rank's step."""
+    parts = [StackPart("compute", "compute", plan.compute_ns)]
+    parts += [StackPart(f"exposed {axis}", f"comm:{axis}", time) for axis, time in plan.exposed_ns.items()]
+    parts += [
+        StackPart("pipeline bubble", "idle:bubble", plan.bubble_ns),
+        StackPart("optimizer", "memcpy", plan.optimizer_ns),
+        StackPart("fixed", "idle:host", plan.fixed_ns),
+    ]  # fmt: skip
+    return Stack("Step of the busiest rank", plan.step_ns, Unit.NS, tuple(part for part in parts if part.value > 0))
+
+
+def memory_parts(need: Footprint, title: str) -> Stack:
+    """Return the parts of a rank's memory."""
+    parts = tuple(
+        StackPart(label, role, getattr(need, part))
+        for (part, label), role in zip(FILLS.items(), ROLES, strict=True)
+        if getattr(need, part)
+    )
+    return Stack(title, need.total_bytes, Unit.BYTES, parts)
+
+
+def fullest(ranks: Sequence[Footprint]) -> int:
+    """Return the pipeline rank that needs the most memory."""
+    return max(range(len(ranks)), key=lambda rank: ranks[rank].total_bytes)
+
+
+def interval(plan: Plan, room_bytes: float) -> str:
+    """Describe the 80% interval, and the probability that the plan fits."""
+    step = " to ".join(quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
+    need = " to ".join(quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
+    return (
+        f"80% interval: {step} and {need}. The plan fits the device's {quantity(room_bytes, Unit.BYTES)} with a "
+        f"probability of {plan.fit_probability:.0%}."
+    )

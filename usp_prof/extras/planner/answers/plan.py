@@ -1,0 +1,308 @@
+"""Plans as sections: the configurations that fit, and one of them in detail."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.charts.inputs import MemoryParts, PlanPoints
+from usp_prof.extras.planner.answers.one_plan import FILLS
+from usp_prof.extras.planner.launch import command as launch_command
+from usp_prof.extras.planner.launch import refusal as refusal_by
+from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
+from usp_prof.extras.planner.models import not_modelled
+from usp_prof.model.errors import UspProfError
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import (
+    Chart,
+    DataTable,
+    KeyFigure,
+    KeyFigures,
+    Section,
+    TableColumn,
+    Text,
+)
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.extras.planner.calibration import Calibration
+    from usp_prof.extras.planner.predict import Prediction as Plan
+    from usp_prof.extras.planner.profiles import Profile
+    from usp_prof.extras.planner.search import Plans, Question
+    from usp_prof.model.configuration import Configuration
+
+
+MOST_ERROR = 0.2
+"""Above this error on the recorded step, only the order of plans is shown."""
+ROWS = 20
+"""Plans that the report lists."""
+
+
+def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trainer: str) -> tuple[Section, ...]:
+    """Build the plans, and the chosen one in detail if anything fits."""
+    if chosen is None:
+        return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
+    if learnt is not None and is_doubtful(plans.question, learnt):
+        blocks = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
+        return (Section("plan", f"Plan: {asked(plans)}", blocks),)
+    every = Section(
+        "plan",
+        f"Plan: {asked(plans)}",
+        (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), listed(plans.best, ROWS)),
+    )
+    return every, one(plans, chosen, trainer)
+
+
+def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
+    """Describe the fastest configuration that a trainer can start, or the fastest of all if it can start none."""
+    if not plans.best:
+        return nothing_fits(plans)
+    place, refusal = startable(plans, trainer)
+    best = plans.best[max(place, 0)]
+    text = f"{in_words(best.configuration)}: "
+    if learnt is None or not is_doubtful(plans.question, learnt):
+        text += f"{quantity(best.step_ns, Unit.NS)} per step, "
+    which = f" that {trainer} can start" if place > 0 else ""
+    text += f"fits in {quantity(best.footprint.total_bytes, Unit.BYTES)} per device"
+    text += f", the fastest of {plans.fitting:,} plans{which}"
+    if learnt is not None and not is_doubtful(plans.question, learnt) and is_recorded_question(learnt, plans.question):
+        faster = learnt.prediction.step_ns / max(best.step_ns, 1)
+        text += f". The recorded configuration takes {quantity(faster, Unit.RATIO)} as long"
+        text += f" (predicted: {quantity(learnt.prediction.step_ns, Unit.NS)})"
+    if place > 0:
+        if place == 1:
+            return f"{text}. It cannot start the one faster plan: {refusal}."
+        return f"{text}. It cannot start the {place} faster plans (the fastest: {refusal})."
+    if place < 0:
+        return f"{text}. {trainer} can start none of the plans: {refusal}."
+    return f"{text}."
+
+
+_AXES = {"dp": "data", "cp": "context", "tp": "tensor", "pp": "pipeline", "ep": "expert"}
+
+
+def in_words(configuration: Configuration) -> str:
+    """Return a configuration in words: "4-way data, 2-way tensor parallel, ZeRO-2"."""
+    axes = [f"{size}-way {_AXES[axis]}" for axis, size in configuration.degrees().items() if size > 1]
+    # The rest of the short form: micro-batches, ZeRO, schedule, recomputation.
+    _, micro_batches, *settings = str(configuration).split(", ")
+    count, _, size = micro_batches.partition("x")
+    batches = f"{count} micro-batches of {size}" if count != "1" else ""
+    return ", ".join(filter(None, [f"{', '.join(axes)} parallel" if axes else "1 device", *settings, batches]))
+
+
+def sentence(plan: Plan, room_bytes: float) -> str:
+    """Describe one plan: its configuration, its step, and whether it fits into a device."""
+    need, step = quantity(plan.footprint.total_bytes, Unit.BYTES), quantity(plan.step_ns, Unit.NS)
+    text = f"{in_words(plan.configuration)}: {step} per step"
+    if not isfinite(room_bytes):
+        return f"{text}, needs {need} per device."
+    fits = "fits" if plan.footprint.total_bytes <= room_bytes else "does not fit"
+    return f"{text}, {fits}: needs {need} of {quantity(room_bytes, Unit.BYTES)} per device."
+
+
+def startable(plans: Plans, trainer: str) -> tuple[int, str]:
+    """Return the index of the fastest plan that a trainer can start (-1: none), and why it cannot start the first."""
+    first_refusal = ""
+    for place, plan in enumerate(plans.best):
+        refusal = refusal_by(trainer, plans.question.model, plan.configuration)
+        if not refusal:
+            return place, first_refusal
+        first_refusal = first_refusal or refusal
+    return -1, first_refusal
+
+
+def is_doubtful(question: Question, learnt: Calibration) -> bool:
+    """Return whether the run's own step is predicted too badly to show more than the order of plans."""
+    return question.cluster == learnt.cluster and abs(learnt.error_fraction) > MOST_ERROR
+
+
+def doubt(learnt: Calibration) -> str:
+    """Describe the error on the recorded step, and its consequence."""
+    off = f"{100 * learnt.error_fraction:+z.0f}%"
+    return (
+        f"The prediction of the recorded step is off by {off}. Predicted times cannot be trusted, so only the order of "
+        "the plans is shown."
+    )
+
+
+def asked(plans: Plans) -> str:
+    """Return what is planned for."""
+    question = plans.question
+    return f"{question.devices} x {question.cluster.device}, {question.batch} sequences per step"
+
+
+def basis(learnt: Calibration | None, plans: Plans) -> Text:
+    """Build the note on the basis of the figures."""
+    machine = plans.question.cluster
+    basis_text = (
+        f"large matrix products are assumed to reach {100 * machine.efficiency:.3g}% of the peak ({machine.basis})"
+    )
+    if learnt is not None and machine == learnt.cluster:
+        basis_text += f"; the prediction of the recorded run is off by {100 * learnt.error_fraction:+z.1f}%"
+    left_out = "".join(f" Not modeled: {omission}." for omission in not_modelled(plans.question.model))
+    return Text(
+        f"Predicted, never run: {basis_text}. {plans.tried:,} legal configurations, {plans.fitting:,} fit.{left_out}",
+        quiet=True,
+    )
+
+
+def nothing_fits(plans: Plans) -> str:
+    """Describe the need of the configuration with the least memory."""
+    need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, plans.question.cluster.room_bytes))
+    return f"Nothing fits: every configuration needs at least {need}, and the limit is {room}."
+
+
+def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> PlanPoints:
+    """Return every plan that fits as a point; last the recorded configuration, if its batch is planned.
+
+    `named` is the place of the plan whose configuration labels its point.
+    """
+    ran = [learnt.prediction] if learnt is not None and is_recorded_question(learnt, plans.question) else []
+    front = {plan.configuration for plan in plans.pareto()}
+    shown = [*plans.best, *ran]
+    return PlanPoints(
+        tuple(str(plan.configuration) for plan in shown),
+        np.array([plan.tokens_per_second for plan in shown], float),
+        np.array([plan.footprint.total_bytes for plan in shown], float),
+        np.array([plan.mfu for plan in shown], float),
+        np.array([*(plan.configuration in front for plan in plans.best), *(False for _ in ran)], bool),
+        plans.question.cluster.room_bytes,
+        len(plans.best) if ran else -1,
+        named,
+    )
+
+
+def is_recorded_question(learnt: Calibration, question: Question) -> bool:
+    """Return whether plans are for the recorded model, devices and batch."""
+    same_size = question.devices == learnt.configuration.devices and question.batch == learnt.configuration.batch
+    return same_size and question.cluster == learnt.cluster and question.model == learnt.model
+
+
+def listed(plans: Sequence[Plan], rows: int) -> DataTable:
+    """Build the table of the fastest plans."""
+    columns = (
+        TableColumn("configuration"),
+        TableColumn("step", Unit.NS),
+        TableColumn("tokens/s", Unit.COUNT),
+        TableColumn("MFU", Unit.FRACTION),
+        TableColumn("memory", Unit.BYTES),
+        TableColumn("bubble", Unit.FRACTION),
+        TableColumn("exposed", Unit.FRACTION),
+    )
+    return DataTable(
+        "Fastest first",
+        columns,
+        tuple(
+            (
+                str(plan.configuration), plan.step_ns, plan.tokens_per_second, plan.mfu, plan.footprint.total_bytes,
+                plan.bubble_fraction, sum(plan.exposed_ns.values()) / plan.step_ns,
+            )
+            for plan in plans[:rows]
+        ),
+        more=max(0, len(plans) - rows),
+    )  # fmt: skip
+
+
+def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
+    """Build the table of plans by order: expected step relative to the first, including stalls."""
+    columns = (
+        TableColumn("place"), TableColumn("configuration"), TableColumn("expected step vs. first", Unit.RATIO),
+        TableColumn("memory", Unit.BYTES),
+    )  # fmt: skip
+    lines = tuple(
+        (place, str(plan.configuration), plan.expected_step_ns / plans[0].expected_step_ns, plan.footprint.total_bytes)
+        for place, plan in enumerate(plans[:rows], start=1)
+    )
+    return DataTable("Order of the plans", columns, lines, more=max(0, len(plans) - rows))
+
+
+def one(plans: Plans, plan: Plan, trainer: str) -> Section:
+    """Build one plan: its figures, the memory of each pipeline rank, and its command."""
+    model, room = plans.question.model, plans.question.cluster.room_bytes
+    return Section(
+        "plan-one",
+        f"One plan: {plan.configuration}",
+        (
+            figures(plan),
+            Chart(
+                "Predicted memory per rank, by part",
+                memory(model, plan.configuration, room, plans.question.profile),
+            ),
+            Text(started_with(trainer, model, plan.configuration)),
+        ),
+    )
+
+
+def started_with(trainer: str, model: ModelEntry, configuration: Configuration) -> str:
+    """Return the command of a plan, or why this trainer cannot run it."""
+    try:
+        return launch_command(trainer, model, configuration)
+    except UspProfError as error:
+        return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def figures(plan: Plan) -> KeyFigures:
+    """Build the key figures of one plan."""
+    return KeyFigures(
+        (
+            KeyFigure("step", plan.step_ns, Unit.NS),
+            KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
+            KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
+            KeyFigure("bubble", plan.bubble_fraction, Unit.FRACTION),
+            KeyFigure("memory", plan.footprint.total_bytes, Unit.BYTES),
+        )
+    )
+
+
+def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, profile: Profile) -> MemoryParts:
+    """Return the parts of memory of each pipeline rank."""
+    footprints = memory_of_ranks(model, configuration, profile)
+    labels = tuple(f"pipeline rank {rank}" for rank in range(len(footprints)))
+    parts = tuple(
+        (label, tuple(float(footprint.parts()[part]) for footprint in footprints)) for part, label in FILLS.items()
+    )
+    return MemoryParts(labels, parts, room_bytes)
+
+
+def predicted_memory(learnt: Calibration) -> Section:
+    """Build the planner's prediction for the recorded configuration."""
+    note = f"Predicted by the planner for {learnt.configuration}; see Plan for other configurations."
+    chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
+    return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
+
+
+def frame(plans: Sequence[Plan]) -> pd.DataFrame:
+    """Return plans with all their raw values."""
+    import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
+
+    return pd.DataFrame(
+        [
+            {
+                "configuration": str(plan.configuration),
+                **plan.configuration.degrees(),
+                "zero": plan.configuration.zero,
+                "micro_batch": plan.configuration.micro_batch,
+                "micro_batches": plan.configuration.micro_batches,
+                "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
+                "recompute": str(plan.configuration.recompute),
+                "recompute_layers": plan.configuration.recompute_layers,
+                "recompute_group": plan.configuration.recompute_group,
+                "offload": str(plan.configuration.offload),
+                "step_ns": round(plan.step_ns),
+                "tokens_per_second": plan.tokens_per_second,
+                "mfu_fraction": plan.mfu,
+                "bubble_fraction": plan.bubble_fraction,
+                "exposed_ns": round(sum(plan.exposed_ns.values())),
+                "memory_bytes": plan.footprint.total_bytes,
+            }
+            for plan in plans
+        ]
+    )

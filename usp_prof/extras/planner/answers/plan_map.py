@@ -1,0 +1,151 @@
+"""Plan map: a metric over two degrees; each cell is the fastest plan that the trainer can start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from usp_prof.charts.inputs import PlanGrid
+from usp_prof.extras.planner.answers.plan import is_recorded_question, nothing_fits
+from usp_prof.extras.planner.launch import refusal as refusal_by
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from usp_prof.extras.planner.calibration import Calibration
+    from usp_prof.extras.planner.predict import Prediction as Plan
+    from usp_prof.extras.planner.search import Plans
+
+FIGURES: dict[str, tuple[Callable[[Plan], float], Unit]] = {
+    "tokens/s": (lambda plan: round(plan.tokens_per_second), Unit.COUNT),
+    "MFU": (lambda plan: plan.mfu, Unit.FRACTION),
+    "step": (lambda plan: plan.step_ns, Unit.NS),
+    "memory": (lambda plan: plan.footprint.total_bytes, Unit.BYTES),
+    "bubble": (lambda plan: plan.bubble_fraction, Unit.FRACTION),
+}
+"""Metrics of a map: how to compute each from a plan, and its unit."""
+LESS_IS_BETTER = frozenset({"step", "memory", "bubble"})
+REFUSED = "cannot start"
+"""Text of a cell whose plans fit in memory, but cannot be started by the trainer."""
+
+Place = tuple[int, int]
+"""Row and column of a cell: its two degrees."""
+
+
+class Cell(NamedTuple):
+    """The fastest plan with two degrees, and why the trainer can start none of them; empty if it can."""
+
+    plan: Plan
+    refusal: str
+
+
+def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, Cell]:
+    """Return the fastest plan that the trainer can start for each pair of degrees, else the fastest with the reason."""
+    cells: dict[Place, Cell] = {}
+    for plan in plans.best:  # the fastest first
+        place = getattr(plan.configuration, down), getattr(plan.configuration, across)
+        if place in cells and not cells[place].refusal:
+            continue
+        refusal = refusal_by(trainer, plans.question.model, plan.configuration)
+        if place not in cells or not refusal:
+            cells[place] = Cell(plan, refusal)
+    return cells
+
+
+def verdict(
+    plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
+) -> str:  # fmt: skip
+    """Return the degrees with the best and worst metric among plans that can start, and the recorded ones."""
+    cells = cells_of(plans, down, across, trainer)
+    if not cells:
+        return nothing_fits(plans)
+    able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
+    if able:
+        text = _best_and_worst(able, down, across, what, trainer)
+    else:
+        fastest = cells[_place(plans.best[0], down, across)]
+        text = f"{trainer} can start none of the {plans.fitting:,} plans that fit: {fastest.refusal}"
+    if learnt is not None and is_recorded_question(learnt, plans.question):
+        ran = learnt.prediction
+        row, column = _place(ran, down, across)
+        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {_written(ran, what)}"
+    return f"{text}."
+
+
+def _best_and_worst(cells: Mapping[Place, Plan], down: str, across: str, what: str, trainer: str) -> str:
+    read, _ = FIGURES[what]
+    ordered = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=what not in LESS_IS_BETTER)
+    (row, column), best = ordered[0]
+    text = (
+        f"Best {what} that {trainer} can start, with {down} {row} and {across} {column}: "
+        f"{_written(best, what)} ({best.configuration})"
+    )
+    if len(ordered) > 1:
+        (row, column), worst = ordered[-1]
+        text += f"; worst with {down} {row} and {across} {column}: {_written(worst, what)}"
+    return text
+
+
+def _place(plan: Plan, down: str, across: str) -> Place:
+    return getattr(plan.configuration, down), getattr(plan.configuration, across)
+
+
+def _written(plan: Plan, what: str) -> str:
+    read, unit = FIGURES[what]
+    return quantity(read(plan), unit)
+
+
+def section(
+    plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
+) -> Section:  # fmt: skip
+    """Build the map of a metric over two degrees.
+
+    It marks the recorded plan, and has no value for plans that the trainer cannot start.
+    """
+    cells = cells_of(plans, down, across, trainer)
+    rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
+    places = [(row, column) for row in rows for column in columns]
+    read, unit = FIGURES[what]
+    able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
+    values = np.array([read(able[place]) if place in able else np.nan for place in places])
+    ran = learnt is not None and is_recorded_question(learnt, plans.question)
+    ran_at = _place(learnt.prediction, down, across) if learnt is not None and ran else None
+    chart = PlanGrid(
+        what, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),
+        tuple(_text(cells.get(place), what, is_recorded=place == ran_at) for place in places),
+        tuple(_label(cells.get(place), trainer) for place in places),
+    )  # fmt: skip
+    listed = DataTable(
+        "",
+        (
+            TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(what, unit),
+            TableColumn(f"why {trainer} cannot start it", prose=True),
+        ),
+        tuple(
+            (row, column, str(cell.plan.configuration), read(cell.plan), cell.refusal)
+            for (row, column), cell in sorted(cells.items())
+        ),
+    )  # fmt: skip
+    note = Text(
+        f"Each cell is the fastest plan with these two degrees that {trainer} can start. An empty one has none that "
+        f"fits; of one that says '{REFUSED}', point at it for the reason.",
+        quiet=True,
+    )
+    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), note, listed))
+
+
+def _text(cell: Cell | None, what: str, *, is_recorded: bool) -> str:
+    mark = ", it ran here" if is_recorded else ""
+    if cell is None:
+        return mark
+    return f"{REFUSED if cell.refusal else _written(cell.plan, what)}{mark}"
+
+
+def _label(cell: Cell | None, trainer: str) -> str:
+    if cell is None:
+        return "nothing fits"
+    return f"{cell.plan.configuration}; {trainer}: {cell.refusal}" if cell.refusal else str(cell.plan.configuration)

@@ -1,0 +1,301 @@
+"""Output of `usp-prof plan`: plans as text, as JSON and, row by row of a table, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import textwrap
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from usp_prof.cli.wrapping import wrapped, wrapped_command
+from usp_prof.extras.planner.choice import runners_up
+from usp_prof.extras.planner.launch import command_or_reason, refusal
+from usp_prof.extras.planner.memory import SAFE_PROBABILITY
+from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.shortfall import shortfall_of
+from usp_prof.extras.planner.stalls import LIKELY
+from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted, csv_cell
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from usp_prof.extras.planner.calibration import Calibration
+    from usp_prof.extras.planner.predict import Prediction
+    from usp_prof.extras.planner.search import Plans, Question
+
+
+def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: int, width: int) -> str:
+    """Format plans for a terminal of this width; commands continue over lines with backslashes."""
+    question = plans.question
+    machine = question.cluster
+    lines = [
+        f"{question.devices} x {machine.device}, {question.batch} sequences per step",
+        f"sequence: {question.model.sequence} tokens",
+        f"assumption: large matrix products reach {100 * machine.efficiency:.3g}% of the dense peak ({machine.basis})",
+        f"assumption: nodes of {machine.devices_per_node}, network {machine.network_rate / 1e9:g} GB/s per device",
+        f"memory that tensors can fill: {quantity(machine.room_bytes, Unit.BYTES)} per device",
+        f"trainer: {question.profile.name}",
+        f"{plans.tried:,} legal configurations, {plans.fitting:,} predicted to fit",
+    ]
+    if plans.refused:
+        lines.append(refusals(plans, trainer))
+    lines += [f"not modeled: {omission}" for omission in not_modelled(question.model)]
+    if calibration is not None:
+        lines.append(f"the prediction of the recorded step is off by {calibration.error_fraction:+z.1%}")
+    if not plans.best:
+        need, room = (quantity(size, Unit.BYTES) for size in (plans.leanest_bytes, machine.room_bytes))
+        lines.append(f"nothing fits: every configuration needs at least {need}, and {room} can be filled")
+        shortfall = shortfall_of(question, plans.leanest_bytes)
+        changes = shortfall.sentence()
+        lines.append(f"{quantity(shortfall.missing_bytes, Unit.BYTES)} too much" + (f": {changes}" if changes else ""))
+        return wrapped("\n".join(lines), width, hanging=2)
+    if len(plans.best) == 1:
+        text = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
+        command = command_or_reason(trainer, question.model, plans.best[0].configuration)
+        return f"{text}\n{_started('command', command, width)}\n"
+    text = wrapped("\n".join(lines), width, hanging=2)
+    head = f"{'':3}{'step':>8} {'tokens/s':>10} {'MFU':>5} {'memory':>8} {'bubble':>6} {'exposed':>7}  configuration"
+    key = f"  {_FORM_OF_BATCH}"
+    if any(plan.fit_probability < SAFE_PROBABILITY for plan in plans.best[:top]):
+        key += f"\n  tight: fits with a probability of 50% to {SAFE_PROBABILITY:.0%}"
+    rows = [f"{place:2} {_row(plan, width)}" for place, plan in enumerate(plans.best[:top], start=1)]
+    reasons = wrapped("\n".join(why(plans)), width, hanging=2)
+    return "\n".join([text, head, *rows, key, "", reasons, _start(plans, trainer, width)]) + "\n"
+
+
+def why(plans: Plans) -> list[str]:
+    """Explain the choice: settings that rule plans out, runners-up, plans with less memory."""
+    first, question = plans.best[0], plans.question
+    lines = ["compared with the first plan:"]
+    room = quantity(question.cluster.room_bytes, Unit.BYTES)
+    for barred in plans.barred[:MOST_BARRED]:
+        need = quantity(barred.leanest_bytes, Unit.BYTES)
+        lines.append(
+            f"  nothing fits with {barred.knob}={barred.value}: "
+            f"{barred.tried:,} configurations need at least {need} of {room}"
+        )
+    if len(plans.barred) > MOST_BARRED:
+        lines.append(f"  nor with {len(plans.barred) - MOST_BARRED} more values")
+    for other in runners_up(plans.best):
+        line = f"  {other.plan.configuration}: {other.longer_fraction:+z.1%}"
+        if other.turned_by:
+            line += f"; it would be first if {other.turned_by} took {other.turned_at:.2f}x as long as predicted"
+        lines.append(line + (" (within the 80% interval of the first plan)" if other.within(first) else ""))
+    if first.host_bytes:
+        lines.append(f"  host memory of the first plan: {on_host(first, question)}")
+    leaner = [plan for plan in plans.pareto() if plan.step_ns > first.step_ns][:MOST_LEANER]
+    for plan in leaner:
+        speed, need = first.step_ns / plan.step_ns, quantity(plan.footprint.total_bytes, Unit.BYTES)
+        lines.append(f"  less memory: {need} at {speed:.0%} of the speed: {plan.configuration}")
+    return lines if len(lines) > 1 else []
+
+
+def refusals(plans: Plans, trainer: str) -> str:
+    """Return how many configurations a trainer cannot run, and the most frequent reasons."""
+    shown = plans.refused[:MOST_REASONS]
+    if plans.best and refusal(trainer, plans.question.model, plans.best[0].configuration):
+        reasons = "; ".join(refused.reason for refused in shown)
+        return f"{trainer} cannot run any plan that fits, so all are listed: {reasons}"
+    reasons = "; ".join(f"{refused.reason} ({refused.count})" for refused in shown)
+    more = len(plans.refused) - len(shown)
+    behind = f"; {counted(more, 'more reason')}" if more else ""
+    return f"{trainer} cannot run {sum(refused.count for refused in plans.refused):,} of them: {reasons}{behind}"
+
+
+def _start(plans: Plans, trainer: str, width: int) -> str:
+    """Return the command of the first plan, or why there is none."""
+    command = command_or_reason(trainer, plans.question.model, plans.best[0].configuration)
+    if command.startswith("#"):
+        return wrapped(f"no plan can be started: {command.removeprefix('# ')}", width, hanging=2).rstrip("\n")
+    return _started("command of the first plan", command, width)
+
+
+def _started(head: str, command: str, width: int) -> str:
+    """Format a command below its heading, or why there is none."""
+    if command.startswith("#"):
+        return wrapped(f"{head}: {command}", width, hanging=2).rstrip("\n")
+    return f"{head}:\n{wrapped_command(command, width)}"
+
+
+def _one(plan: Prediction, question: Question) -> list[str]:
+    """Format one configuration: step and memory by part, with 80% intervals."""
+    device = question.cluster
+    low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))
+    lean, full = (quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
+    speed = f"{plan.tokens_per_second:,.0f} tokens/s, MFU {plan.mfu:.1%} ({plan.convention})"
+    lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80%: {low} to {high}), {speed}"]
+    parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
+    parts |= {"pipeline bubble": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
+    lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
+    lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
+    room = quantity(device.room_bytes, Unit.BYTES)
+    lines.append(
+        f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80%: {lean} to {full})"
+        f" of {room}; fits with probability {plan.fit_probability:.0%}"
+    )
+    sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
+    lines += [bar(name, size, device.room_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    if plan.host_bytes:
+        lines.append(f"host memory {on_host(plan, question)}")
+    return lines
+
+
+def on_host(plan: Prediction, question: Question) -> str:
+    """Return the node memory of an offloaded optimizer."""
+    devices = min(question.cluster.devices_per_node, plan.configuration.devices)
+    whole = quantity(plan.host_bytes * devices, Unit.BYTES)
+    return f"{whole} per node of {devices} for the optimizer; its time is from data sheets, not measured"
+
+
+def stalls(plan: Prediction) -> str:
+    """Return the share of such runs that stall."""
+    share = f"  {plan.stall_fraction:.0%} of such runs stalled on sends between nodes"
+    return (
+        f"{share}; the step includes the stall"
+        if plan.stall_fraction > LIKELY
+        else f"{share}; the step does not include it"
+    )
+
+
+BAR = 40
+LEAST_STALLS = 0.01
+MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
+"""Maximum number of lines of each kind in an explanation."""
+
+
+def bar(name: str, value: float, whole: float, unit: Unit) -> str:
+    """Format one part as a line with its bar."""
+    filled = min(BAR, round(BAR * value / whole))
+    return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
+
+
+_FORM_OF_BATCH = "4x2 in a configuration means 4 micro-batches of 2 sequences"
+ROW = 54
+"""Width of a row before its configuration."""
+
+
+def _row(plan: Prediction, width: int) -> str:
+    exposed = sum(plan.exposed_ns.values()) / plan.step_ns
+    step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
+    under = f"\n{'':{ROW}}"
+    name = str(plan.configuration) + (" (tight)" if plan.fit_probability < SAFE_PROBABILITY else "")
+    named = textwrap.wrap(name, max(width - ROW, 20), break_long_words=False)
+    return (
+        f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
+        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {under.join(named)}"
+    )
+
+
+def as_json(plans: Plans, calibration: Calibration | None, trainer: str, top: int) -> str:
+    """Format plans as JSON."""
+    front = {plan.configuration for plan in plans.pareto()}
+    data = {
+        "format": "usp-prof-plan",
+        "version": 1,
+        "tried": plans.tried,
+        "fitting": plans.fitting,
+        "leanest_bytes": plans.leanest_bytes,
+        "calibration_error_fraction": calibration.error_fraction if calibration is not None else None,
+        "not_modelled": list(not_modelled(plans.question.model)),
+        "barred": [
+            {
+                "knob": barred.knob,
+                "value": barred.value,
+                "tried": barred.tried,
+                "leanest_bytes": round(barred.leanest_bytes),
+            }
+            for barred in plans.barred
+        ],
+        "plans": [_plain(plan, plans, trainer) | {"pareto": plan.configuration in front} for plan in plans.best[:top]],
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
+    c = plan.configuration
+    words = command_or_reason(trainer, plans.question.model, c)
+    return {
+        **c.degrees(),
+        "zero": c.zero,
+        "micro_batch": c.micro_batch,
+        "micro_batches": c.micro_batches,
+        "schedule": c.schedule if c.pp > 1 else "",
+        "chunks": c.chunks,
+        "recompute": str(c.recompute),
+        "recompute_layers": c.recompute_layers,
+        "recompute_group": c.recompute_group,
+        "offload": str(c.offload),
+        "host_bytes": round(plan.host_bytes),
+        "sequence_parallel": c.sequence_parallel,
+        "replicas": c.replicas,
+        "step_ns": round(plan.step_ns),
+        "step_low_ns": round(plan.step_low_ns),
+        "step_high_ns": round(plan.step_high_ns),
+        "memory_low_bytes": round(plan.memory_low_bytes),
+        "memory_high_bytes": round(plan.memory_high_bytes),
+        "fit_probability": plan.fit_probability,
+        "stall_fraction": plan.stall_fraction,
+        "expected_step_ns": round(plan.expected_step_ns),
+        "trainer": plans.question.profile.name,
+        "tokens_per_second": plan.tokens_per_second,
+        "mfu": plan.mfu,
+        "convention": plan.convention,
+        "bubble_fraction": plan.bubble_fraction,
+        "exposed_ns": {axis: round(time) for axis, time in plan.exposed_ns.items()},
+        "memory_bytes": plan.footprint.parts(),
+        "command": "" if words.startswith("#") else words,
+        "refused": words.removeprefix("# ") if words.startswith("#") else "",
+    }
+
+
+FIGURES: dict[str, Callable[[Prediction], float]] = {
+    "step_ns": lambda p: p.step_ns,
+    "step_low_ns": lambda p: p.step_low_ns,
+    "step_high_ns": lambda p: p.step_high_ns,
+    "tokens_per_second": lambda p: p.tokens_per_second,
+    "tokens_per_second_low": lambda p: p.tokens_per_second * p.step_ns / p.step_high_ns,
+    "tokens_per_second_high": lambda p: p.tokens_per_second * p.step_ns / p.step_low_ns,
+    "tokens_per_second_device": lambda p: p.tokens_per_device,
+    "mfu_fraction": lambda p: p.mfu,
+    "memory_bytes": lambda p: p.footprint.total_bytes,
+    "memory_low_bytes": lambda p: p.memory_low_bytes,
+    "memory_high_bytes": lambda p: p.memory_high_bytes,
+    "fits": lambda p: p.fits,
+    "fit_probability": lambda p: p.fit_probability,
+    "compute_ns": lambda p: p.compute_ns,
+    "exposed_tp_ns": lambda p: p.exposed_ns.get("tp", 0.0),
+    "exposed_dp_ns": lambda p: p.exposed_ns.get("dp", 0.0),
+    "exposed_cp_ns": lambda p: p.exposed_ns.get("cp", 0.0),
+    "exposed_ep_ns": lambda p: p.exposed_ns.get("ep", 0.0),
+    "bubble_ns": lambda p: p.bubble_ns,
+    "optimizer_ns": lambda p: p.optimizer_ns,
+    "fixed_ns": lambda p: p.fixed_ns,
+    "stall_fraction": lambda p: p.stall_fraction,
+    "expected_step_ns": lambda p: p.expected_step_ns,
+    "host_bytes": lambda p: p.host_bytes,
+}
+PLACES = {"mfu_fraction": 5, "fit_probability": 3, "stall_fraction": 3}
+"""Decimal places of the written figures; others are whole numbers."""
+GIVEN = (*FIGURES, "error")
+"""Columns added to a table."""
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction | str]) -> str:
+    """Format a table's rows with the columns of `GIVEN` added; input columns with these names are replaced."""
+    kept = [column for column in columns if column not in GIVEN]
+    file = StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
+    for row, prediction in zip(rows, predictions, strict=True):
+        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_given(prediction))])
+    return file.getvalue()
+
+
+def _given(prediction: Prediction | str) -> list[str]:
+    """Return the cells of `GIVEN`; for a rejected row only the reason."""
+    if isinstance(prediction, str):
+        return [""] * len(FIGURES) + [prediction]
+    return [*(f"{figure(prediction):.{PLACES.get(name, 0)}f}" for name, figure in FIGURES.items()), ""]

@@ -1,0 +1,173 @@
+"""A sweep as sections: configurations that ran or failed, the playbook's heat maps, and the planner's error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof._version import __version__
+from usp_prof.extras.planner.answers.sweep_maps import best_map, degree_maps, fastest, sized, varied
+from usp_prof.extras.planner.sweep.score import DOUBTFUL
+from usp_prof.model.metric import Unit
+from usp_prof.model.printable import counted
+from usp_prof.report.document import DataTable, Document, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+from usp_prof.report.run_facts import RunFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from usp_prof.extras.planner.sweep.rows import Row
+    from usp_prof.extras.planner.sweep.score import Score
+    from usp_prof.report.document import Block
+
+
+ROWS = 20
+"""Number of listed configurations, fastest first."""
+
+
+def sections(
+    rows: Sequence[Row],
+    score: Score | None,
+    notes: Sequence[str] = (),
+    *,
+    drawn: bool,
+    axes: tuple[str, str] | None = None,
+) -> tuple[Section, ...]:
+    """Build the sections of a sweep; `drawn` shows maps as charts, else as tables."""
+    parts = [summary(rows, notes)]
+    models = sorted({row.model for row in rows})
+    sizes = sorted({row.size for row in rows})
+    if any(row.is_ok for row in rows):
+        if len(models) > 1 or len(sizes) > 1:
+            parts.append(best_map(rows, models, sizes, drawn=drawn))
+        parts += degree_maps(rows, axes or varied(rows), drawn=drawn)
+    parts += _failures(rows)
+    parts.append(Section("sweep-rows", "Configurations, fastest first", (listed(rows),)))
+    if score is not None:
+        parts.append(judged(score))
+    return tuple(parts)
+
+
+def document(title: str, parts: Sequence[Section]) -> Document:
+    """Build a page from sections; a sweep is not a run, and has no metrics or findings."""
+    facts = RunFacts(
+        name=title,
+        ranks=(),
+        world_size=None,
+        axes={},
+        axes_inferred=False,
+        steps=(),
+        step_source="",
+        devices=(),
+        hosts=0,
+    )
+    return Document(__version__, facts, {}, (), (), (), parts[0], tuple(parts[1:]))
+
+
+def summary(rows: Sequence[Row], notes: Sequence[str] = ()) -> Section:
+    """Return a sentence on the cells tried, those that ran, and the fastest."""
+    ok = [row for row in rows if row.is_ok]
+    blocks: list[Block] = [
+        KeyFigures(
+            (
+                KeyFigure("configurations", len(rows), Unit.COUNT),
+                KeyFigure("ran", len(ok), Unit.COUNT),
+                KeyFigure("failed", len(rows) - len(ok), Unit.COUNT),
+            )
+        )
+    ]
+    fastest_of_model = fastest(ok, lambda row: row.model)
+    blocks += [Text(sentence(fastest_of_model[model])) for model in sorted(fastest_of_model)]
+    blocks += [Text(note, quiet=True) for note in notes]
+    return Section("sweep", "Sweep", tuple(blocks))
+
+
+def sentence(row: Row) -> str:
+    """Return how fast a configuration is."""
+    mfu = f", MFU {row.mfu:.1%}" if np.isfinite(row.mfu) else ""
+    return f"Fastest of {row.model}: {row.configuration} on {sized(row)}, {row.tokens_per_second:,.0f} tokens/s{mfu}."
+
+
+# Rows and failures.
+
+
+def listed(rows: Sequence[Row], most: int = ROWS) -> DataTable:
+    """Build the table of configurations that ran, fastest first for each model, with the planner's predictions."""
+    by_speed = sorted(
+        (row for row in rows if row.is_ok), key=lambda row: (-row.tokens_per_device, str(row.configuration))
+    )
+    models = sorted({row.model for row in by_speed})
+    rows_of_model = max(1, most // max(len(models), 1))
+    shown = [row for model in models for row in [row for row in by_speed if row.model == model][:rows_of_model]]
+    has_models = len(models) > 1
+    has_predictions = any(np.isfinite(row.predicted_step_ns) for row in shown)
+    columns = [
+        *([TableColumn("model")] if has_models else []),
+        TableColumn("devices"),
+        TableColumn("configuration"),
+        TableColumn("step", Unit.NS),
+        *([TableColumn("predicted", Unit.NS)] if has_predictions else []),
+        TableColumn("tokens/s", Unit.COUNT),
+        TableColumn("MFU", Unit.FRACTION),
+        TableColumn("memory", Unit.BYTES),
+    ]
+    lines = [
+        (
+            *([row.model] if has_models else []),
+            row.devices,
+            str(row.configuration),
+            row.step_ns,
+            *([_known(row.predicted_step_ns)] if has_predictions else []),
+            round(row.tokens_per_second),
+            _known(row.mfu),
+            _known(row.memory_bytes),
+        )
+        for row in shown
+    ]
+    return DataTable("", tuple(columns), tuple(lines), more=len(by_speed) - len(shown))
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _failures(rows: Sequence[Row]) -> list[Section]:
+    """Build the table of reasons for failures, the most frequent first, each with one configuration."""
+    failed = [row for row in rows if not row.is_ok]
+    if not failed:
+        return []
+    counts = Counter((str(row.status), row.reason) for row in failed)
+    example = {(str(row.status), row.reason): row.cell or str(row.configuration) for row in reversed(failed)}
+    lines = tuple(
+        (count, status, reason, example[status, reason]) for (status, reason), count in counts.most_common(ROWS)
+    )
+    columns = (TableColumn("cells"), TableColumn("what"), TableColumn("reason", prose=True), TableColumn("such as"))
+    table = DataTable("", columns, lines, more=max(0, len(counts) - ROWS))
+    return [Section("sweep-failures", f"Failed: {len(failed)} of {len(rows)}", (table,))]
+
+
+def judged(score: Score) -> Section:
+    """Return the planner's accuracy on these rows."""
+    if not score.judged:
+        reasons = "".join(f" {counted(count, 'cell')}: {reason}." for reason, count in score.not_predicted)
+        reasons = reasons or " Only the recorded cell ran."
+        note = Text(f"No measured configuration could be predicted, so the planner is not judged.{reasons}")
+        return Section("sweep-planner", "The planner on this sweep", (note,))
+    figures = [
+        KeyFigure("configurations judged", score.judged, Unit.COUNT),
+        KeyFigure("median error of the step", _known(score.median_error), Unit.FRACTION),
+        KeyFigure("rank correlation", _known(score.rank_correlation), Unit.RATIO, "1: the same order"),
+        KeyFigure(
+            "speed lost by its first choice", _known(score.regret), Unit.FRACTION,
+            f"a blind choice loses {quantity(score.random_regret, Unit.FRACTION)}",
+        ),
+    ]  # fmt: skip
+    blocks: list[Block] = [KeyFigures(tuple(figures))]
+    if np.isfinite(score.calibration_error):
+        off = f"The recorded step that it learned from is predicted with an error of {score.calibration_error:+z.1%}"
+        tail = ": only its order means something." if abs(score.calibration_error) > DOUBTFUL else "."
+        blocks.append(Text(off + tail, quiet=True))
+    return Section("sweep-planner", "The planner on this sweep", tuple(blocks))

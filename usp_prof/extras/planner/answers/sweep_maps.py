@@ -1,0 +1,182 @@
+"""Heat maps of a sweep: the fastest configuration of each cell, by tokens/s per device, and so by MFU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from usp_prof.charts.inputs import PlanGrid
+from usp_prof.model.metric import Unit
+from usp_prof.report.document import Chart, DataTable, Section, TableColumn, Text
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from usp_prof.extras.planner.sweep.rows import Row
+    from usp_prof.report.document import Block
+
+Key = TypeVar("Key")
+
+MAPS = 6
+"""Number of maps over two degrees: those of the models and sizes with most measured rows."""
+
+
+def _degree(axis: str) -> Callable[[Row], int]:
+    return lambda row: int(getattr(row.configuration, axis)) if row.configuration else 0
+
+
+AXES: dict[str, Callable[[Row], int]] = {
+    axis: _degree(axis) for axis in ("dp", "tp", "cp", "pp", "ep", "zero", "micro_batch", "micro_batches")
+}
+"""Possible axes of a map."""
+
+
+def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *, drawn: bool) -> Section:
+    """Build a map of the fastest configuration by model and number of nodes (devices if nodes are not known)."""
+    what = "nodes" if any(row.nodes for row in rows) else "devices"
+    cells = fastest(rows, lambda row: (models.index(row.model), row.size))
+    title = f"Best configuration by model and {what}"
+    best = _Map(("model", what), tuple(models), tuple(sizes), cells, names_degrees=True)
+    return Section("sweep-best", title, (best.block(drawn=drawn),))
+
+
+def varied(rows: Iterable[Row]) -> tuple[str, str]:
+    """Return the axes of the maps: tp and pp as in the playbook, others if one of these does not vary."""
+    rows = list(rows)
+    counts = {axis: len({read(row) for row in rows if row.configuration is not None}) for axis, read in AXES.items()}
+    order = [
+        axis for axis in ("tp", "pp", "zero", "dp", "cp", "ep", "micro_batch", "micro_batches") if counts[axis] > 1
+    ]
+    first, second = (*order, *(axis for axis in ("tp", "pp") if axis not in order))[:2]
+    return first, second
+
+
+def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> list[Section]:
+    """Build maps of MFU over two degrees, for each model and size with several measured rows."""
+    groups = Counter((row.model, row.size) for row in rows if row.is_ok)
+    several = [key for key, count in groups.items() if count > 1]
+    chosen = sorted(several, key=lambda key: (-groups[key], key))[:MAPS]
+    down, across = axes
+    maps: list[Section] = []
+    for model, size in sorted(chosen):
+        part = [row for row in rows if (row.model, row.size) == (model, size) and row.configuration is not None]
+        lines = tuple(sorted({AXES[down](row) for row in part}))
+        columns = tuple(sorted({AXES[across](row) for row in part}))
+        cells = fastest(part, lambda row: (lines.index(AXES[down](row)), AXES[across](row)))  # noqa: B023 - used at once
+        what = "MFU" if _has_mfu(part) else "tokens/s"
+        title = f"{what} by {down} and {across}: {model} on {sized(part[0])}"
+        degrees_map = _Map(axes, lines, columns, cells, _tried(part, axes, lines))
+        maps.append(Section(f"sweep-map-{len(maps)}", title, (degrees_map.block(drawn=drawn),)))
+    if maps and len(several) > len(chosen):
+        note = Text(f"{len(several) - len(chosen)} more models and sizes have a map: choose with --only.", quiet=True)
+        maps[-1] = Section(maps[-1].id, maps[-1].title, (*maps[-1].blocks, note))
+    return maps
+
+
+def _tried(rows: Iterable[Row], axes: tuple[str, str], lines: Sequence[int]) -> dict[tuple[int, int], str]:
+    """Return why the configurations failed, for each cell without a measured row."""
+    down, across = axes
+    why: dict[tuple[int, int], Counter[str]] = {}
+    for row in rows:
+        why.setdefault((lines.index(AXES[down](row)), AXES[across](row)), Counter())[str(row.status)] += 1
+    return {place: counts.most_common(1)[0][0] for place, counts in why.items()}
+
+
+def fastest(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Row]:
+    """Return the fastest measured row of each key, by tokens/s per device."""
+    by_key: dict[Key, Row] = {}
+    for row in rows:
+        if row.is_ok and (key(row) not in by_key or row.tokens_per_device > by_key[key(row)].tokens_per_device):
+            by_key[key(row)] = row
+    return by_key
+
+
+def _has_mfu(rows: Iterable[Row]) -> bool:
+    return all(np.isfinite(row.mfu) for row in rows if row.is_ok)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A map of configurations, as chart or table. A cell's key is the index of its row, and its column."""
+
+    axes: tuple[str, str]
+    """Variables of rows and columns."""
+    lines: tuple[int | str, ...]
+    columns: tuple[int, ...]
+    cells: dict[tuple[int, int], Row]
+    """Fastest configuration that ran, by cell."""
+    tried: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Why its configurations failed, by cell without a measurement."""
+    names_degrees: bool = False
+    """Whether a cell names its configuration's degrees, because its row and column do not."""
+
+    @property
+    def what(self) -> str:
+        """The metric of a cell: MFU if all have one."""
+        return "MFU" if _has_mfu(self.cells.values()) else "tokens/s"
+
+    def block(self, *, drawn: bool) -> Block:
+        """Return the map as a chart or a table."""
+        return self._chart() if drawn else self._table()
+
+    def _table(self) -> DataTable:
+        down, across = self.axes
+        heads = (TableColumn(f"{down} \\ {across}"), *(TableColumn(str(column)) for column in self.columns))
+        rows = [
+            (str(name), *(self._text((line, column)) for column in self.columns))
+            for line, name in enumerate(self.lines)
+        ]
+        return DataTable(self.what, heads, tuple(rows))
+
+    def _chart(self) -> Chart:
+        down, across = self.axes
+        places = [(line, column) for line in range(len(self.lines)) for column in self.columns]
+        values = np.array([self._value(self.cells[place]) if place in self.cells else np.nan for place in places])
+        grid = PlanGrid(
+            self.what,
+            across,
+            down,
+            self.columns,
+            self.lines,
+            values.reshape(len(self.lines), len(self.columns)),
+            tuple(self._text(place) for place in places),
+            tuple(self._label(place) for place in places),
+        )
+        return Chart("", grid)
+
+    def _value(self, row: Row) -> float:
+        return row.mfu if self.what == "MFU" else row.tokens_per_second
+
+    def _text(self, place: tuple[int, int]) -> str:
+        """Format a cell; empty if nothing was tried."""
+        row = self.cells.get(place)
+        if row is None:
+            return self.tried.get(place, "")
+        value = self._value(row)
+        figure = quantity(value, Unit.FRACTION) if self.what == "MFU" else f"{value:,.0f}"
+        return f"{figure} {degrees(row)}" if self.names_degrees else figure
+
+    def _label(self, place: tuple[int, int]) -> str:
+        """Format the tooltip of a cell."""
+        if place in self.cells:
+            return str(self.cells[place].configuration)
+        return self._text(place) or "not tried"
+
+
+def degrees(row: Row) -> str:
+    """Format only the degrees of a configuration."""
+    c = row.configuration
+    if c is None:
+        return ""
+    words = [f"{axis}{size}" for axis, size in c.degrees().items() if size > 1]
+    return " ".join([*words, *([f"z{c.zero}"] if c.zero else [])]) or "alone"
+
+
+def sized(row: Row) -> str:
+    """Format the cluster size of a configuration."""
+    devices = f"{row.devices} device{'s' if row.devices > 1 else ''}"
+    return f"{row.nodes} node{'s' if row.nodes > 1 else ''} ({devices})" if row.nodes else devices

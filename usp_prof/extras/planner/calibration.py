@@ -1,0 +1,309 @@
+"""Calibration: planner constants learned from a recorded run, part by part, and the remaining error on that run.
+
+Each part of the recorded step is compared with the prediction of the same configuration:
+
+    compute          all device work is scaled to the mean rank's compute
+    links of dp      the rate of its calls after all members arrived; the size of its buckets
+    habits           the trainer whose ZeRO-2 and -3 messages (messages.py) are closest to those sent
+    prefetch         share of compute that hides the gathers if weights are sent layer by layer
+    axes             exposed messages of tp, cp, ep and dp are scaled to the measured ones
+    pipeline         waits beyond the predicted bubble become the time of a hand-over
+    fixed            what belongs to no axis (losses, barriers, the host between steps) is added to every step
+
+The total is never scaled: the remaining difference is the error shown, and above 10% nothing is ranked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.analyses import breakdown, memory, mfu, step_time
+from usp_prof.columns.intervals import union
+from usp_prof.columns.rows import rows_by_code
+from usp_prof.extras.planner import compute, data_parallel, messages
+from usp_prof.extras.planner.cases import cases_of, machine_of
+from usp_prof.extras.planner.cluster import DEVICES_PER_NODE, NETWORK_RATE, Cluster
+from usp_prof.extras.planner.predict import Prediction, predict
+from usp_prof.extras.planner.profiles import PROFILES, Profile
+from usp_prof.extras.planner.stages import stages_of
+from usp_prof.model.configuration import Configuration, Recompute
+from usp_prof.model.errors import InputError
+from usp_prof.model.hardware import find
+from usp_prof.model.shape import missing_sizes, shape_of
+from usp_prof.tables import calls
+
+if TYPE_CHECKING:
+    from usp_prof.columns.arrays import Flags
+    from usp_prof.columns.table import Columns
+    from usp_prof.contract import Manifest, ModelEntry
+    from usp_prof.model.hardware import Device
+    from usp_prof.model.health import HealthRow
+    from usp_prof.model.metric import Value
+    from usp_prof.tables.table_set import TableSet
+
+CLOSE = 0.1
+"""Error of the recorded step above which nothing is ranked."""
+EXPOSED_OF_AXIS = {"tp": "tensor_exposed", "cp": "context_exposed", "ep": "expert_exposed", "dp": "data_exposed"}
+DATA_AXES = ("dp", "dp_shard", "dp_replicate")
+RINGS = {
+    "all_reduce": data_parallel.reduce,
+    "reduce_scatter": data_parallel.scatter,
+    "all_gather": data_parallel.gather,
+}
+"""Calls of data parallelism, and the bytes of each according to the formulas."""
+HABITS = ("sums_once", "layer_by_layer", "is_fsdp2", "ends_are_units")
+SHARDING_TRAINERS = ("usp-prof", "megatron", "fsdp", "torchtitan")
+"""Trainers of ZeRO-2 and -3; if their messages are equally close, the first is used."""
+NEUTRAL = Profile(
+    "the recorded run", gemm_share=1.0, core_share=1.0, imbalance=1.0, host_layer=0.0, host_tensor=0.0,
+    host_experts=0.0, tensor_latency=0.0, tensor_exposed=1.0, pipeline_hop=0.0, fixed=0.0, jitter=0.0, time_spread=0.1,
+    mixture_spread=0.0, overhead_bytes=0.0, optimizer_scale=1.0, gather_overlap=1.0, rest_kernels=0, bucket_bytes=25e6,
+    least_buckets=4.0, sums_once=1, layer_by_layer=1,
+)  # fmt: skip
+"""Profile of the formulas alone, without constants measured on other trainers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A recorded run as seen by the planner: model, configuration, cluster, and the prediction of the run itself."""
+
+    model: ModelEntry
+    configuration: Configuration
+    cluster: Cluster
+    profile: Profile
+    prediction: Prediction
+    measured_step_ns: float
+
+    @property
+    def error_fraction(self) -> float:
+        """Relative error of the predicted step of the recorded configuration."""
+        return self.prediction.step_ns / self.measured_step_ns - 1
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the prediction of the run itself is close enough to rank others."""
+        return abs(self.error_fraction) <= CLOSE
+
+    def sentence(self) -> str:
+        """Return a sentence about the error of the run's own prediction."""
+        return f"the recorded step itself is predicted with an error of {self.error_fraction:+z.1%}: nothing is ranked"
+
+    def missing(self) -> str:
+        """Return the input that would improve the prediction."""
+        return "record more steps of an even run (see usp-prof analyze), or name a model and a device"
+
+
+def calibrate(tables: TableSet) -> Calibration:
+    """Calibrate from a run; raise if the recording lacks required data."""
+    manifest = tables.manifest
+    model = tables.assumptions.model or (manifest.model if manifest is not None else None)
+    if manifest is None or model is None or missing_sizes(model) or not model.sequence:
+        raise InputError(
+            "the run's model and mesh are unknown",
+            hint="record it with usp_prof.record, which writes run.json, or name a model and a device",
+        )
+    work = mfu.compute(tables)
+    if work.is_contradicted:
+        raise _contradicted(work.contradictions)
+    parts = breakdown.compute(tables).values()
+    step_ns = _whole(step_time.compute(tables).values(), "step_time")
+    compute_ns = _whole(parts, "compute_time")
+    if not work.peak or not step_ns or not compute_ns or not manifest.tokens_per_step:
+        raise InputError(
+            "the device's peak, the step or the tokens of the run are unknown",
+            hint="name a known device (--device, run.assume(device=...)); "
+            "the recorder notes tokens_per_step and a measured CPU peak",
+        )
+    configuration = recorded_configuration(manifest, model)
+    device = find(manifest.device)
+    cluster = Cluster(
+        device=manifest.device or "cpu",
+        peak_flops=work.peak,
+        memory_bytes=_memory_bytes(tables, device),
+        memory_rate=device.memory_rate if device is not None else float("inf"),
+        link_rate=(device.link_rate if device is not None else 0.0) or NETWORK_RATE,
+        devices_per_node=manifest.devices_per_node or max(DEVICES_PER_NODE, configuration.devices),
+        basis=f"run {manifest.name}",
+    )
+    neutral = replace(NEUTRAL, is_paced=int(manifest.paced))
+    profile = _with_compute(neutral, model, configuration, cluster, compute_ns)
+    profile = _with_links(profile, tables, model, configuration, cluster)
+    profile = _with_parts(profile, model, configuration, cluster, parts)
+    prediction = predict(model, configuration, cluster, profile=profile)
+    return Calibration(model, configuration, cluster, profile, prediction, step_ns)
+
+
+def _memory_bytes(tables: TableSet, device: Device | None) -> float:
+    """Return the smallest memory of the run's devices: as reported by their driver, else from the device table."""
+    known = memory.capacity_of_ranks(tables, tables.ranks).values()
+    return float(min(known, default=device.memory_bytes if device is not None else float("inf")))
+
+
+def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
+    """Return an error that names the inputs contradicted by the trace, and what to supply instead."""
+    contradiction, _, hint = rows[0].detail.rpartition("; ")
+    return InputError(f"nothing can be planned from the run: {contradiction}", hint=hint)
+
+
+def recorded_configuration(manifest: Manifest, model: ModelEntry) -> Configuration:
+    """Return the configuration in the manifest."""
+    mesh = manifest.mesh
+    data = mesh.get("dp", 0) or mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
+    stages = max((len(held) for held in manifest.stages.values()), default=1)
+    size = max(1, round(manifest.micro_batch_tokens / model.sequence)) if manifest.micro_batch_tokens else 1
+    number = manifest.tokens_per_step // (model.sequence * size * data) if manifest.tokens_per_step else 0
+    return Configuration(
+        dp=data,
+        tp=mesh.get("tp", 1),
+        cp=mesh.get("cp", 1),
+        pp=mesh.get("pp", 1),
+        ep=mesh.get("ep", 1),
+        zero=max(0, manifest.zero_stage),
+        micro_batch=size,
+        micro_batches=max(1, number or manifest.micro_batches),
+        schedule=manifest.schedule or "1f1b",
+        chunks=max(1, stages),
+        recompute=Recompute(manifest.recompute) if manifest.recompute in list(Recompute) else Recompute.NONE,
+        dtype=manifest.dtype or "bf16",
+        replicas=max(1, mesh.get("dp_replicate", 1)) if manifest.zero_stage == 3 else 1,
+    )
+
+
+def _with_compute(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
+) -> Profile:
+    """Scale all device work to the mean rank's compute per step."""
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    layer, head = compute.layer(c), compute.head(c)
+    whole = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
+    seconds = float(np.ravel(whole)[0]) * configuration.micro_batches / configuration.pp
+    return replace(profile, work_scale=measured_ns / 1e9 / seconds)
+
+
+def _with_links(
+    profile: Profile, tables: TableSet, model: ModelEntry, configuration: Configuration, cluster: Cluster
+) -> Profile:
+    """Fit the link rate and the bucket size from the calls of data parallelism.
+
+    A call counts from its last arrival on. Calls of one kind and group share a link, so overlapping time counts once.
+    """
+    columns = calls.of(tables).columns()
+    of_group, _ = columns.codes("group")
+    is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & columns["complete"] & (columns["step"] >= 0)
+    is_data &= columns["group_size"] == configuration.shards
+    if not is_data.any():
+        return profile
+    profile = replace(profile, gloo=int(_talks_over_gloo(tables)), data_latency=0.0)
+    profile = _with_habits(profile, columns, is_data, model, configuration, cluster)
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    measured_ns = formula_ns = 0.0
+    for kind, seconds in RINGS.items():
+        rows_of_kind = np.flatnonzero(is_data & columns.matches("op", kind))
+        formula_ns += 1e9 * float(np.sum(seconds(c, columns["bytes"][rows_of_kind])))
+        for rows in rows_by_code(of_group[rows_of_kind]).values():
+            of_one_group = rows_of_kind[rows]
+            measured_ns += union(columns["last_ns"][of_one_group], columns["end_ns"][of_one_group]).length
+    if measured_ns:
+        profile = replace(profile, data_share=profile.data_share * formula_ns / measured_ns)
+    sums = columns["bytes"][is_data & (columns.matches("op", "all_reduce") | columns.matches("op", "reduce_scatter"))]
+    if not np.any(messages.goes_by_layer(c)) and len(sums):
+        in_a_step = sums.sum() / len(np.unique(columns["step"][is_data])) / len(np.unique(of_group[is_data]))
+        profile = replace(profile, bucket_bytes=float(sums.max()), least_buckets=max(1.0, in_a_step / sums.max()))
+    return profile
+
+
+def _with_habits(
+    profile: Profile,
+    columns: Columns,
+    is_data: Flags,
+    model: ModelEntry,
+    configuration: Configuration,
+    cluster: Cluster,
+) -> Profile:
+    """Use the habits of the trainer whose sharding sends the number of bytes closest to those sent per step."""
+    of_group, _ = columns.codes("group")
+    steps_of_groups = len(np.unique(columns["step"][is_data])) * len(np.unique(of_group[is_data]))
+    sent_bytes = float(columns["bytes"][is_data].sum()) / steps_of_groups
+    candidates = []
+    for name in SHARDING_TRAINERS:
+        habits = {habit: getattr(PROFILES[name], habit) for habit in HABITS}
+        candidate = replace(profile, **habits)
+        c = cases_of(shape_of(model), machine_of(cluster), candidate, [configuration])
+        weights = messages.of_fullest(c, stages_of(c))
+        planned_bytes = float(np.ravel(messages.gathered_bytes(c, weights) + messages.summed_bytes(c, weights))[0])
+        candidates.append((abs(planned_bytes - sent_bytes), candidate))
+    return min(candidates, key=lambda pair: pair[0])[1]
+
+
+def _talks_over_gloo(tables: TableSet) -> bool:
+    return any(tables.columns("collectives", rank).matches("library", "gloo").any() for rank in tables.ranks[:1])
+
+
+def _with_parts(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, parts: list[Value]
+) -> Profile:
+    """Scale each axis's exposed messages, and assign the rest to the pipeline's hand-over and the fixed part."""
+    exposed = _by(parts, "exposed_comm_time", "axis")
+    idle = _by(parts, "idle_time", "cause")
+    measured = {axis: exposed.get(axis, 0.0) for axis in EXPOSED_OF_AXIS}
+    measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
+    profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
+    first = predict(model, configuration, cluster, profile=profile)
+    # Messages sent layer by layer have no information on buckets that are reduced behind backward, and vice versa.
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    by_layer = np.any(messages.goes_by_layer(c))
+    scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if by_layer else {})
+    scales = {
+        name: getattr(profile, name) * measured[axis] / first.exposed_ns[axis]
+        for axis, name in scale_of_axis.items()
+        if first.exposed_ns.get(axis, 0.0) > 0
+    }
+    # Early pipeline ranks wait for the last one at operations of all ranks (the loss, barriers).
+    together = sum(time for axis, time in exposed.items() if axis in ("world", "unknown"))
+    fixed = sum(time for cause, time in idle.items() if cause != "bubble")
+    fixed += together if configuration.pp == 1 else 0.0
+    fixed += _whole(parts, "memcpy_time") - first.optimizer_ns
+    profile = replace(profile, fixed=max(fixed, 0.0) / 1e9, **scales)
+    if configuration.pp == 1:
+        return profile
+    # Ranks without the head wait for the one with it, so the mean rank waits longer than the busiest rank by this time.
+    second = predict(model, configuration, cluster, profile=profile)
+    waits = idle.get("bubble", 0.0) + exposed.get("pp", 0.0) + together
+    uneven = second.compute_ns - _whole(parts, "compute_time")
+    beyond = waits - uneven - second.bubble_ns
+    hops = 2 * (configuration.pp - 1) * max(1, configuration.micro_batches / configuration.pp)
+    return replace(profile, pipeline_hop=max(beyond, 0.0) / 1e9 / hops)
+
+
+def _with_prefetch(
+    profile: Profile, model: ModelEntry, configuration: Configuration, cluster: Cluster, measured_ns: float
+) -> Profile:
+    """Fit the share of compute that hides a layer's gathers, so that the exposed time equals the measured one."""
+    c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
+    if not np.any(messages.goes_by_layer(c)):
+        return profile
+    shares = np.linspace(0.0, 1.0, 101).tolist()
+    shown = [
+        predict(model, configuration, cluster, profile=replace(profile, gather_overlap=share)).exposed_ns.get("dp", 0.0)
+        for share in shares
+    ]
+    # The largest overlap that explains it, so that messages that are hidden anyway do not read as no prefetch.
+    nearest = min(reversed(range(len(shares))), key=lambda place: abs(shown[place] - measured_ns))
+    return replace(profile, gather_overlap=shares[nearest])
+
+
+def _whole(values: list[Value], metric: str) -> float:
+    whole = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
+    return whole if whole == whole else 0.0  # noqa: PLR0124 - not NaN
+
+
+def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:
+    """Return a metric by one dimension only."""
+    return {
+        str(value.dims[dimension]): value.value
+        for value in values
+        if value.metric.id == metric and set(value.dims) == {dimension} and value.value == value.value
+    }

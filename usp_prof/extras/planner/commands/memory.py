@@ -1,0 +1,150 @@
+"""Show predicted and measured memory of each pipeline rank, by part."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from usp_prof import limits
+from usp_prof.cli.opening import choice_options, note, open_from, whole_number, write_out
+from usp_prof.extras.planner.answers.plan_text import bar
+from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
+from usp_prof.extras.planner.models import not_modelled
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.errors import UsageError
+from usp_prof.model.known_models import model_named
+from usp_prof.model.metric import Unit
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    import argparse
+
+    from usp_prof.extras.planner.filled import Filled
+
+EXAMPLES = """\
+  usp-prof memory --model Llama-3-8B --sequence 8192 --tp 8 --device H100
+  usp-prof memory --model Llama-3-70B --sequence 8192 --dp 4 --tp 8 --pp 4 \\
+    --zero 1 --micro-batches 16 --device H100
+  usp-prof memory --model config.json --sequence 4096 --tp 4 \\
+    --sequence-parallel off --attention unfused
+  usp-prof memory traces/run-8r
+"""
+NUMBERS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group")
+OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", help="recorded run, for its configuration and measured peaks"
+    )
+    choice_options(parser)
+    parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
+    parser.add_argument("--device", metavar="NAME", help="device whose memory size is shown")
+    for name in NUMBERS:
+        parser.add_argument(
+            "--" + name.replace("_", "-"), metavar="N", type=whole_number(limits.DEGREE), default=1, help=KNOBS[name]
+        )
+    for name in ("zero", "recompute_layers"):
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            metavar="N",
+            type=whole_number(limits.MICRO_BATCHES),
+            default=0,
+            help=KNOBS[name],
+        )
+    parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
+    for name, choices, default in (
+        ("recompute", tuple(Recompute), "none"),
+        ("offload", tuple(Offload), "none"),
+        ("sequence_parallel", ("on", "off"), "on"),
+    ):
+        parser.add_argument("--" + name.replace("_", "-"), choices=choices, default=default, help=KNOBS[name])
+    parser.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8"), default="bf16", help="data type of training"
+    )
+    parser.add_argument(
+        "--attention", choices=("fused", "unfused"), default="fused", help="unfused stores the score matrix"
+    )
+    parser.add_argument(
+        "--gradient-bytes", metavar="N", type=float, default=0, help="bytes per gradient (default: the trainer's)"
+    )
+    parser.add_argument(
+        "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured behavior is assumed"
+    )
+    parser.add_argument(
+        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print; return 1 if the fullest rank does not fit the device."""
+    device = args.device or ""
+    filled = fill_of_run(open_from(args).tables, device) if args.path else _of_options(args, device)
+    write_out(_json(filled) if args.format == "json" else _text(filled))
+    return 0 if filled.fits else 1
+
+
+def _of_options(args: argparse.Namespace, device: str) -> Filled:
+    """Predict the configuration that the options describe."""
+    if not args.model:
+        raise UsageError("give a run, or --model with the degrees", hint=EXAMPLES.splitlines()[0].strip())
+    degrees = {
+        **{name: getattr(args, name) for name in (*NUMBERS, *OTHERS)},
+        "sequence_parallel": args.sequence_parallel == "on",
+        "fused_attention": args.attention == "fused",
+        "gradient_bytes": args.gradient_bytes,
+    }
+    model = model_named(args.model, args.sequence)
+    for omission in not_modelled(model):
+        note(args, f"not modelled: {omission}")
+    return fill_of_model(model, degrees, device, args.habits)
+
+
+def _text(filled: Filled) -> str:
+    """Format one line per pipeline rank, followed by one bar per part of its memory."""
+    footprints = filled.footprints
+    fullest = max(range(len(footprints)), key=lambda rank: footprints[rank].total_bytes)
+    whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[fullest].total_bytes
+    lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
+    for rank, need in enumerate(footprints):
+        lines += ["", _rank_line(filled, rank, is_fullest=rank == fullest and len(footprints) > 1)]
+        for part, size in need.parts().items():
+            if size:
+                lines.append(bar(part.removesuffix("_bytes"), size, whole, Unit.BYTES))
+    return "\n".join(lines) + "\n"
+
+
+def _rank_line(filled: Filled, rank: int, *, is_fullest: bool) -> str:
+    needed = filled.footprints[rank].total_bytes
+    words = [f"pipeline rank {rank}: {quantity(needed, Unit.BYTES)}"]
+    if is_fullest:
+        words.append("the fullest")
+    if rank in filled.measured_bytes:
+        words.append(f"measured {quantity(filled.measured_bytes[rank], Unit.BYTES)}")
+    if isfinite(filled.room_bytes):
+        words.append(f"{needed / filled.room_bytes:.0%} of the device")
+    return ", ".join(words)
+
+
+def _json(filled: Filled) -> str:
+    data = {
+        "format": "usp-prof-memory",
+        "version": 1,
+        "configuration": str(filled.configuration),
+        "device_bytes": filled.room_bytes if isfinite(filled.room_bytes) else None,
+        "ranks": [
+            {
+                "pipeline_rank": rank,
+                "total_bytes": need.total_bytes,
+                "measured_bytes": filled.measured_bytes.get(rank),
+                **need.parts(),
+            }
+            for rank, need in enumerate(filled.footprints)
+        ],
+    }
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"

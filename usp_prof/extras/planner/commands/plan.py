@@ -1,0 +1,237 @@
+"""Rank the configurations that fit in memory by predicted step time.
+
+Any knob may be fixed (`--tp 8 --pp 4`); `--table` predicts a table of configurations row by row.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from usp_prof import limits
+from usp_prof.cli.opening import choice_options, open_from, output, progress_of, whole_number, write_out
+from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
+from usp_prof.extras.planner.calibration import Calibration, calibrate
+from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.launch import TRAINERS
+from usp_prof.extras.planner.models import planned_model
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.search import Question, question_of, search
+from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
+from usp_prof.model import known_models
+from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.errors import InputError, UsageError
+from usp_prof.model.files import read_text
+from usp_prof.model.flops import check_convention
+from usp_prof.model.hardware import DEVICES
+from usp_prof.model.printable import counted, one_line
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 64 --device H100 \\
+    --batch 512
+  usp-prof plan --model llama.json --sequence 8192 --devices 64 --device H100 \\
+    --batch 512 --tp 8 --pp 2 --zero 1
+  usp-prof plan --table rows.csv > predicted.csv
+  usp-prof plan traces/run-8r --devices 16 --batch 64
+  usp-prof plan --model Llama-3-8B --sequence 8192 --devices 8 --device A100 \\
+    --batch 64 --for torchtitan --format json
+"""
+CHOICES = {"recompute": tuple(Recompute), "offload": tuple(Offload), "sequence_parallel": ("on", "off")}
+"""The values of knobs that are neither numbers nor names."""
+ASSUMED = ("node", "network", "efficiency", "memory_share")
+"""Options that also apply to rows of a table that leave these cells empty."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("path", metavar="PATH", nargs="?", help="recorded run to learn from")
+    choice_options(parser)
+    parser.add_argument(
+        "--table", metavar="CSV", help="predict each row of a table (see docs/reference/planner.md); - reads stdin"
+    )
+    parser.add_argument("--devices-known", action="store_true", help="list the devices that --device knows")
+    parser.add_argument("--models-known", action="store_true", help="list the models that --model knows by name")
+    _what_to_plan(parser)
+    _pinned_knobs(parser)
+    _how_to_write(parser)
+
+
+def _what_to_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="MODEL", help="known name, Hugging Face config.json, or our JSON")
+    parser.add_argument("--sequence", metavar="N", type=whole_number(), default=0, help="tokens per sequence")
+    parser.add_argument(
+        "--devices", metavar="N", type=whole_number(), default=0, help="number of devices (default: the run's)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="device, such as H100 (default: the run's)")
+    parser.add_argument(
+        "--batch", metavar="N", type=whole_number(), default=0, help="sequences per step over all devices"
+    )
+    parser.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32", "fp8", "fp4"), default="", help="data type of training"
+    )
+    parser.add_argument(
+        "--gradient-bytes",
+        metavar="N",
+        type=float,
+        default=0,
+        help="bytes per gradient in memory (default: the trainer's)",
+    )
+    parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices per node")
+    parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth per device")
+    parser.add_argument(
+        "--efficiency", metavar="X", type=float, default=0, help="fraction of the peak that large products reach, 0..1"
+    )
+    parser.add_argument(
+        "--memory-share", metavar="X", type=float, default=0, help="fraction of memory that a plan may use, 0..1"
+    )
+
+
+def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
+    pins = parser.add_argument_group("fixed settings", "settings given here are fixed, all others are searched")
+    for name in KNOBS:
+        option = "--" + name.replace("_", "-")
+        if name in CHOICES:
+            pins.add_argument(option, choices=CHOICES[name], help=KNOBS[name])
+        elif name == "schedule":
+            pins.add_argument(option, metavar="NAME", help=KNOBS[name])
+        else:
+            pins.add_argument(option, metavar="N", type=whole_number(), help=KNOBS[name])
+
+
+def _how_to_write(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--convention", default="palm", help="FLOP convention of MFU: palm, matmul or causal")
+    parser.add_argument(
+        "--for",
+        dest="trainer",
+        choices=sorted(TRAINERS),
+        default="",
+        help="trainer that will run the plan; others are excluded (default: usp-prof with a run, or megatron)",
+    )
+    parser.add_argument(
+        "--habits",
+        choices=sorted(PROFILES),
+        default="",
+        help="trainer whose measured behavior is assumed (default: as --for)",
+    )
+    parser.add_argument(
+        "--top", metavar="N", type=whole_number(), default=10, help="number of plans to list (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--format", choices=("terminal", "json"), default="terminal", help="output format (default: terminal)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print; return 1 if nothing fits."""
+    if args.devices_known or args.models_known:
+        known = [device.name for device in DEVICES] if args.devices_known else list(known_models.known())
+        write_out("\n".join(known) + "\n")
+        return 0
+    if args.table:
+        return _table(args)
+    _check(args)
+    calibration = calibrate(open_from(args).tables) if args.path else None
+    if calibration is not None and not calibration.is_close:
+        raise InputError(calibration.sentence(), hint=calibration.missing())
+    args.trainer = args.trainer or ("usp-prof" if args.path else DEFAULT_TRAINER)
+    question = _question(args, calibration)
+    with progress_of(args, "planning") as progress:
+        plans = search(question, progress)
+    if args.format == "json":
+        write_out(as_json(plans, calibration, args.trainer, args.top))
+    else:
+        write_out(as_text(plans, calibration, args.trainer, args.top, output(args).width))
+    return 0 if plans.best else 1
+
+
+def _table(args: argparse.Namespace) -> int:
+    """Predict each row of a table; return 2 if any row was rejected."""
+    if args.table == "-":
+        columns, rows = read_rows(sys.stdin)
+    else:
+        text = read_text(args.table, "table", "a CSV file with a row for each configuration, or - for standard input")
+        columns, rows = read_rows(StringIO(text, newline=""))
+    _check(args)
+    assumed = {name: f"{getattr(args, name):g}" for name in ASSUMED if getattr(args, name)}
+    predictions = predict_table(rows, check_convention(args.convention), assumed)
+    write_out(as_csv(columns, rows, predictions))
+    ignored = [one_line(column) for column in columns if column not in KNOWN and column not in GIVEN]
+    if ignored:
+        sys.stderr.write(f"columns that are not read: {', '.join(ignored)}\n")
+    refused = sum(isinstance(prediction, str) for prediction in predictions)
+    if refused:
+        sys.stderr.write(f"refused {refused} of {counted(len(rows), 'row')}: see the column error\n")
+    return 2 if refused else 0
+
+
+_LEAVE_OUT = "omit the option to use its default"
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise for values that no machine can have."""
+    for name in ("efficiency", "memory_share"):
+        value = getattr(args, name)
+        if not 0 <= value <= 1:
+            raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}", hint=_LEAVE_OUT)
+    for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes"):
+        value = getattr(args, name)
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}", hint=_LEAVE_OUT)
+        most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
+        if value > most:
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
+    least, most_of = {"zero": 0, "etp": 0, "recompute_layers": 0}, {"zero": 3}
+    for name in KNOBS:
+        value, most = getattr(args, name), most_of.get(name, limits.MAX_RANKS)
+        if isinstance(value, int) and value < least.get(name, 1):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is at least {least.get(name, 1)}, not {value}", hint=_LEAVE_OUT
+            )
+        if isinstance(value, int) and value > most:
+            raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
+
+
+def _question(args: argparse.Namespace, calibration: Calibration | None) -> Question:
+    if calibration is None and not (args.model and args.device and args.devices and args.batch):
+        raise UsageError(
+            "without a recorded run, plan needs --model, --device, --devices and --batch",
+            hint="usp-prof plan --model config.json --sequence 8192 --device H100 --devices 64 --batch 512",
+        )
+    recorded = calibration.model if calibration is not None else None
+    model = planned_model(args.model or "", args.sequence, recorded, "give --sequence")
+    habits = args.habits or (args.trainer if args.trainer in PROFILES else DEFAULT_TRAINER)
+    question = question_of(
+        calibration,
+        model,
+        device=args.device or "",
+        devices=args.devices,
+        batch=args.batch,
+        dtype=args.dtype,
+        profile=PROFILES[habits],
+    )
+    overrides: dict[str, Any] = {
+        "devices_per_node": args.node,
+        "network_rate": args.network * 1e9,
+        "efficiency": args.efficiency,
+        "memory_share": args.memory_share,
+    }
+    return replace(
+        question,
+        cluster=replace(question.cluster, **{name: value for name, value in overrides.items() if value}),
+        convention=check_convention(args.convention),
+        gradient_bytes=args.gradient_bytes,
+        pinned=_pins(args),
+        trainer=args.trainer,
+    )
+
+
+def _pins(args: argparse.Namespace) -> dict[str, Any]:
+    pins = {name: getattr(args, name) for name in KNOBS if getattr(args, name) is not None}
+    if "sequence_parallel" in pins:
+        pins["sequence_parallel"] = int(pins["sequence_parallel"] == "on")
+    return pins

@@ -1,0 +1,252 @@
+"""Run a grid of configurations and judge the planner on it.
+
+The cells of a sweep are stored in a folder: an interrupted sweep continues where it stopped, and failures keep their
+reason.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usp_prof.cli.opening import note, notes, output, whole_number, write_out
+from usp_prof.extras.planner.answers import sweep as answer
+from usp_prof.extras.planner.answers.sweep_maps import AXES
+from usp_prof.extras.planner.calibration import calibrate
+from usp_prof.extras.planner.sweep import published, rows, runner
+from usp_prof.extras.planner.sweep.cells import MOST_PROCESSES, of_fixed, of_grid, of_list
+from usp_prof.extras.planner.sweep.runner import recorded
+from usp_prof.extras.planner.sweep.score import predicted, reasons_against, score, to_learn_from
+from usp_prof.model.errors import InputError, UsageError, UspProfError
+from usp_prof.model.files import check_name, read_text, write
+from usp_prof.run import open_run
+from usp_prof.whole_files import whole_file
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from usp_prof.extras.planner.sweep.rows import Outcome, Row
+    from usp_prof.extras.planner.sweep.runner import Sweep
+    from usp_prof.extras.planner.sweep.score import Score
+    from usp_prof.report.document import Section
+
+EXAMPLES = """\
+  usp-prof sweep sweeps/tiny --processes 4 --grid tp=1,2 pp=1,2 --fixed batch=16
+  usp-prof sweep sweeps/tiny             (continues what was stopped, shows all)
+  usp-prof sweep sweeps/tiny --list cells.csv --at-once 2 --judge
+  usp-prof sweep sweeps/tiny --format html -o sweep.html
+  usp-prof sweep --published playbook FILE.csv --only model=8B \\
+    --format html -o playbook.html
+"""
+FORMATS = ("terminal", "html", "csv")
+MOST_AT_ONCE = 64
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="folder of the results; an existing sweep continues"
+    )
+    parser.add_argument(
+        "--grid", metavar="NAME=A,B", nargs="+", action="extend", default=[],
+        help="values of trainer options to combine; processes is one of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fixed",
+        metavar="NAME=A",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="trainer options for all cells, such as model=tiny batch=16 steps=8",
+    )
+    parser.add_argument("--list", metavar="CSV", help="cells as rows, trainer options as columns")
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        type=whole_number(),
+        default=1,
+        help="processes per cell, unless the cell sets them (default: 1)",
+    )
+    parser.add_argument(
+        "--at-once", metavar="N", type=whole_number(), default=1, help="number of cells to run in parallel (default: 1)"
+    )
+    parser.add_argument(
+        "--timeout", metavar="S", type=float, default=600.0, help="time limit per cell in seconds (default: 600)"
+    )
+    parser.add_argument("--again", action="store_true", help="run failed cells again")
+    parser.add_argument("--trainer", metavar="FILE", default="", help="the trainer's script (default: trainer/run.py)")
+    parser.add_argument(
+        "--judge", action="store_true", help="record one cell, and measure the planner's error on the others"
+    )
+    parser.add_argument(
+        "--published", nargs=2, metavar=("FORM", "FILE"), help="draw a published sweep; FORM is playbook"
+    )
+    parser.add_argument(
+        "--only", metavar="NAME=A,B", nargs="+", action="extend", default=[], help="keep the rows with these values"
+    )
+    parser.add_argument("--map", metavar="DOWN,ACROSS", default="", help="axes of the maps (default: tp,pp)")
+    parser.add_argument("--format", choices=FORMATS, default="terminal", help="output format (default: terminal)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the remaining cells of a sweep and show it; return 1 if no cell succeeded."""
+    axes = _axes(args.map)
+    if args.published:
+        table = published.read(args.published[0], Path(args.published[1]))
+        kept = _only(table.rows, args.only)
+        _write(args, table.name, kept, score(kept), table.notes, axes)
+        return 0
+    if not args.folder:
+        raise UsageError("a sweep needs a folder", hint=EXAMPLES.splitlines()[0].strip())
+    folder = Path(args.folder)
+    check_name(folder, "name another folder")
+    sweep, outcomes = _run(args, folder)
+    rows_of_cells = rows.of_folder(sweep, outcomes)
+    judged: Score | None = None
+    if args.judge:
+        rows_of_cells, judged = _judge(args, folder, sweep, outcomes, rows_of_cells)
+    with whole_file(folder / "table.csv") as file:
+        file.write(_csv(rows_of_cells).encode())
+    kept = _only(rows_of_cells, args.only)
+    _write(args, folder.name, kept, judged, (f"Cells and table.csv are in {folder}.",), axes)
+    return 0 if any(row.is_ok for row in rows_of_cells) else 1
+
+
+def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
+    for option, most in (("at_once", MOST_AT_ONCE), ("processes", MOST_PROCESSES)):
+        if not 1 <= getattr(args, option) <= most:
+            raise UsageError(
+                f"--{option.replace('_', '-')} is 1 to {most}, not {getattr(args, option)}", hint="start with 1"
+            )
+    if not args.timeout > 0:
+        raise UsageError(f"--timeout is a number of seconds, not {args.timeout:g}", hint="--timeout 600")
+    cells = of_grid(args.grid, args.processes) if args.grid else []
+    if args.list:
+        text = read_text(args.list, "list of cells", "a CSV file with a row for each cell")
+        cells += of_list(StringIO(text, newline=""), args.processes)
+    trainer = args.trainer or runner.trainer_of_clone()
+    if not trainer or not Path(trainer).is_file():
+        raise InputError("there is no trainer to run", hint="--trainer FILE, such as trainer/run.py of a clone")
+    requested = runner.Sweep(trainer, of_fixed(args.fixed), tuple(cells))
+    sweep = runner.opened(folder, requested)
+    with _stopped_by_termination():
+        outcomes = runner.run(
+            folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_told(args)
+        )
+    return sweep, outcomes
+
+
+class _stopped_by_termination:  # noqa: N801 - used as a function
+    """A context in which SIGTERM stops the trainers of a sweep, like Ctrl-C."""
+
+    def __enter__(self) -> None:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        self.before = signal.signal(signal.SIGTERM, stop)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self.before)
+
+
+def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | None:
+    if args.quiet:
+        return None
+
+    def tell(done: int, of: int, outcome: Outcome) -> None:
+        ending = outcome.reason or f"{outcome.tokens_per_second or 0:,.0f} tokens/s"
+        state = "" if outcome.tokens_per_second else f"{outcome.status}: "
+        notes(args).print(f"{done}/{of} {outcome.name}: {state}{ending}", markup=False, soft_wrap=True)
+
+    return tell
+
+
+def _judge(
+    args: argparse.Namespace, folder: Path, sweep: Sweep, outcomes: Sequence[Outcome], table: tuple[Row, ...]
+) -> tuple[tuple[Row, ...], Score | None]:
+    """Record one cell, calibrate the planner with it, and measure its error on the others."""
+    chosen = to_learn_from(table)
+    if chosen is None:
+        return table, None
+    note(args, f"recording {chosen.cell} once more, for the planner to learn from")
+    try:
+        traces = recorded(folder, sweep, chosen.cell, args.timeout)
+        learnt = calibrate(open_run(str(traces), cache_dir=args.cache_dir).tables)
+    except UspProfError as error:
+        note(args, f"the planner is not judged: {error.message}")
+        return table, None
+    joined = predicted(table, outcomes, learnt, chosen.cell)
+    reasons = Counter(
+        reason
+        for row, reason in zip(table, reasons_against(table, outcomes, learnt, chosen.cell), strict=True)
+        if reason and row.is_ok
+    )
+    return joined, score(joined, learnt.error_fraction, chosen.cell, tuple(reasons.most_common()))
+
+
+def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
+    """Return the rows whose columns have the given values."""
+    kept = tuple(table)
+    for condition in wanted:
+        name, _, values = condition.partition("=")
+        read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
+                **AXES}.get(name)  # fmt: skip
+        if read is None or not values:
+            raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
+        kept = tuple(row for row in kept if str(read(row)) in values.split(","))
+    if table and not kept:
+        raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
+    return kept
+
+
+def _axes(text: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    first, _, second = text.partition(",")
+    if first not in AXES or second not in AXES or first == second:
+        raise UsageError(f"--map {text!r} names no two sides", hint=f"two of {', '.join(AXES)}: --map tp,pp")
+    return first, second
+
+
+def _write(
+    args: argparse.Namespace, title: str, table: Sequence[Row], judged: Score | None, notes_below: Sequence[str],
+    axes: tuple[str, str] | None,
+) -> None:  # fmt: skip
+    if args.format == "csv":
+        text = _csv(table)
+    else:
+        parts = answer.sections(table, judged, notes_below, drawn=args.format == "html", axes=axes)
+        text = _page(title, parts) if args.format == "html" else _lines(args, title, parts)
+    if args.output is not None:
+        write(args.output, text)
+        note(args, f"wrote {args.output}")
+    elif args.format == "terminal":
+        sys.stdout.write(text)
+    else:
+        write_out(text)
+
+
+def _page(title: str, parts: Sequence[Section]) -> str:
+    from usp_prof.report.writers import webpage  # noqa: PLC0415 - loaded only for HTML
+
+    return webpage.write([answer.document(title, parts)])
+
+
+def _lines(args: argparse.Namespace, title: str, parts: Sequence[Section]) -> str:
+    from usp_prof.report.writers import terminal  # noqa: PLC0415 - rich is loaded only for printing
+
+    screen = output(args)
+    colored = screen.is_terminal and not screen.no_color
+    return terminal.sections_text(title, parts, color=colored, width=screen.width)
+
+
+def _csv(table: Sequence[Row]) -> str:
+    file = StringIO()
+    rows.write_table(file, table)
+    return file.getvalue()

@@ -1,0 +1,171 @@
+"""Compute: seconds of one layer and of the vocabulary's head on a rank, for one micro-batch and direction.
+
+    matrix products   roofline: FLOP over the efficiency of the shape, plus a launch per product
+    attention's core  FLOP at its own efficiency; unfused, the passes over its score matrix
+    the rest          norms, activations, rotary embedding, loss: their bytes over the memory's rate
+    host              a layer takes at least as long as its launches; the two are combined by a norm of fourth power
+
+Backward has two products for each one of forward, and twice the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.model.configuration import SELECTIVE
+
+if TYPE_CHECKING:
+    from usp_prof.extras.planner.cases import Cases
+    from usp_prof.model.shape import Column
+
+SHORT_SUM = 150.0
+"""Inner dimension of a product at which half of the efficiency is lost."""
+TILES = 128 * 128 * 66.0
+"""Outputs of a product at which half of its efficiency is lost: half a wave of tiles of 128 x 128."""
+PADDING = 64
+"""Rows of an expert's product that are padding."""
+LAUNCH = 3e-6
+"""Minimum seconds of a product of any size."""
+KERNEL_LATENCY = 30e-6
+"""Minimum seconds of a kernel outside of products (MooreThreads/SimuMax, 4dcaae513: 30 microseconds on B200, 40 on
+A100)."""
+CORE_BACKWARD = 2.5
+"""Ratio of backward to forward FLOP in attention's core, which recomputes its scores."""
+SHORT_BLOCK = 256.0
+"""Positions per block at which half of attention's efficiency is lost: two tiles of flash attention, 128 x 128."""
+HOST_BLOCK = 1e-4
+"""Host seconds per additional block of context parallelism, forward and backward of a layer together."""
+MERGE_PASSES = 4
+"""Number of reads or writes to merge a block's result, in the width of activations (the sums are float32)."""
+HIDDEN_PASSES, QUERY_PASSES, WIDTH_PASSES, SCORE_PASSES, LOGIT_PASSES = 10, 5, 1.4, 6, 4
+"""Number of reads or writes per value in forward.
+
+They are for norms and residuals, rotary and copies, the activation (per matrix of the feed-forward block), the score
+matrix (scale, mask, softmax, dropout), and the logits (float32, loss).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Forward and backward times, in seconds."""
+
+    forward: Column
+    backward: Column
+    weights: Column = 0.0
+    """Share of backward that computes the gradients of weights: one product for each of forward, in seconds."""
+
+    def scaled(self, factor: Column) -> Direction:
+        """Return all times multiplied by a factor."""
+        return Direction(self.forward * factor, self.backward * factor, self.weights * factor)
+
+
+def product(c: Cases, rows: Column, columns: Column, inner: Column, peak: Column | None = None) -> Column:
+    """Return the seconds of a matrix product (rows x inner) (inner x columns)."""
+    peak = c.machine.peak if peak is None else peak
+    share = c.machine.efficiency * c.profile.gemm_share
+    share = share * inner / (inner + SHORT_SUM)
+    area = rows * columns
+    share = share * area / (area + TILES)
+    return LAUNCH + 2.0 * rows * columns * inner / (peak * share)
+
+
+def layer(c: Cases) -> Direction:
+    """Return the device time of the mean layer, with recomputation in backward."""
+    s = c.shape
+    rows = c.tokens
+    products = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
+    products = products + product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
+    has_dense = s.dense_width > 0
+    up = product(c, rows, np.maximum(s.dense_width, 1) * (s.matrices - 1) / c.tp, s.hidden)
+    down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
+    products = products + np.where(has_dense, up + down, 0.0) + s.mixed * experts(c)
+    core = core_time(c)
+    rest, cast = elementwise(c), casting(c)
+    forward = products + core + rest + cast
+    backward = 2 * products + CORE_BACKWARD * core + 2 * rest + cast
+    share = c.profile.selective_forward
+    selective = (1 - share) * core + share * forward
+    again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
+    return Direction(forward, backward + again, products)
+
+
+def experts(c: Cases) -> Column:
+    """Return the time of one mixture's grouped products: each expert has its own rows, and the fullest rank decides."""
+    s = c.shape
+    chosen = c.tokens / c.tp * s.experts_per_token
+    local = np.maximum(s.experts / c.ep, 1)
+    # Each expert's rows fill whole tiles of 128, so half a tile is padding.
+    rows = np.maximum(chosen / local, 1) + PADDING
+    up = product(c, rows, np.maximum(s.expert_width, 1) * (s.matrices - 1), s.hidden) - LAUNCH
+    down = product(c, rows, s.hidden, np.maximum(s.expert_width, 1)) - LAUNCH
+    # A grouped product fills the device with the tiles of all experts, so only the loss by its shape remains.
+    area_up, area_down = rows * s.expert_width * (s.matrices - 1), rows * s.hidden
+    up = up * (area_up * local + TILES) / (area_up + TILES) / local
+    down = down * (area_down * local + TILES) / (area_down + TILES) / local
+    return local * (up + down) * c.profile.imbalance + 2 * LAUNCH
+
+
+def core_time(c: Cases) -> Column:
+    """Return the forward time of attention's core."""
+    s = c.shape
+    flops = s.core_flops * c.tokens / c.tp
+    # A causal sequence is two halves per rank of cp; short blocks use the device poorly, and their results are merged.
+    block = s.sequence / (2 * c.cp)
+    short = (block + SHORT_BLOCK) / block
+    merged = (c.cp - 1) * MERGE_PASSES * c.tokens * s.query / c.tp * c.width / c.machine.memory_rate
+    once = flops / (c.machine.core_peak * c.machine.core_efficiency * c.profile.core_share) * short
+    scores = c.tokens * s.sequence * s.heads / c.tp * 2 * SCORE_PASSES / c.machine.memory_rate
+    # Unfused, the half above the diagonal is computed as well.
+    one_pass = np.where(c.fused_attention, once, 2 * once + scores * c.profile.unfused_scale)
+    return np.asarray(one_pass + merged)
+
+
+def elementwise(c: Cases) -> Column:
+    """Return the forward time of norms, residuals, activations and rotary embeddings, by their bytes."""
+    s = c.shape
+    values = HIDDEN_PASSES * s.hidden / c.spread + QUERY_PASSES * (s.query + s.key_value) / c.tp
+    values = values + WIDTH_PASSES * s.matrices * _inner_width(c)
+    fused = c.profile.rest_scale * np.where(c.profile.is_eager, c.profile.eager_scale, 1.0)
+    scale = np.where(c.fused_attention, fused, c.profile.unfused_scale)
+    return np.asarray(
+        c.profile.rest_kernels * KERNEL_LATENCY + c.tokens * values * c.width * scale / c.machine.memory_rate
+    )
+
+
+def casting(c: Cases) -> Column:
+    """Return the forward time for casting inputs of products to 8 bits; backward casts gradients instead."""
+    s = c.shape
+    # Inputs of gathers are cast before they are gathered.
+    values = c.profile.cast_passes * (s.hidden / c.spread + s.query / c.tp + _inner_width(c))
+    return np.where(c.machine.is_narrow, c.tokens * values * c.width / c.machine.memory_rate, 0.0)
+
+
+def _inner_width(c: Cases) -> Column:
+    """Return the inner width of feed-forward blocks on a rank, including the copies of a token for its experts."""
+    s = c.shape
+    return s.dense_width / c.tp + s.mixed * (s.expert_width + 2 * s.hidden) * s.experts_per_token / c.tp
+
+
+def head(c: Cases) -> Direction:
+    """Return the time of the product with the vocabulary, and of the loss."""
+    s = c.shape
+    multiply = product(c, c.tokens, s.vocabulary / c.tp, s.hidden, c.machine.core_peak)
+    loss = c.tokens * s.vocabulary / c.tp * LOGIT_PASSES * 4 * c.profile.rest_scale / c.machine.memory_rate
+    return Direction(multiply + loss, 2 * multiply + loss, multiply)
+
+
+def with_host(c: Cases, times: Direction) -> Direction:
+    """Combine device and host times: neither forward nor backward of a layer is faster than its launches."""
+    layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
+    host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
+    host = host + HOST_BLOCK * (c.cp - 1)
+    backward = joined(times.backward, host * (2 + c.recomputed_share) / 3)
+    return Direction(joined(times.forward, host / 3), backward, times.weights * backward / times.backward)
+
+
+def joined(device: Column, host: Column) -> Column:
+    """Return a smooth maximum of two times; if they are close, the result is longer than both."""
+    return (device**4 + host**4) ** 0.25

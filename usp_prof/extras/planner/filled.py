@@ -1,0 +1,165 @@
+"""Filled memory: predicted memory of every pipeline rank of a configuration, by part, next to measured memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from html import escape
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from usp_prof.analyses import memory as measured_memory
+from usp_prof.extras.planner.calibration import NEUTRAL, recorded_configuration
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.memory import of_ranks
+from usp_prof.extras.planner.models import usual_sequence
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
+from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.hardware import find
+from usp_prof.model.metric import Unit
+from usp_prof.model.shape import missing_sizes
+from usp_prof.report.format import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.extras.planner.profiles import Profile
+    from usp_prof.model.footprint import Footprint
+    from usp_prof.tables.table_set import TableSet
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Filled:
+    """The predicted peak of every pipeline rank. Sizes are bytes."""
+
+    configuration: Configuration
+    """The configuration that was predicted: degrees, micro-batches, ZeRO, recomputation, type."""
+    footprints: tuple[Footprint, ...]
+    """The parts of each pipeline rank."""
+    measured_bytes: Mapping[int, int]
+    """The highest measured peak by pipeline rank; empty without a run, or if its traces have none."""
+    room_bytes: float
+    """Memory of the device that tensors can fill; infinite if no device was named."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank more likely fits the device than not; true if no device was named."""
+        return max(rank.total_bytes for rank in self.footprints) <= self.room_bytes
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per pipeline rank: its predicted peak, the measured one (-1: none), and the parts."""
+        import pandas as pd  # noqa: PLC0415 - loaded only for a DataFrame
+
+        return pd.DataFrame(
+            [
+                {
+                    "pipeline_rank": rank,
+                    "total_bytes": need.total_bytes,
+                    "measured_bytes": self.measured_bytes.get(rank, -1),
+                    **need.parts(),
+                }
+                for rank, need in enumerate(self.footprints)
+            ]
+        )
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw the parts of each pipeline rank, and the memory that is available."""
+        from usp_prof.charts import draw  # noqa: PLC0415 - loaded only for drawing
+        from usp_prof.charts.inputs import MemoryParts  # noqa: PLC0415
+        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+
+        parts_of_ranks = [need.parts() for need in self.footprints]
+        columns = tuple(
+            (name.removesuffix("_bytes"), tuple(float(of_rank[name]) for of_rank in parts_of_ranks))
+            for name in parts_of_ranks[0]
+        )
+        labels = tuple(f"pipeline rank {rank}" for rank in range(len(parts_of_ranks)))
+        return draw(MemoryParts(labels, columns, self.room_bytes), THEMES[theme])
+
+    def explain(self) -> str:
+        """Return a sentence on the fullest rank: its peak, its largest part, and whether it fits."""
+        rank = max(range(len(self.footprints)), key=lambda rank: self.footprints[rank].total_bytes)
+        need = self.footprints[rank]
+        part, size = max(need.parts().items(), key=lambda part_and_size: part_and_size[1])
+        where = f"pipeline rank {rank}" if len(self.footprints) > 1 else "each rank"
+        name = part.removesuffix("_bytes").replace("_", " ")
+        text = f"{self.configuration}: {where} needs {quantity(need.total_bytes, Unit.BYTES)} at its peak, "
+        text += f"most of it {name} ({quantity(size, Unit.BYTES)})."
+        if rank in self.measured_bytes:
+            text += f" Measured: {quantity(self.measured_bytes[rank], Unit.BYTES)}."
+        if self.room_bytes != inf:
+            verdict = "fits" if self.fits else "does not fit"
+            text += f" It {verdict} the {quantity(self.room_bytes, Unit.BYTES)} that tensors can fill on the device."
+        return text
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.explain())}</p>{self.df.to_html(index=False)}"
+
+
+def fill_of_run(tables: TableSet, device: str = "") -> Filled:
+    """Predict the recorded configuration of a run; raise InputError if its model or mesh is unknown."""
+    manifest = tables.manifest
+    model = tables.assumptions.model or (manifest.model if manifest is not None else None)
+    if manifest is None or model is None or missing_sizes(model) or not model.sequence:
+        raise InputError(
+            "the run does not name its model and mesh, so its memory cannot be predicted",
+            hint="record it with usp_prof.record, which writes run.json, or name a model and its degrees",
+        )
+    configuration = replace(recorded_configuration(manifest, model), fused_attention=True)
+    # An unknown device, such as a CPU, is predicted from the formulas alone.
+    profile = profile_named("usp-prof") if find(manifest.device) is not None else NEUTRAL
+    return _filled(model, configuration, profile, _measured(tables), device)
+
+
+def fill_of_model(
+    model: ModelEntry, degrees: Mapping[str, Any], device: str = "", habits: str = DEFAULT_TRAINER
+) -> Filled:
+    """Predict a configuration, given by fields of `Configuration`, with a trainer's habits."""
+    known = {field.name for field in fields(Configuration)}
+    for name in degrees:
+        if name not in known:
+            raise unknown_name("knob", name, known)
+    if habits not in PROFILES:
+        raise unknown_name("trainer", habits, PROFILES)
+    model = replace(model, sequence=model.sequence or usual_sequence(model))
+    if not model.sequence:
+        raise UsageError("the model's description has no sequence length", hint="set sequence=4096 or --sequence 4096")
+    knobs = dict(degrees)
+    if "recompute" in knobs:
+        if knobs["recompute"] not in list(Recompute):
+            raise unknown_name("recomputation", str(knobs["recompute"]), list(Recompute))
+        knobs["recompute"] = Recompute(knobs["recompute"])
+    if "offload" in knobs:
+        if knobs["offload"] not in list(Offload):
+            raise unknown_name("offload", str(knobs["offload"]), list(Offload))
+        knobs["offload"] = Offload(knobs["offload"])
+    return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
+
+
+def _filled(
+    model: ModelEntry, configuration: Configuration, profile: Profile, measured: Mapping[int, int], device: str
+) -> Filled:
+    rule = broken_rule(model, configuration)
+    if rule:
+        raise UsageError(rule, hint="change one of these degrees")
+    room = of_device(device, configuration.dtype).room_bytes if device else inf
+    return Filled(configuration, of_ranks(model, configuration, profile), measured, room)
+
+
+def _measured(tables: TableSet) -> dict[int, int]:
+    """Return the highest measured peak per pipeline rank, from the traces or their snapshots."""
+    manifest = tables.manifest
+    peak_bytes: dict[int, int] = {}
+    for peak in measured_memory.compute(tables).peaks:
+        if peak.since_recording:
+            continue
+        place = manifest.coordinates.get(str(peak.rank), {}).get("pp", 0) if manifest is not None else 0
+        peak_bytes[place] = max(peak_bytes.get(place, 0), peak.allocated)
+    return peak_bytes

@@ -1,0 +1,157 @@
+"""Public functions of the planner: `usp_prof.plan` and `usp_prof.memory`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from usp_prof.extras.planner.answers.plan import points
+from usp_prof.extras.planner.calibration import calibrate
+from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
+from usp_prof.extras.planner.models import planned_model
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
+from usp_prof.extras.planner.search import Plans, question_of, search
+from usp_prof.limits import COUNT, MAX_RANKS
+from usp_prof.model.errors import InputError, UsageError, unknown_name
+from usp_prof.model.known_models import model_named
+from usp_prof.run import Run, open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Planned:
+    """The configurations that fit, fastest first."""
+
+    plans: Plans
+    error_fraction: float | None = None
+    """Error of the predicted step of the recorded run; None without a run."""
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per configuration: degrees, step, tokens, MFU, memory, bubble, exposed communication."""
+        import pandas as pd  # noqa: PLC0415 - loaded by those who ask
+
+        return pd.DataFrame(
+            [
+                {
+                    **plan.configuration.degrees(),
+                    "zero": plan.configuration.zero,
+                    "micro_batch": plan.configuration.micro_batch,
+                    "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
+                    "recompute": str(plan.configuration.recompute),
+                    "recompute_layers": plan.configuration.recompute_layers,
+                    "recompute_group": plan.configuration.recompute_group,
+                    "offload": str(plan.configuration.offload),
+                    "step_ns": plan.step_ns,
+                    "tokens_per_second": plan.tokens_per_second,
+                    "mfu_fraction": plan.mfu,
+                    "memory_bytes": plan.footprint.total_bytes,
+                    "bubble_fraction": plan.bubble_fraction,
+                    "exposed_ns": sum(plan.exposed_ns.values()),
+                }
+                for plan in sorted(self.plans.best, key=lambda plan: plan.expected_step_ns)
+            ]
+        )
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw the speed of each plan over its memory, and the Pareto front of both."""
+        from usp_prof.charts import draw  # noqa: PLC0415 - loaded by those who draw
+        from usp_prof.charts.theme import THEMES  # noqa: PLC0415
+
+        return draw(points(self.plans), THEMES[theme])
+
+    def explain(self) -> str:
+        """Return a sentence on the plans tried, those that fit, and the accuracy."""
+        question = self.plans.question
+        text = (
+            f"{self.plans.tried:,} legal configurations of {question.devices} x {question.cluster.device}, "
+            f"{self.plans.fitting:,} predicted to fit."
+        )
+        if self.plans.best:
+            text += f" Fastest: {self.plans.best[0].configuration}."
+        if self.error_fraction is not None:
+            text += f" The step of the recorded run itself is predicted with an error of {self.error_fraction:+z.1%}."
+        return text
+
+    def __repr__(self) -> str:
+        return self.explain()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.explain())}</p>{self.df.head(8).to_html(index=False)}"
+
+
+def plan(  # noqa: PLR0913 - what one plans with has as many parts
+    run: Run | str | Path | None = None,
+    *,
+    model: str | Path | None = None,
+    sequence: int = 0,
+    device: str = "",
+    devices: int = 0,
+    batch: int = 0,
+    dtype: str = "",
+    habits: str = "",
+    **pinned: int | str,
+) -> Planned:
+    """Rank the configurations of a model that fit in memory by predicted step time.
+
+    A recorded run supplies omitted arguments and the speed of its kernels. Without one, `model` (a name such as
+    `Llama-3-8B`, or a `config.json`), `device`, `devices` and `batch` (sequences per step) are required. `habits` names
+    the trainer whose measured behavior is assumed. `pinned` settings are fixed: `plan(..., tp=8, zero=1)`.
+    Raises `UspProfError` if the prediction of the recorded run's own step is too far off.
+    """
+    for what, name, known in (("trainer", habits, list(PROFILES)), *(("knob", knob, list(KNOBS)) for knob in pinned)):
+        if name and name not in known:
+            raise unknown_name(what, name, known)
+    for name, value, most in (
+        ("sequence", sequence, COUNT.high),
+        ("devices", devices, MAX_RANKS),
+        ("batch", batch, COUNT.high),
+    ):
+        if not 0 <= value <= most:
+            raise UsageError(f"{name} is 1 to {most}, not {value}", hint="omit unknown values")
+    learnt = calibrate(_opened(run).tables) if run is not None else None
+    if learnt is not None and not learnt.is_close:
+        raise InputError(learnt.sentence(), hint=learnt.missing())
+    if learnt is None and not (model and device and devices and batch):
+        raise UsageError("without a recorded run, a plan needs model, device, devices and batch", hint="or give run=")
+    recorded = learnt.model if learnt is not None else None
+    entry = planned_model(str(model or ""), sequence, recorded, "give sequence=4096")
+    profile = PROFILES[habits or DEFAULT_TRAINER]
+    question = question_of(learnt, entry, device=device, devices=devices, batch=batch, dtype=dtype, profile=profile)
+    plans = search(replace(question, pinned=pinned))
+    return Planned(plans, learnt.error_fraction if learnt is not None else None)
+
+
+def memory(
+    run: Run | str | Path | None = None,
+    *,
+    model: str | Path | None = None,
+    sequence: int = 0,
+    device: str = "",
+    habits: str = "",
+    **degrees: float | str,
+) -> Filled:
+    """Predict the memory of every pipeline rank, part by part: `memory(model="Llama-3-8B", dp=8, zero=1)`.
+
+    For a recorded run, its own configuration is predicted and shown with the measured peaks. Otherwise pass `model` (a
+    name, or a `config.json`) and `degrees` (`dp`, `tp`, `pp`, `zero`, `micro_batch`, `micro_batches`, `schedule`,
+    `recompute`, `dtype`, ...). With a `device`, the answer says whether the configuration fits. `habits` names the
+    trainer whose measured behavior is assumed.
+    """
+    if run is not None:
+        if model or sequence or habits or degrees:
+            raise UsageError("a recorded run has its own configuration", hint="memory(run) or memory(model=..., tp=8)")
+        return fill_of_run(_opened(run).tables, device)
+    if not model:
+        raise UsageError("give a run, or a model with the degrees", hint='memory(model="Llama-3-8B", sequence=8192)')
+    return fill_of_model(model_named(str(model), sequence), degrees, device, habits or DEFAULT_TRAINER)
+
+
+def _opened(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else open_run(run)

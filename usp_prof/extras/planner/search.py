@@ -1,0 +1,269 @@
+"""Search: every legal configuration of a model on a number of devices, predicted together and ranked by speed.
+
+Configurations are columns from the start (`usp_prof.model.configuration.Columns`): a million of them are checked,
+compared with the memory and timed in a few array operations. Only those shown become records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from math import log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from usp_prof.extras.planner import candidates
+from usp_prof.extras.planner.candidates import joined, legal, nearest_legal, needs, refined, rows_of
+from usp_prof.extras.planner.cases import cases_of, machine_of, with_columns
+from usp_prof.extras.planner.choice import Barred, barred
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.predict import Prediction, records
+from usp_prof.extras.planner.profiles import DEFAULT_PROFILE, Profile
+from usp_prof.extras.planner.stages import stages_of
+from usp_prof.extras.planner.startable import Refused, startable
+from usp_prof.extras.planner.step import step
+from usp_prof.model.configuration import (
+    RECOMPUTES,
+    SCHEDULES,
+    Columns,
+    Configuration,
+    Offload,
+)
+from usp_prof.model.errors import UsageError
+from usp_prof.model.shape import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.extras.planner.calibration import Calibration
+    from usp_prof.extras.planner.cases import Cases
+    from usp_prof.extras.planner.cluster import Cluster
+
+EQUAL = 1.005
+"""Steps with a smaller ratio count as equal."""
+SHOWN = 1000
+"""Number of fastest plans that become records, in addition to the fastest per set of degrees and the Pareto front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Planning question: `batch` counts sequences per step over all devices; `pinned` knobs are fixed."""
+
+    model: ModelEntry
+    cluster: Cluster
+    devices: int
+    batch: int
+    dtype: str = "bf16"
+    convention: str = "palm"
+    gradient_bytes: float = 0.0
+    profile: Profile = DEFAULT_PROFILE
+    pinned: Mapping[str, Any] = field(default_factory=dict)
+    trainer: str = ""
+    """Restricts the search to what this trainer can run, if it can run anything; empty: all legal configurations."""
+
+
+def question_of(
+    learnt: Calibration | None,
+    model: ModelEntry,
+    *,
+    device: str,
+    devices: int,
+    batch: int,
+    dtype: str,
+    profile: Profile,
+) -> Question:
+    """Build a question about a model's plans; empty or 0 values are taken from the recorded run.
+
+    Without a recorded run, or on a different device, to which the recorded run's habits do not apply, `profile` is
+    used.
+    """
+    if learnt is None:
+        dtype = dtype or "bf16"
+        return Question(model, of_device(device, dtype), devices, batch, dtype, profile=profile)
+    recorded = learnt.configuration
+    dtype = dtype or recorded.dtype
+    cluster, habits = (of_device(device, dtype), profile) if device else (learnt.cluster, learnt.profile)
+    return Question(model, cluster, devices or recorded.devices, batch or recorded.batch, dtype, profile=habits)
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Search result: plans that fit, fastest first; numbers tried and fitting; the lowest need if none fits."""
+
+    question: Question
+    best: tuple[Prediction, ...]
+    tried: int
+    fitting: int
+    leanest_bytes: int
+    barred: tuple[Barred, ...] = ()
+    """Values of knobs with which nothing fits."""
+    refused: tuple[Refused, ...] = ()
+    """Configurations that the question's trainer cannot run, by reason."""
+
+    def pareto(self) -> tuple[Prediction, ...]:
+        """Return the plans that no other beats in both speed and memory, fastest first."""
+        front: list[Prediction] = []
+        for plan in self.best:
+            if not front or plan.footprint.total_bytes < front[-1].footprint.total_bytes:
+                front.append(plan)
+        return tuple(front)
+
+
+def search(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
+    """Evaluate every legal configuration; `progress` gets the number of fitting ones predicted, and in total.
+
+    The optimizer is offloaded if that is pinned, or if nothing fits without it.
+    """
+    columns = legal(question)
+    tried = len(columns.dp)
+    if not tried:
+        nearest = nearest_legal(question)
+        raise UsageError(
+            f"no legal configuration spreads {question.batch} sequences over {question.devices} devices",
+            hint=f"{nearest} would do" if nearest else "choose other devices, or pin less",
+        )
+    refused: tuple[Refused, ...] = ()
+    if question.trainer:
+        can_run, refused = _startable(question, columns)
+        if not can_run.any():
+            return replace(search(replace(question, trainer=""), progress), question=question, refused=refused)
+        columns = rows_of(columns, np.flatnonzero(can_run))
+    cases = with_columns(shape_of(question.model), machine_of(question.cluster), question.profile, columns)
+    stages, room = stages_of(cases), question.cluster.room_bytes
+    need = needs(cases, stages)
+    fits = need <= room
+    further, their_need = refined(cases, stages, need, room)
+    if not fits.any() and not len(their_need) and "offload" not in question.pinned:
+        return _with_offload(question, len(columns.dp), float(need.min()), progress)
+    if question.trainer:
+        rows = np.flatnonzero(_startable(question, further)[0])
+        further, their_need = rows_of(further, rows), their_need[rows]
+    ruled_out = barred(columns, need, fits)
+    fits &= ~_recomputes_needlessly(columns, fits)
+    columns, need = joined(columns, further), np.concatenate([need, their_need])
+    cases, tried = with_columns(cases.shape, cases.machine, cases.profile, columns), tried + len(their_need)
+    fits = np.concatenate([fits, np.ones(len(their_need), bool)])
+    chosen = np.flatnonzero(fits)
+    best: list[Prediction] = []
+    if chosen.size:
+        seconds = step(_rows(cases, chosen)).expected
+        picked = chosen[_shown(seconds, need[chosen], columns, chosen)]
+        configurations = [_configuration(columns, row, question.dtype) for row in picked.tolist()]
+        subset = cases_of(cases.shape, cases.machine, cases.profile, configurations)
+        predictions = records(subset, configurations, [question.model] * len(configurations), question.convention)
+        best = sorted(predictions, key=_rank)
+    if progress is not None:
+        progress(len(best), len(best))
+    return Plans(question, tuple(best), tried, int(chosen.size), int(need.min()), ruled_out, refused)
+
+
+def search_both(question: Question, progress: Callable[[int, int], None] | None = None) -> Plans:
+    """Search all legal configurations, and separately those that the question's trainer can run.
+
+    The fastest of all may include few that the trainer can run, and not the fastest of these.
+    """
+    everything = search(replace(question, trainer=""), progress)
+    if not question.trainer:
+        return everything
+    own = search(question, progress)
+    best = {plan.configuration: plan for plan in (*everything.best, *own.best)}
+    return replace(
+        everything,
+        question=question,
+        best=tuple(sorted(best.values(), key=_rank)),
+        fitting=max(everything.fitting, len(best)),
+        refused=own.refused,
+    )
+
+
+def _startable(question: Question, columns: Columns) -> tuple[NDArray[np.bool_], tuple[Refused, ...]]:
+    def of_row(row: int) -> Configuration:
+        return _configuration(columns, row, question.dtype)
+
+    return startable(question.trainer, question.model, columns, of_row)
+
+
+def _with_offload(question: Question, tried: int, leanest: float, progress: Callable[[int, int], None] | None) -> Plans:
+    """Repeat the search with the optimizer in host memory, because nothing fits without; results are marked as such."""
+    offloaded = search(replace(question, pinned={**question.pinned, "offload": Offload.OPTIMIZER}), progress)
+    barrier = (Barred("offload", Offload.NONE, tried, leanest),) if offloaded.best else ()
+    return replace(offloaded, question=question, tried=tried + offloaded.tried, barred=(*barrier, *offloaded.barred))
+
+
+def _recomputes_needlessly(c: Columns, fits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark rows that recompute although the same configuration fits with less recomputation, which is never slower.
+
+    Rows that differ only in recomputation are adjacent, with the least first (see `legal`).
+    """
+    alike = np.ones(len(fits), bool)
+    alike[0] = False
+    for name in (declared.name for declared in fields(Columns)):
+        if name != "recompute":
+            column = np.broadcast_to(getattr(c, name), fits.shape)
+            alike[1:] &= column[1:] == column[:-1]
+    group = np.cumsum(~alike)
+    first = np.full(group[-1] + 1, len(fits))
+    np.minimum.at(first, group[fits], np.flatnonzero(fits))
+    return fits & (np.arange(len(fits)) > first[group])  # type: ignore[no-any-return]
+
+
+def _shown(
+    seconds: NDArray[np.float64], need: NDArray[np.float64], c: Columns, chosen: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Select the fastest plans, the fastest of each set of degrees, and the Pareto front of speed and memory."""
+    order = np.lexsort((need, seconds))
+    # In order of speed: the lowest memory of all faster plans. A plan that needs less is on the front.
+    least_before = np.concatenate([[np.inf], np.minimum.accumulate(need[order])[:-1]])
+    front = order[need[order] < least_before]
+    degrees = np.stack([np.asarray(getattr(c, name))[chosen][order] for name in ("dp", "tp", "cp", "pp", "ep", "zero")])
+    _, firsts = np.unique(degrees, axis=1, return_index=True)
+    return np.unique(np.concatenate([order[:SHOWN], order[firsts[:SHOWN]], front[:SHOWN]]))
+
+
+def _rank(plan: Prediction) -> tuple[int, int, int, float, str]:
+    """Return the sort key: expected speed; within half a percent the simpler plan, then the one with less memory."""
+    c = plan.configuration
+    axes = sum(degree > 1 for degree in c.degrees().values())
+    return round(log(plan.expected_step_ns) / log(EQUAL)), axes, c.devices // c.dp, plan.footprint.total_bytes, str(c)
+
+
+def configurations(question: Question) -> list[Configuration]:
+    """Return the legal configurations, each once."""
+    columns = legal(question)
+    return [_configuration(columns, row, question.dtype) for row in range(len(columns.dp))]
+
+
+def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
+    return with_columns(cases.shape, cases.machine, cases.profile, candidates.rows_of(cases, rows))
+
+
+def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
+    names = (
+        "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
+        "recompute_layers", "recompute_group",
+    )  # fmt: skip
+    degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in names}
+    return Configuration(
+        **degrees,
+        schedule=str(SCHEDULES[int(c.schedule[row])]),
+        recompute=RECOMPUTES[int(c.recompute[row])],
+        dtype=dtype,
+        sequence_parallel=bool(c.sequence_parallel[row]),
+        gradient_bytes=float(c.gradient_bytes[row]),
+        offload=Offload.OPTIMIZER if c.offload[row] else Offload.NONE,
+    )
+
+
+def grid(plans: Plans, rows: str, columns: str) -> dict[tuple[int, int], Prediction]:
+    """Return the fastest plan for each pair of `GRID_AXES`, such as rows `tp` and columns `pp`."""
+    fastest: dict[tuple[int, int], Prediction] = {}
+    for plan in plans.best:
+        fastest.setdefault((getattr(plan.configuration, rows), getattr(plan.configuration, columns)), plan)
+    return fastest
+
+
+GRID_AXES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch")
+"""Possible axes of a grid."""

@@ -1,0 +1,181 @@
+"""Step: seconds of a training step, part by part, for many configurations at once.
+
+1. one micro-batch on one rank: layers (compute.py), their exposed messages, the head 2. the pipeline: bottleneck rank
+times micro-batches, filling and draining, and stalled sends (stalls.py) 3. data parallelism's exposed messages
+(data_parallel.py), the optimizer, a fixed rest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from usp_prof.extras.planner import cluster, compute, data_parallel, filling, memory, stalls
+from usp_prof.extras.planner.stages import stages_of
+from usp_prof.model.configuration import SCHEDULES
+from usp_prof.schedule import Schedule
+from usp_prof.schedule_orders import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.extras.planner.cases import Cases
+    from usp_prof.extras.planner.stages import Stages
+    from usp_prof.model.shape import Column
+
+GRADIENT_DOWN, HOST_BYTES = 4.0, 28.0
+"""Bytes per weight with the optimizer on the host: the gradient's copy to the host, and AdamW's memory traffic.
+
+AdamW reads the gradient, the master weight and two moments, and writes the master weight and two moments.
+"""
+IS_GPIPE = np.array([schedule is Schedule.GPIPE for schedule in SCHEDULES])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of the busiest rank, one entry per case; the parts add up to `seconds`."""
+
+    seconds: NDArray[np.float64]
+    compute: NDArray[np.float64]
+    exposed: Mapping[str, NDArray[np.float64]]
+    bubble: NDArray[np.float64]
+    optimizer: NDArray[np.float64]
+    fixed: NDArray[np.float64]
+    stall_chance: NDArray[np.float64]
+    stall: NDArray[np.float64]
+    """Time added by a stall; included in `seconds` if its probability is above `stalls.LIKELY`."""
+
+    @property
+    def running(self) -> NDArray[np.float64]:
+        """Step without a stall."""
+        return np.asarray(stalls.running(self.seconds, self.stall, self.stall_chance))
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """Step at the mean speed of runs with and without a stall."""
+        return np.asarray(stalls.expected(self.seconds, self.stall, self.stall_chance))
+
+
+def step(
+    c: Cases, stages: Stages | None = None, stall_chance: Column | None = None, *, simulates: bool = False
+) -> Step:
+    """Predict the step of each case; `stages` and `stall_chance` may be passed in, such as during a fit.
+
+    `simulates` simulates schedules that split backward, for which `filling.py` has no exact form.
+    """
+    stages = stages or stages_of(c)
+    stall_chance = stalls.chance(c, stages) if stall_chance is None else stall_chance
+    device = compute.layer(c).scaled(c.profile.work_scale)
+    times = compute.with_host(c, device)
+    head = compute.head(c).scaled(c.profile.work_scale)
+    messages = _layer_messages(c, times, stages)
+    work = times.forward + times.backward
+    layer = work + sum(messages.values())
+    held_up = stalls.held_up(c, layer)
+    layer = layer + held_up
+    rank_time = stages.layers * layer + np.where(stages.head, head.forward + head.backward, 0.0)
+    busiest = rank_time.argmax(axis=0)
+    held = np.take_along_axis(stages.layers, busiest[None], 0)[0]
+    most = rank_time.max(axis=0)
+    whole = c.shape.layers * layer + head.forward + head.backward
+    busy = (most - held * held_up) * c.micro_batches
+    stall = stalls.seconds(c)
+    actions = _work_of_actions(times, head, layer)
+    filled = filling.closed(c, actions, most, whole)
+    if simulates:
+        filled = filling.simulated(c, actions, most, filled)
+    window = most * c.micro_batches + _waiting(c, filled)
+    window = window + np.where(stall_chance > stalls.LIKELY, stall, 0.0)
+    exposed = {axis: value * held * c.micro_batches for axis, value in messages.items()}
+    # A layer that waits for its launches also hides messages.
+    longer = layer / (layer - held_up)
+    gradients = data_parallel.in_a_step(c, stages, held * times.forward * longer, held * times.backward * longer)
+    compute_time = busy - sum(exposed.values())
+    exposed["dp"] = exposed["dp"] + gradients
+    optimizer = _optimizer(c, stages)
+    slower = 1 + c.profile.jitter * np.log2(np.maximum(c.devices / 8, 1))
+    fixed = np.broadcast_to(np.asarray(c.profile.fixed, float), window.shape)
+    parts = [compute_time, window - busy, optimizer, fixed]
+    total = (window + gradients + optimizer + fixed) * slower
+    return Step(
+        seconds=total,
+        compute=parts[0] * slower,
+        exposed={axis: np.broadcast_to(value, window.shape) * slower for axis, value in exposed.items()},
+        bubble=parts[1] * slower,
+        optimizer=parts[2] * slower,
+        fixed=parts[3] * slower,
+        stall_chance=np.broadcast_to(stall_chance, window.shape),
+        stall=np.broadcast_to(stall, window.shape) * slower,
+    )
+
+
+def _work_of_actions(times: compute.Direction, head: compute.Direction, layer: Column) -> filling.Work:
+    """Split work into forward, input gradient and weight gradient; messages (in `layer`) count for the first two."""
+    longer = layer / (times.forward + times.backward)
+    forward = times.forward * longer
+    return filling.Work(
+        {Kind.FORWARD: forward, Kind.WEIGHT_GRADIENT: times.weights,
+         Kind.INPUT_GRADIENT: layer - forward - times.weights},
+        {Kind.FORWARD: head.forward, Kind.WEIGHT_GRADIENT: head.weights,
+         Kind.INPUT_GRADIENT: head.backward - head.weights},
+    )  # fmt: skip
+
+
+def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[str, Column]:
+    """Return the exposed part of a layer's messages by axis, forward and backward of one micro-batch together."""
+    s, p = c.shape, c.profile
+    passes = 2.0 + c.recomputed_share
+    size = c.tokens * s.hidden * c.width
+    # Each direction has two gathers and two scatters with sequence parallelism, two all-reduces without: equal bytes.
+    gathered = size * np.where(c.machine.is_narrow, 0.5, 1.0)
+    parallel = 2 * cluster.all_gather(c, "tp", gathered) + 2 * cluster.all_gather(c, "tp", size)
+    plain = 2 * cluster.all_reduce(c, "tp", size)
+    tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
+    tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
+    experts = 2 * passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
+    ring = _ring(c)
+    return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.in_a_layer(c, times, stages)}
+
+
+def _ring(c: Cases) -> Column:
+    """Return the exposed time of the ring of keys and values during attention's core; backward sends twice as much."""
+    values = c.tokens * c.shape.key_value / c.tp * c.width
+    one = cluster.send(c, "cp", values)
+    core = compute.core_time(c) / c.cp
+    forward = data_parallel.beside(one, core)
+    backward = data_parallel.beside(2 * one, compute.CORE_BACKWARD * core)
+    return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
+
+
+def _waiting(c: Cases, filled: Column) -> Column:
+    """Return the pipeline wait of the busiest rank: filling and draining (`filled`), and messages."""
+    size = c.tokens * c.shape.hidden * c.width / c.spread
+    hop = cluster.send(c, "pp", size) + np.where(c.pp > 1, c.profile.pipeline_hop, 0.0)
+    travel = 2 * (c.pp - 1) * hop
+    # In 1F1B's steady state a round trip of p stages has p micro-batches: each waits for two hops (p-1)/p.
+    steady = np.where(IS_GPIPE[c.schedule], 0.0, 2 * hop * c.stages_of_rank * (c.pp - 1) / c.pp * (c.micro_batches - 1))
+    return np.where(c.pp > 1, filled + travel + steady, 0.0)
+
+
+def _optimizer(c: Cases, stages: Stages) -> Column:
+    """Return the time to read and write the optimizer's bytes once, in the device's memory or its host's.
+
+    With offloading, gradients in float32 go down while the host updates earlier ones and weights come back. These three
+    stages overlap over slices, so the slowest one decides.
+    """
+    s = c.shape
+    held = stages.layers.max(axis=0)
+    dense = (held * s.shared_parameters + s.vocabulary * s.hidden) / c.tp
+    dense = dense / np.where(c.zero > 0, c.shards, 1)
+    own = held * s.routed_parameters / c.ep / c.expert_tp / np.where(c.zero > 0, c.expert_shards, 1)
+    on_device = (dense + own) * 2 * 18 * c.profile.optimizer_scale / c.machine.memory_rate
+    if not np.any(c.offload):
+        return np.asarray(on_device)
+    weights = memory.weights_to_update(c, stages)
+    down, up = (weights * size / c.machine.host_link_rate for size in (GRADIENT_DOWN, c.width))
+    on_host = np.maximum(np.maximum(down, up), weights * HOST_BYTES / c.machine.host_memory_rate)
+    return np.where(c.offload, on_host, on_device)

@@ -1,0 +1,320 @@
+"""Tables of configurations: one prediction per row of a CSV file, with the reason for a refusal in `error`.
+
+Columns of a row set the model, the cluster and the configuration. `COLUMNS` documents them, and `ALIASES` are other
+common names. Missing values have defaults; impossible rows are refused in their `error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from usp_prof import limits
+from usp_prof.contract import ModelEntry
+from usp_prof.extras.planner.cases import cases_of, machine_of
+from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.predict import records
+from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
+from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
+from usp_prof.model.errors import UsageError, UspProfError
+from usp_prof.model.files import csv_rows
+from usp_prof.model.known_models import model_named
+from usp_prof.model.shape import missing_sizes, shape_of, stacked
+from usp_prof.schedule import named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from usp_prof.extras.planner.cases import Cases
+    from usp_prof.extras.planner.cluster import Cluster
+    from usp_prof.extras.planner.predict import Prediction
+    from usp_prof.extras.planner.profiles import Profile
+
+SHAPE = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "experts", "experts_per_token",
+    "shared_experts", "expert_ffn_hidden", "moe_layers",
+)  # fmt: skip
+COLUMNS = {
+    "model": "a name (`usp-prof plan --models-known`) or a file; not needed where the shape is given",
+    **dict.fromkeys(SHAPE, "the model's shape, where no name or file gives it"),
+    "gated_ffn": "1 (default): the feed-forward block has a gate, so three matrices; 0: two",
+    "tied_embeddings": "1: embedding and head share their weights; 0 (default)",
+    "sequence": "tokens of a sequence", "device": "a device of the hardware table (`usp-prof plan --devices-known`)",
+    "devices": "how many; where `dp` is missing it follows from them",
+    "node": "devices that share a node's links",
+    "network": "GB/s of one device's share of the network, one direction",
+    "efficiency": "fraction of the peak that large matrix products reach, 0..1; measured on the device if left out",
+    "memory_share": "fraction of the device's memory that tensors can fill, 0..1",
+    "trainer": "whose habits: megatron (default), nanotron, torchtitan, usp-prof",
+    "dp": "data-parallel degree", "tp": "tensor", "cp": "context", "pp": "pipeline",
+    "ep": "experts, out of dp x cp (and tp)", "etp": "over how many ranks of tp each expert is divided",
+    "zero": "ZeRO stage, 0 to 3", "replicas": "copies of the shards that hybrid sharding keeps",
+    "micro_batch": "sequences of a micro-batch", "micro_batches": "how many of them a step has on one rank of dp",
+    "batch": "sequences of a step over all devices, where `micro_batches` is missing",
+    "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank", "recompute": "none, selective or full",
+    "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
+    "recompute_group": "layers that share one kept input (default 1)",
+    "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
+    "recompute_num_layers": "Megatron's, with `recompute_method`",
+    "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
+    "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
+    "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
+}  # fmt: skip
+ALIASES = {
+    "seq": "sequence", "seq_len": "sequence", "gpu": "device", "n_gpus": "devices", "framework": "trainer",
+    "mbs": "micro_batch", "grad_acc": "micro_batches", "gbs": "batch", "gbs_samples": "batch", "vpp": "chunks",
+    "precision": "dtype", "ffn": "ffn_hidden", "expert_ffn": "expert_ffn_hidden", "tied": "tied_embeddings",
+    "gated": "gated_ffn",
+}  # fmt: skip
+KNOWN = {*COLUMNS, *ALIASES}
+_HINT = "correct the row; docs/reference/planner.md lists the columns"
+MAX_WHOLE = 1 << 31
+"""Maximum of an integer in a table (sequences, degrees, model sizes), so that products fit 64 bits."""
+TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+Word = TypeVar("Word", Recompute, Offload)
+
+
+def read_rows(file: TextIO) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a CSV file; return its columns and its rows."""
+    columns, rows = csv_rows(file, "table")
+    if not KNOWN & set(columns):
+        raise UsageError(f"the table has none of the columns {', '.join(list(COLUMNS)[:6])}, ...", hint=_HINT)
+    return columns, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One parsed row."""
+
+    model: ModelEntry
+    cluster: Cluster
+    configuration: Configuration
+    trainer: str
+
+
+def predict_table(
+    rows: Sequence[Mapping[str, str]], convention: str = "palm", defaults: Mapping[str, str] = MappingProxyType({})
+) -> list[Prediction | str]:
+    """Predict every row; a refused row has the reason. `defaults` fill empty cells."""
+    cases_or_reasons = [
+        _case_or_reason({**defaults, **{name: text for name, text in row.items() if text}}) for row in rows
+    ]
+    cases = [case_or_reason for case_or_reason in cases_or_reasons if isinstance(case_or_reason, Case)]
+    if not cases:
+        return [str(case_or_reason) for case_or_reason in cases_or_reasons]
+    configurations, models = [case.configuration for case in cases], [case.model for case in cases]
+    predictions = iter(records(stacked_cases(cases), configurations, models, convention))
+    return [
+        next(predictions) if isinstance(case_or_reason, Case) else case_or_reason for case_or_reason in cases_or_reasons
+    ]
+
+
+def _case_or_reason(row: Mapping[str, str]) -> Case | str:
+    try:
+        return understood(row)
+    except UspProfError as error:
+        return str(error)
+
+
+def stacked_cases(cases: Sequence[Case], profile: Profile | None = None) -> Cases:
+    """Combine rows into columns; `profile` replaces each row's own."""
+    # One record per distinct model, machine and trainer, so that stacking is cheap.
+    shapes = {id(case.model): shape_of(case.model) for case in cases}
+    return cases_of(
+        stacked([shapes[id(case.model)] for case in cases]),
+        stacked([machine_of(case.cluster) for case in cases]),
+        stacked([profile or profile_named(case.trainer) for case in cases]),
+        [case.configuration for case in cases],
+    )
+
+
+Cells = dict[str, str]
+"""Non-empty cells of a row, by the names in `COLUMNS`."""
+OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
+SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
+OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
+DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
+
+
+def understood(row: Mapping[str, str]) -> Case:
+    """Parse one row; raise for missing or impossible values."""
+    cells = _cells(row)
+    dtype = _precision(cells.get("dtype", "bf16").lower())
+    model = _model(_key(cells, OF_MODEL))
+    cluster = _cluster(_key(cells, OF_CLUSTER), dtype)
+    degrees = {name: _whole(cells, name, 1, least=1) for name in DEGREES}
+    dp = _data_ranks(cells, degrees["tp"] * degrees["cp"] * degrees["pp"])
+    trainer = cells.get("trainer", DEFAULT_TRAINER)
+    profile_named(trainer)
+    schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
+    if named(schedule) is None:
+        raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
+    configuration = Configuration(
+        **degrees,
+        dp=dp,
+        micro_batches=_micro_batches(cells, dp * degrees["micro_batch"]),
+        zero=_whole(cells, "zero", 1 if dp * degrees["cp"] > 1 else 0),
+        etp=_whole(cells, "etp"),
+        schedule=schedule,
+        recompute=_word(cells, "recompute", Recompute),
+        **_partly_recomputed(cells),
+        offload=_word(cells, "offload", Offload),
+        dtype=dtype,
+        sequence_parallel=_flag(cells, "sequence_parallel", default=True),
+        fused_attention=_flag(cells, "fused_attention", default=True),
+        gradient_bytes=_number(cells, "gradient_bytes"),
+    )
+    if rule := broken_rule(model, configuration):
+        raise UsageError(rule, hint=_HINT)
+    return Case(model, cluster, configuration, trainer)
+
+
+def _cells(row: Mapping[str, str]) -> Cells:
+    """Return the non-empty cells by column; two columns with the same meaning must agree."""
+    cells: Cells = {}
+    for name, value in row.items():
+        column, text = ALIASES.get(name, name), (value or "").strip()
+        if text and cells.setdefault(column, text) != text:
+            raise UsageError(f"{name} = {text}, where another column gives {column} = {cells[column]}", hint=_HINT)
+    return cells
+
+
+def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((column, cells[column]) for column in columns if column in cells)
+
+
+@lru_cache(maxsize=1024)
+def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
+    """Return the model, by its shape if given, otherwise by name or file. Equal models are one object."""
+    cells = dict(key)
+    sequence = _whole(cells, "sequence")
+    if {"layers", "hidden", "heads"} <= cells.keys() and cells.keys() & {"ffn_hidden", "expert_ffn_hidden"}:
+        model = _shaped(cells, sequence)
+    elif "model" in cells:
+        model = model_named(cells["model"], sequence)
+        if "layers" in cells:  # proxies of large models are their first layers
+            layers = _whole(cells, "layers", least=1)
+            kinds = model.layer_order[:layers]
+            model = replace(model, layers=layers, layer_order=kinds, flop_per_token={}, parameters=0)
+        other = [name for name in SIZES if name in cells and _whole(cells, name) != getattr(model, name)]
+        if other:
+            raise UsageError(
+                f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden", hint=_HINT
+            )
+    else:
+        raise UsageError("the row names no model and gives no shape", hint="layers, hidden, heads, ffn_hidden")
+    if not model.sequence:
+        raise UsageError("the row gives no sequence length", hint=_HINT)
+    if missing := missing_sizes(model):
+        raise UsageError(f"{', '.join(missing)}: at least 1", hint=_HINT)
+    return model
+
+
+def _shaped(cells: Cells, sequence: int) -> ModelEntry:
+    sizes: dict[str, Any] = {name: _whole(cells, name) for name in SHAPE}
+    sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
+    sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // max(sizes["heads"], 1)
+    gated, tied = _flag(cells, "gated_ffn", default=True), _flag(cells, "tied_embeddings", default=False)
+    return ModelEntry(cells.get("model", ""), sequence=sequence, gated_ffn=gated, tied_embeddings=tied, **sizes)
+
+
+@lru_cache(maxsize=1024)
+def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
+    """Return the cluster. Equal clusters are one object."""
+    cells = dict(key)
+    if "device" not in cells:
+        raise UsageError("the row names no device", hint=_HINT)
+    cluster = of_device(cells["device"], dtype)
+    node = _whole(cells, "node", cluster.devices_per_node, least=1)
+    network_rate = _number(cells, "network") * 1e9
+    return replace(
+        cluster,
+        devices_per_node=node,
+        network_rate=network_rate or cluster.network_rate,
+        efficiency=_number(cells, "efficiency", most=1) or cluster.efficiency,
+        memory_share=_number(cells, "memory_share", most=1) or cluster.memory_share,
+    )
+
+
+def _data_ranks(cells: Cells, ranks: int) -> int:
+    """Return dp, or derive it from the devices; `ranks` is the number of ranks used by the other axes."""
+    devices = _whole(cells, "devices")
+    if "dp" not in cells and devices % ranks:
+        raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices", hint=_HINT)
+    dp = _whole(cells, "dp", max(1, devices // ranks), least=1)
+    if devices and dp * ranks != devices:
+        raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices", hint=_HINT)
+    if dp * ranks > limits.MAX_RANKS:
+        raise UsageError(
+            f"dp x tp x cp x pp = {dp * ranks} is more than the {limits.MAX_RANKS} devices of any plan", hint=_HINT
+        )
+    return dp
+
+
+def _micro_batches(cells: Cells, together: int) -> int:
+    """Return the micro-batches per rank and step, or derive them; all ranks of dp process `together` at a time."""
+    number, batch = _whole(cells, "micro_batches"), _whole(cells, "batch")
+    if number and batch and number * together != batch:
+        raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}", hint=_HINT)
+    if not number and batch % together:
+        raise UsageError(f"dp x micro_batch = {together} does not divide the batch of {batch}", hint=_HINT)
+    return number or max(1, batch // together)
+
+
+def _partly_recomputed(cells: Cells) -> dict[str, int]:
+    """Return the recomputed layers, from our options or Megatron's."""
+    layers, group = _whole(cells, "recompute_layers"), _whole(cells, "recompute_group", 1)
+    method, number = cells.get("recompute_method", ""), _whole(cells, "recompute_num_layers")
+    if method not in ("", "block", "uniform") or (number and not method):
+        raise UsageError(f"recompute_method is block or uniform, not {method!r}", hint=_HINT)
+    return {
+        "recompute_layers": number if method == "block" else layers,
+        "recompute_group": max(number, 1) if method == "uniform" else group,
+    }
+
+
+def _precision(dtype: str) -> str:
+    """Convert a trainer's name of its precision to ours."""
+    if "fp4" in dtype:
+        return "fp4"
+    if "fp8" in dtype or "float8" in dtype:
+        return "fp8"
+    return {"bfloat16": "bf16", "amp_bf16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
+
+
+def _word(cells: Cells, name: str, kind: type[Word]) -> Word:
+    """Return one of several words; sources may add text after it, such as `selective core_attn`."""
+    words = [str(word) for word in kind]
+    first = cells.get(name, "none").lower().split()[0]
+    if first not in words:
+        raise UsageError(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {cells[name]!r}", hint=_HINT)
+    return kind(first)
+
+
+def _flag(cells: Cells, name: str, *, default: bool) -> bool:
+    text = cells.get(name, str(default)).lower()
+    if text not in TRUTH:
+        raise UsageError(f"{name} is 1 or 0, not {cells[name]!r}", hint=_HINT)
+    return TRUTH[text]
+
+
+def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.COUNT.high) -> float:
+    text = cells.get(name, "")
+    try:
+        value = float(text or default)
+    except ValueError:
+        raise UsageError(f"{name} is a number, not {text[:24]!r}", hint=_HINT) from None
+    if not 0 <= value <= most:  # also excludes NaN
+        raise UsageError(f"{name} is a finite number from 0 to {most}, not {text[:24]!r}", hint=_HINT)
+    return value
+
+
+def _whole(cells: Cells, name: str, default: int = 0, least: int = 0) -> int:
+    value = _number(cells, name, default, MAX_WHOLE)
+    if value != int(value):
+        raise UsageError(f"{name} is a whole number, not {cells[name]!r}", hint=_HINT)
+    if value < least:
+        raise UsageError(f"{name} = {value:.0f}: every degree and count is at least 1", hint=_HINT)
+    return int(value)
