@@ -79,8 +79,7 @@ from usp_prof.model.finding import Basis, Finding
 from usp_prof.model.hardware import DEVICES
 from usp_prof.model.hardware import find as device_named
 from usp_prof.model.health import Severity, gathered, spans
-from usp_prof.model.known_models import known as known_models
-from usp_prof.model.known_models import model_named
+from usp_prof.model.known_models import model_named, model_names
 from usp_prof.model.metric import Unit
 from usp_prof.model.rule_code import RuleCode
 from usp_prof.model.selection import EVERYTHING, Selection

@@ -29,10 +29,10 @@ from ..engine import (
     broken_rule,
     cluster_of_device,
     device_named,
-    known_models,
     launch_command,
     memory_of_ranks,
     model_named,
+    model_names,
     one_plan_answer,
     plan_answer,
     predict_plan,
@@ -113,7 +113,7 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
 def _model_name(learnt: Calibration | None) -> str:
     """Choose the recorded model, a known one, or a shape."""
     usual = AS_RECORDED if learnt is not None else USUAL_MODEL
-    names = (usual, *(name for name in (*known_models(), OWN) if name != usual))
+    names = (usual, *(name for name in (*model_names(), OWN) if name != usual))
     name: str = st.selectbox(
         "Model", names, names.index(state.word("model", names)), help="type to search, or enter your own shape"
     )

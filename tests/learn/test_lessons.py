@@ -19,7 +19,7 @@ from usp_prof.extras.learn.theory import THEORIES
 from usp_prof.model.edit import parse_edit
 from usp_prof.model.errors import UspProfError
 
-FOLDER = Path(__file__).parents[2] / "usp_prof" / "learn" / "lessons"
+FOLDER = Path(__file__).parents[2] / "usp_prof" / "extras" / "learn" / "lessons"
 PICTURE_BYTES, COURSE_BYTES = 60_000, 2_000_000
 
 

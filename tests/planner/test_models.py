@@ -11,7 +11,7 @@ from hand_counts import MODELS
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.model.errors import UsageError
 from usp_prof.model.flops import describe
-from usp_prof.model.known_models import FILE, known, model_named
+from usp_prof.model.known_models import FILE, model_named, model_names
 from usp_prof.model.shape import shape_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def billions(model: ModelEntry) -> float:
 
 
 def test_every_model_has_its_source() -> None:
-    assert set(known()) == {*BY_HAND, *DEFAULTS, *TORCHTITAN, *PUBLISHED}
+    assert set(model_names()) == {*BY_HAND, *DEFAULTS, *TORCHTITAN, *PUBLISHED}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

@@ -23,15 +23,15 @@ def model_named(name: str, sequence: int = 0) -> ModelEntry:
     """Return a model by name (`Llama-3-8B`, `llama3.1 8b`), or from a file (config.json, or our own fields)."""
     path = Path(name)
     if path.suffix == ".json" or is_there(path):
-        return _whole(load(path, sequence), path)
+        return _with_all_sizes(load(path, sequence), path)
     known_name = _by_letters().get(_letters(name))
     if known_name is None:
-        raise unknown_name("model", name, list(known()))
+        raise unknown_name("model", name, list(model_names()))
     model = describe(json.loads(FILE.read_text())[known_name])
     return replace(model, name=known_name, sequence=sequence, flop_per_token={})
 
 
-def _whole(model: ModelEntry, path: Path) -> ModelEntry:
+def _with_all_sizes(model: ModelEntry, path: Path) -> ModelEntry:
     if missing := missing_sizes(model):
         raise UsageError(
             f"{path} gives no {', '.join(missing)}: without it, this would be the plan of a smaller model",
@@ -41,14 +41,14 @@ def _whole(model: ModelEntry, path: Path) -> ModelEntry:
 
 
 @lru_cache(maxsize=1)
-def known() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """Return the names of the models that need no file."""
     return tuple(json.loads(FILE.read_text()))
 
 
 @lru_cache(maxsize=1)
 def _by_letters() -> dict[str, str]:
-    return {_letters(name): name for name in known()}
+    return {_letters(name): name for name in model_names()}
 
 
 def _letters(name: str) -> str:

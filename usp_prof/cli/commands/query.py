@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the query and write the result."""
     if args.format == "parquet" and args.output is None:
-        raise UsageError("parquet goes into a file", hint="add -o rows.parquet")
+        raise UsageError("parquet needs a file", hint="add -o rows.parquet")
     is_table = args.format == "table" and args.output is None
     cells = Cells.TEXT if is_table else Cells.TYPED if args.format == "parquet" else Cells.PLAIN
     answer = open_from(args).answer(args.sql, cells=cells)

@@ -228,7 +228,7 @@ class Answers:
     def _listed(self) -> Reply:
         folders = self._folders.listed(_LISTED + 1)
         rows = tuple((self._relative(folder.path), folder.files, folder.bytes) for folder in folders[:_LISTED])
-        source = "names of files; what they hold is known once one is opened"
+        source = "file names only; open a folder to see its runs"
         table = Table(source, ("path", "files", "size_bytes"), rows, more=len(folders) > _LISTED)
         return Reply(f"Folders with traces under {', '.join(map(str, self._folders.roots))}.", (table,))
 

@@ -11,7 +11,6 @@ import pandas as pd
 from usp_prof.columns.rows import lookup
 from usp_prof.extras.hta.trace_analysis import TraceAnalysis
 from usp_prof.model.errors import UsageError
-from usp_prof.tables.events.frame import DEVICE_WORK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +108,8 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
     every_event = window.tables.columns("events", rank)
     is_compared = every_event.matches("phase", "X") & ~every_event.matches("category", *_LEFT_OUT)
     events = every_event.take(np.flatnonzero(is_compared))
-    on_device = events.matches("category", *DEVICE_WORK, "gpu_user_annotation")
+    kernel_events = window.tables.columns("kernels", rank)["event"]
+    on_device = np.isin(events["event"], kernel_events) | events.matches("category", "gpu_user_annotation")
     device_step = _steps_of_device_work(window, rank, len(every_event))[events["event"]]
     step = np.where(on_device, device_step, _steps_of_host(window, rank, events["start_ns"]))
     kept = np.isin(step, wanted)

@@ -101,7 +101,7 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
     }
     model = model_named(args.model, args.sequence)
     for omission in not_modelled(model):
-        note(args, f"not modelled: {omission}")
+        note(args, f"not modeled: {omission}")
     return fill_of_model(model, degrees, device, args.habits)
 
 

@@ -20,12 +20,12 @@ from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.search import Question, question_of, search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
-from usp_prof.model import known_models
 from usp_prof.model.configuration import Offload, Recompute
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
 from usp_prof.model.hardware import DEVICES
+from usp_prof.model.known_models import model_names
 from usp_prof.model.printable import counted, one_line
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print; return 1 if nothing fits."""
     if args.devices_known or args.models_known:
-        known = [device.name for device in DEVICES] if args.devices_known else list(known_models.known())
+        known = [device.name for device in DEVICES] if args.devices_known else list(model_names())
         write_out("\n".join(known) + "\n")
         return 0
     if args.table:
