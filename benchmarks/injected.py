@@ -1,7 +1,7 @@
 """Injected delays: how well repairs of known delays in real GPU runs are predicted.
 
     python benchmarks/injected.py FOLDER [FOLDER ...]      each folder holds one run's traces, of at least two ranks
-    python benchmarks/injected.py FOLDER --page docs/accuracy.md
+    python benchmarks/injected.py FOLDER --page docs/reference/accuracy.md
 
 Each run gets a host pause, a late input, late launches of all its communication, a slower host or slower kernels on one
 rank, in five sizes, through the simulator of `tests/injection.py`, which shares no code with the replay. Repairing the

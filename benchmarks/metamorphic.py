@@ -1,7 +1,7 @@
 """Metamorphic predictions: changes of real traces that say nothing about the job may not change what is predicted.
 
     python benchmarks/metamorphic.py FOLDER [FOLDER ...]      each folder holds one run's traces, of at least two ranks
-    python benchmarks/metamorphic.py FOLDER --page docs/accuracy.md
+    python benchmarks/metamorphic.py FOLDER --page docs/reference/accuracy.md
 
 Each run is rewritten with the device clock of one rank moved, host activity after the last kernel cut off or added, the
 first or last step dropped, the kernels of a rank split, ranks renamed, files permuted, and a sleeping thread added. The

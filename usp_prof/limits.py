@@ -1,7 +1,7 @@
 """Limits: the range of each value that is read, and how much of anything is read at all. Standard library only.
 
 A value outside its range is left out where it enters, and a row of health (`odd_values`) names it. What would take the
-machine's memory is refused with the name of the field. docs/limits.md lists all of it, each with its test.
+machine's memory is refused with the name of the field. docs/reference/limits.md lists all of it, each with its test.
 """
 
 from __future__ import annotations

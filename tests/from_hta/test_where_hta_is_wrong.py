@@ -1,4 +1,4 @@
-"""Known answers for defects of HTA 0.5: each test is a difference listed in docs/coming-from.md."""
+"""Known answers for defects of HTA 0.5: each test is a difference listed in docs/reference/hta.md."""
 
 from __future__ import annotations
 

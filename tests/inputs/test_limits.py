@@ -1,4 +1,4 @@
-"""Limits: inputs that would exhaust the machine are refused in one line with the field; docs/limits.md lists all."""
+"""Limits: inputs that would exhaust the machine are refused in one line with the field (docs/reference/limits.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from usp_prof.model.files import read_bytes, read_json
 from usp_prof.schedule import Schedule, Shape
 from usp_prof.schedule_orders import order
 
-DOCS = Path(__file__).parents[2] / "docs" / "limits.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 
 
 def test_a_small_file_that_unpacks_to_hundreds_of_megabytes_is_refused(tmp_path: Path) -> None:

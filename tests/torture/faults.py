@@ -140,7 +140,7 @@ def under_limit(kind: str, number: int, words: Sequence[Any], written: Path, fol
     begun = time.monotonic()
     process = _start([sys.executable, "-c", LIMITED, kind, number, *words], folder, PYTHONDONTWRITEBYTECODE="1")
     err = _ended(process, begun, words)
-    # DuckDB's own allocator breaks in a thread that ends while there is no memory (docs/limits.md).
+    # DuckDB's own allocator breaks in a thread that ends while there is no memory (docs/reference/limits.md).
     allowed = {*EXITS, -signal.SIGSEGV} if kind == "RLIMIT_DATA" and words[0] == "query" else EXITS
     _hold(process.returncode, allowed, f"{kind}={number}: {err}", words, written)
 

@@ -53,7 +53,9 @@ class Edit:
             ) from None
         within = _RANGES.get(key or self.name, limits.COUNT)
         if not within.low <= number <= within.high:  # false for NaN, too
-            raise UsageError(f"edit {self}: {shown!r} is outside of {within}", hint="docs/limits.md lists all ranges")
+            raise UsageError(
+                f"edit {self}: {shown!r} is outside of {within}", hint="docs/reference/limits.md lists all ranges"
+            )
         return number
 
 

@@ -72,7 +72,7 @@ HEALTH_CODES: dict[str, str] = {
     "broken_fields": "Fields next to the events are damaged. Complete fields are kept.",
     "unplaced_events": "Events have no usable time. They are left out.",
     "repaired_events": "Events contain NaN, wrong types or control characters. Usable fields are kept.",
-    "odd_values": "Values are outside the ranges in docs/limits.md. They are treated as missing.",
+    "odd_values": "Values are outside their valid ranges. They are treated as missing.",
     "invalid_utf8": "Bytes are not valid UTF-8. They are shown as U+FFFD.",
     "duplicate_events": "Events appear twice with equal fields. Each is kept once.",
     "missing_duration": "Events have no duration. They are kept as instants.",

@@ -1,6 +1,6 @@
 """Inference: the axis of communication without a name, from its content. If two axes fit: unknown.
 
-`docs/axes.md` lists for each inference the evidence that it needs and the counter-example that it refuses.
+`docs/reference/axes.md` lists for each inference the evidence that it needs and the counter-example that it refuses.
 """
 
 from __future__ import annotations
