@@ -145,9 +145,9 @@ def _split(total: int, parts: int) -> list[int]:
 def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
     """Run the trainer's own `main` as one rank of many, and say what it did."""
     furnish(rank % gpus)
-    settled = resolve(parse(options), world)
-    layout, shape = settled.layout, settled.shape
-    notes = Notebook(settled.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k)
+    config = resolve(parse(options), world)
+    layout, shape = config.layout, config.shape
+    notes = Notebook(config.micro_batch * shape.sequence // (layout.cp * layout.tp) * shape.top_k)
     peers = dist.HashStore()
     for other in range(world):
         peers.set(f"gpu/{other}", f"{socket.gethostname()} gpu-{other % gpus}")

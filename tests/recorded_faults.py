@@ -40,8 +40,8 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for name, options in json.loads(asked.read_text()).items():
         output = ["--device", "cpu", "--profile", "--output", str(asked.parent / name)]
-        settled = resolve(parse([*options.split(), *output]), dist.get_world_size())
-        if train(settled, dist.get_rank(), torch.device("cpu"), gpus=0):
+        config = resolve(parse([*options.split(), *output]), dist.get_world_size())
+        if train(config, dist.get_rank(), torch.device("cpu"), gpus=0):
             sys.exit(f"{name} was not recorded")
     sys.stdout.flush()
     os._exit(0)  # groups of the runs before stay open, and their threads may abort a process that ends

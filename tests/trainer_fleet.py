@@ -91,9 +91,9 @@ class Forwards:
     def count(self, norm: torch.nn.Module, _: object) -> None:
         self.runs[norm] += 1
 
-    def per_micro_batch(self, settled: Config, updates: int) -> list[float]:
+    def per_micro_batch(self, config: Config, updates: int) -> list[float]:
         """Return the distinct counts of all layers on all ranks."""
-        options = settled.options
+        options = config.options
         passes = updates * options.accumulate * options.micro_batches
         everywhere: list[list[float]] = [[] for _ in range(dist.get_world_size())]
         dist.all_gather_object(everywhere, [count / passes for count in self.runs.values()])
@@ -102,23 +102,23 @@ class Forwards:
 
 def curve(case: str) -> dict[str, list[float]]:
     """Train one case in the process group that there is."""
-    settled = resolve(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
-    faults = Faults(settled, dist.get_rank())
-    mesh = Mesh.build(settled.layout, dist.get_rank(), wanted_groups(settled), open_link=faults.opened)
-    device = torch.device(settled.options.device)
-    update = build(settled, mesh, device, faults)
-    batches = Batches(settled, mesh.place, device)
-    folder = settled.options.checkpoint and Path(settled.options.checkpoint)
-    first = checkpoint.load(folder, settled, update) if settled.options.resume else 0
+    config = resolve(parse([*COMMON.split(), *case.split()]), dist.get_world_size())
+    faults = Faults(config, dist.get_rank())
+    mesh = Mesh.build(config.layout, dist.get_rank(), wanted_groups(config), open_link=faults.opened)
+    device = torch.device(config.options.device)
+    update = build(config, mesh, device, faults)
+    batches = Batches(config, mesh.place, device)
+    folder = config.options.checkpoint and Path(config.options.checkpoint)
+    first = checkpoint.load(folder, config, update) if config.options.resume else 0
     losses, norms = [], []
     forwards = Forwards(update)
-    for step in range(first, settled.options.steps):
+    for step in range(first, config.options.steps):
         outcome = update(step, batches.update(step))
         losses.append(float(outcome.loss))
         norms.append(float(outcome.norm))
-    runs = forwards.per_micro_batch(settled, len(losses))
-    if folder and not settled.options.resume:
-        checkpoint.save(folder, settled.options.steps, settled, update)
+    runs = forwards.per_micro_batch(config, len(losses))
+    if folder and not config.options.resume:
+        checkpoint.save(folder, config.options.steps, config, update)
     for group in mesh.open_groups():
         dist.destroy_process_group(group.handle)
     return {"loss": losses, "norm": norms, "forwards": runs}

@@ -1,11 +1,11 @@
 """Unused options: an option that would change nothing in this run is refused, with what it would need.
 
     torchrun --nproc-per-node 2 trainer/run.py --schedule zbv
-    error: --schedule zbv orders the work of a pipeline, and --pp is 1
+    error: --schedule zbv needs --pp
     hint: leave --schedule out
 
-`conditions` lists the options that act only together with others. An option at its default is never refused. Times of
-work that the run does not do and folders that cannot be written are refused as well.
+Most such options declare what they need (`options.py`); `conditions` adds the rest. An option at its default is never
+refused. Times of work that the run does not do and folders that cannot be written are refused as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.configuration.config import Config
+from trainer.configuration.layout import ORDER
 from trainer.configuration.options import OptionError, Options, flag_of, refuse
 from trainer.instrumentation.pacing import ACHIEVED
 
@@ -28,9 +29,11 @@ WARMUP = 1
 
 
 def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
-    """Yield each option that acts only with others, whether it acts, and the rest of the sentence that says why not."""
+    """Yield options that have an effect only with others, whether they have it, and otherwise the reason."""
     options, layout = config.options, config.layout
-    has_experts = config.shape.experts > 0
+    for item in fields(options):
+        if need := item.metadata["needs"]:
+            yield item.name, _has(config, need), f"needs --{need}"
 
     # Before --zero itself: replicas may be what leaves a replica with nothing to shard over.
     unreplicated = replace(layout, dp_replicate=1, dp_shard=layout.dp)
@@ -46,35 +49,27 @@ def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
     yield ("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
     yield ("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
 
-    yield ("sequence_parallel", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
-    yield ("tp_async", layout.tp > 1, "is about tensor parallelism, and --tp is 1")
-    yield ("cp_method", layout.cp > 1, "is how context ranks attend, and --cp is 1")
-    yield ("cp_layout", layout.cp > 1, "is how context ranks share a sequence, and --cp is 1")
-
-    yield ("schedule", layout.pp > 1, "orders the work of a pipeline, and --pp is 1")
     yield ("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
-
-    yield ("top_k", has_experts, "chooses among experts, and the model has none")
-    yield ("capacity", has_experts, "limits what experts take, and the model has none")
-    yield ("ep_layout", layout.ep > 1, "is which ranks experts borrow, and --ep is 1")
     other = replace(layout, ep_outer=not layout.ep_outer)
     differs = layout.groups("ep") != other.groups("ep")
     yield ("ep_layout", differs, "is which ranks experts borrow, and these are the same either way")
 
-    for name in ("checkpoint_every", "resume"):
-        yield (name, bool(options.checkpoint), "needs the folder of the checkpoints: --checkpoint")
     sooner = options.checkpoint_every < options.steps
     yield ("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     sooner = options.log_every <= options.steps
     yield ("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
     writes = options.profile or options.metrics != "json"
     yield ("output", writes, "is about traces and metrics on disk, and --metrics json writes neither")
-    for name in ("profile_skip", "profile_steps", "profile_memory"):
-        yield (name, options.profile, "is about traces, which --profile records")
-
     names_device = options.pace in ACHIEVED
     yield ("pace_model", names_device, "is what a named device computes: --pace h100, a100 or b200")
     yield ("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
+
+
+def _has(config: Config, need: str) -> bool:
+    """Return whether a run has several ranks on an axis, experts, or a value of another option."""
+    if need in ORDER or need == "ep":
+        return bool(getattr(config.layout, need) > 1)
+    return bool(config.shape.experts if need == "experts" else getattr(config.options, need))
 
 
 def check_effects(config: Config) -> None:

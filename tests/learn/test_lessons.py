@@ -47,8 +47,8 @@ def test_an_unknown_lesson_is_refused_with_the_nearest() -> None:
 def test_the_trainer_takes_each_run(each: Lesson, tmp_path: Path) -> None:
     for run in each.runs:
         words = each.command(run, str(tmp_path / "run"))
-        settled = resolve(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
-        assert bool(settled.options.pace) == (each.name != "compile")  # which counts real operations
+        config = resolve(parse(words[words.index("trainer/run.py") + 1 :]), each.processes)
+        assert bool(config.options.pace) == (each.name != "compile")  # which counts real operations
 
 
 @pytest.mark.parametrize("each", lessons(), ids=lambda each: each.name)

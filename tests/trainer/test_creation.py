@@ -54,9 +54,9 @@ def place(rank: int, world: int) -> Iterator[None]:
 
 
 def update_of(options: str, rank: int = 0, world: int = 1) -> Update:
-    settled = resolve(parse(["--device", "cpu", *options.split()]), world)
-    mesh = Mesh.build(settled.layout, rank, wanted_groups(settled))
-    return build(settled, mesh, torch.device("cpu"), Faults(settled, rank))
+    config = resolve(parse(["--device", "cpu", *options.split()]), world)
+    mesh = Mesh.build(config.layout, rank, wanted_groups(config))
+    return build(config, mesh, torch.device("cpu"), Faults(config, rank))
 
 
 def peak_bytes(options: str, rank: int, world: int, folder: Path) -> int:

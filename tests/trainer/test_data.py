@@ -20,8 +20,8 @@ CPU = torch.device("cpu")
 
 
 def batches(options: str, world: int = 1, rank: int = 0) -> Batches:
-    settled = resolve(parse(options.split()), world)
-    return Batches(settled, settled.layout.coordinates(rank), CPU)
+    config = resolve(parse(options.split()), world)
+    return Batches(config, config.layout.coordinates(rank), CPU)
 
 
 def test_synthetic_tokens_follow_the_rule_but_where_noise_strikes() -> None:

@@ -45,13 +45,13 @@ def test_an_expert_without_tokens_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_tokens_are_counted_once_however_often_forward_runs(recompute: str) -> None:
-    settled = resolve(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
-    stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
-    tokens = torch.zeros(2, settled.shape.sequence, dtype=torch.int64)
+    config = resolve(parse([*COMMON.split(), "--experts", "4", "--recompute", recompute]), 1)
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
+    stage = build(config, mesh, torch.device("cpu"), Faults(config, 0)).chunks[0]
+    tokens = torch.zeros(2, config.shape.sequence, dtype=torch.int64)
     stage(tokens).sum().backward()
     for layer in stage.layers.values():
-        assert layer.ffn.load.sum() == tokens.numel() * settled.shape.top_k
+        assert layer.ffn.load.sum() == tokens.numel() * config.shape.top_k
 
 
 def slots_of(chosen: list[int], experts: int, size: int) -> Slots:
@@ -78,9 +78,9 @@ def test_slots_that_nobody_takes_are_empty() -> None:
 
 @pytest.mark.parametrize(("options", "dropped"), [("--capacity 2", 0), ("--capacity 0.5", 0.5)])
 def test_what_was_dropped_is_counted_once(options: str, dropped: float) -> None:
-    settled = resolve(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
-    update = build(settled, mesh, torch.device("cpu"), Faults(settled, 0))
-    outcome = update(0, Batches(settled, mesh.place, torch.device("cpu")).update(0))
+    config = resolve(parse([*COMMON.split(), *f"--experts 4 --recompute full {options}".split()]), 1)
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
+    update = build(config, mesh, torch.device("cpu"), Faults(config, 0))
+    outcome = update(0, Batches(config, mesh.place, torch.device("cpu")).update(0))
     share = float(outcome.dropped / outcome.load.sum())
     assert share == 0 if dropped == 0 else dropped <= share < dropped + 0.1

@@ -127,9 +127,9 @@ def translated(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def decoder_of(file: Path, options: str = "") -> Any:
-    settled = resolve(parse(["--model", str(file), "--dtype", "fp64", "--device", "cpu", *options.split()]), 1)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
-    return build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0], settled.shape
+    config = resolve(parse(["--model", str(file), "--dtype", "fp64", "--device", "cpu", *options.split()]), 1)
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
+    return build(config, mesh, torch.device("cpu"), Faults(config, 0)).chunks[0], config.shape
 
 
 def check_logits(folder: Path, config: Any) -> None:

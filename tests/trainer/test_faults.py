@@ -75,9 +75,9 @@ def test_every_document_has_a_token(documents: int) -> None:
 
 
 def test_no_document_sees_another() -> None:
-    settled = resolve(parse(["--dtype", "fp64", "--fault", "unequal-lengths"]), 1)
-    mesh = Mesh.build(settled.layout, 0, set(), timedelta(seconds=10))
-    stage = build(settled, mesh, torch.device("cpu"), Faults(settled, 0)).chunks[0]
+    config = resolve(parse(["--dtype", "fp64", "--fault", "unequal-lengths"]), 1)
+    mesh = Mesh.build(config.layout, 0, set(), timedelta(seconds=10))
+    stage = build(config, mesh, torch.device("cpu"), Faults(config, 0)).chunks[0]
     tokens = torch.arange(64).unsqueeze(0)
     other_start = torch.where(tokens < 20, tokens + 100, tokens)
     changed = (stage(tokens, (20, 44)) != stage(other_start, (20, 44))).any(-1).flatten()  # by token

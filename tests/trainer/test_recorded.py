@@ -42,11 +42,11 @@ def test_a_recorded_run_is_whole_and_says_its_truth(run: Any) -> None:
     command = f"torchrun --nproc-per-node {run.processes} trainer/run.py --profile {run.options}"
     assert (folder / "README.md").read_text() == TOOL.readme(run, command)
     manifest = Manifest.from_dict(json.loads((folder / "run.json").read_text()))
-    settled = resolve(parse(["--profile", *run.options.split()]), run.processes)
-    assert manifest.paced == bool(settled.options.pace)
-    assert [fault["kind"] for fault in manifest.faults] == [fault.kind.replace("-", "_") for fault in settled.faults]
+    config = resolve(parse(["--profile", *run.options.split()]), run.processes)
+    assert manifest.paced == bool(config.options.pace)
+    assert [fault["kind"] for fault in manifest.faults] == [fault.kind.replace("-", "_") for fault in config.faults]
     assert {axis: size for axis, size in manifest.mesh.items() if size > 1} == {
-        axis: size for axis, size in settled.layout.axes().items() if size > 1
+        axis: size for axis, size in config.layout.axes().items() if size > 1
     }
     assert set(manifest.join_rate.values()) == {1.0}
 

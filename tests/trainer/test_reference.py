@@ -23,17 +23,17 @@ GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 @pytest.mark.parametrize(("name", "options"), [("dense", ""), ("experts", "--experts 4")])
 def test_one_process_trains_as_the_reference_does(name: str, options: str) -> None:
-    settled = resolve(parse([*COMMON.split(), *options.split()]), 1)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled) - {"log"})
+    config = resolve(parse([*COMMON.split(), *options.split()]), 1)
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config) - {"log"})
     cpu = torch.device("cpu")
-    update = build(settled, mesh, cpu, Faults(settled, 0))
-    reference = Reference(settled.shape, dict(update.chunks[0].named_parameters()))
-    batches = Batches(settled, mesh.place, cpu)
-    chosen = settled.options
+    update = build(config, mesh, cpu, Faults(config, 0))
+    reference = Reference(config.shape, dict(update.chunks[0].named_parameters()))
+    batches = Batches(config, mesh.place, cpu)
+    chosen = config.options
     for step in range(chosen.steps):
         passes = batches.update(step)
         tokens, targets = (torch.cat(parts) for parts in zip(*passes, strict=True))
-        loss, size = reference.update(tokens, targets, rate(settled, step), chosen.clip, chosen.weight_decay)
+        loss, size = reference.update(tokens, targets, rate(config, step), chosen.clip, chosen.weight_decay)
         outcome = update(step, passes)
         assert float(outcome.loss) == pytest.approx(loss, rel=0, abs=1e-9)
         assert float(outcome.norm) == pytest.approx(size, rel=0, abs=1e-9)

@@ -118,11 +118,11 @@ def test_more_layouts_continue_each_other(folder: Path, pair: tuple) -> None:
 
 def test_what_several_ranks_hold_is_written_once(folder: Path) -> None:
     resumed(folder, PAIRS)
-    settled = resolve(parse(["--layers", "4"]), 1)
+    config = resolve(parse(["--layers", "4"]), 1)
     for processes, options in ((2, "--dp 2"), (4, "--dp 4 --zero 1")):
         stored = folder_of(folder, processes, options) / "step-000003"
         written = sum(path.stat().st_size for path in stored.glob("*.distcp"))
-        needed = 3 * 8 * settled.shape.parameters  # a weight and two moments, float64
+        needed = 3 * 8 * config.shape.parameters  # a weight and two moments, float64
         assert needed <= written < 1.3 * needed  # each box has a header
         names = FileSystemReader(stored).read_metadata().state_dict_metadata
         assert {name for name in names if "layers.3.attention" in name} >= {
@@ -149,10 +149,10 @@ def test_a_run_of_memory_is_the_boxes_it_is_cut_into(sizes: list[int], data: st.
 
 def written(folder: Path, options: str) -> Path:
     """Leave what says of which model a checkpoint is."""
-    settled = resolve(parse(options.split()), 1)
+    config = resolve(parse(options.split()), 1)
     stored = folder / "step-000003"
     stored.mkdir()
-    (stored / checkpoint.IDENTITY).write_text(json.dumps(checkpoint._identity(settled)))
+    (stored / checkpoint.IDENTITY).write_text(json.dumps(checkpoint._identity(config)))
     return stored
 
 
@@ -180,17 +180,17 @@ def test_what_makes_another_curve_is_said(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    settled = resolve(parse([]), 1)
+    config = resolve(parse([]), 1)
     with pytest.raises(OptionError, match="there is none to resume from"):
-        checkpoint.check(tmp_path, settled)
+        checkpoint.check(tmp_path, config)
     stored = tmp_path / "step-000004"
     stored.mkdir()
     with pytest.raises(OptionError, match="cannot be read") as refused:
-        checkpoint.check(tmp_path, settled)
+        checkpoint.check(tmp_path, config)
     assert refused.value.hint == f"move {stored} away to resume from the one before it"
     (stored / "identity.json").write_text('{"mesh": {"pp": 2}}')  # as it was before weights had global names
     with pytest.raises(OptionError, match="another version"):
-        checkpoint.check(tmp_path, settled)
+        checkpoint.check(tmp_path, config)
 
 
 def test_the_newest_is_that_after_the_most_updates(tmp_path: Path) -> None:

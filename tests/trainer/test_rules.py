@@ -89,9 +89,9 @@ REFUSED = (
     (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),
     (1, "--fault slow-rank:steps=3-1", "does not fit steps", "steps=2-4"),
     (1, "--experts 4 --fault expert-imbalance:expert=9", "none of 0 to 3", "expert=3"),
-    (1, "--checkpoint-every 2", "--checkpoint-every 2 needs the folder", "leave --checkpoint-every out"),
-    (2, "--schedule zbv", "--pp is 1", "leave --schedule out"),
-    (1, "--top-k 4", "the model has none", "leave --top-k out"),
+    (1, "--checkpoint-every 2", "--checkpoint-every 2 needs --checkpoint", "leave --checkpoint-every out"),
+    (2, "--schedule zbv", "needs --pp", "leave --schedule out"),
+    (1, "--top-k 4", "needs --experts", "leave --top-k out"),
     (2, "--bucket-mb 4 --zero 3", "ZeRO-0 or -1", "leave --bucket-mb out"),
     (1, "--bucket-mb 4", "dp or cp", "leave --bucket-mb out"),
     (1, "--zero 3", "dp and cp, which are 1", "leave --zero out"),
@@ -101,17 +101,17 @@ REFUSED = (
     (4, "--dp 4 --dp-replicate 2", "--zero is 0", "leave --dp-replicate out"),
     (4, "--dp 4 --dp-replicate 2 --experts 4", "--zero is 0", "leave --dp-replicate out"),
     (2, "--no-prefetch", "ZeRO-2 and -3", "leave --no-prefetch out"),
-    (2, "--tp-async", "--tp is 1", "leave --tp-async out"),
+    (2, "--tp-async", "needs --tp", "leave --tp-async out"),
     (2, "--tp 2 --tp-async --no-sequence-parallel", "sequence parallelism", "leave --no-sequence-parallel out"),
     (2, "--tp 2 --tp-async --compile", "one piece", "leave --tp-async out"),
-    (2, "--cp-method ulysses", "--cp is 1", "leave --cp-method out"),
-    (2, "--cp-layout contiguous", "--cp is 1", "leave --cp-layout out"),
-    (2, "--ep-layout inner --experts 4", "--ep is 1", "leave --ep-layout out"),
+    (2, "--cp-method ulysses", "needs --cp", "leave --cp-method out"),
+    (2, "--cp-layout contiguous", "needs --cp", "leave --cp-layout out"),
+    (2, "--ep-layout inner --experts 4", "needs --ep", "leave --ep-layout out"),
     (2, "--pp 2 --stages-per-rank 4", "interleaved", "leave --stages-per-rank out"),
     (1, "--output traces/here --metrics json", "writes neither", "leave --output out"),
     (1, "--profile-steps 3", "--profile", "leave --profile-steps out"),
     (1, "--profile --profile-skip 9", "records steps 10 to 11", "--steps 12"),
-    (1, "--pace-model 1b", "named device", "leave --pace-model out"),
+    (1, "--pace-model 1b", "needs --pace", "leave --pace-model out"),
     (1, "--pace 2,2,2 --pace-model 1b", "named device", "leave --pace-model out"),
     (1, "--pace nan,2,2", "from zero up", "--pace 20,20,20"),
     (1, "--pace 2,2,2,5", "no ring attention", "--pace 2,2,2,0"),
@@ -188,9 +188,9 @@ def test_a_hint_asks_for_nothing_that_the_model_has_not(
     ],
 )
 def test_the_default_mesh(world: int, axes: dict[str, int]) -> None:
-    settled = resolve(parse([]), world)
-    assert settled.layout.axes() == axes
-    assert bool(settled.shape.experts) == ("ep" in axes)
+    config = resolve(parse([]), world)
+    assert config.layout.axes() == axes
+    assert bool(config.shape.experts) == ("ep" in axes)
 
 
 def test_expert_parallelism_adds_experts_to_a_dense_model_alone(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_gpu_is_taken_where_there_is_one_and_work_for_it(monkeypatch: pytest.M
 
 
 def test_accumulation_reaches_the_target_batch() -> None:
-    settled = resolve(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
-    assert (settled.options.accumulate, settled.micro_batch, settled.local_batch) == (8, 4, 32)
-    settled = resolve(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
-    assert (settled.options.accumulate, settled.micro_batch, settled.options.micro_batches) == (4, 4, 4)
+    config = resolve(parse(["--dp", "2", "--batch", "64", "--micro-batch", "4"]), 2)
+    assert (config.options.accumulate, config.micro_batch, config.local_batch) == (8, 4, 32)
+    config = resolve(parse(["--pp", "2", "--micro-batches", "4", "--batch", "64", "--micro-batch", "4"]), 2)
+    assert (config.options.accumulate, config.micro_batch, config.options.micro_batches) == (4, 4, 4)
 
 
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:

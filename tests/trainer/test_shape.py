@@ -34,7 +34,7 @@ LLAMA = {
 MIXTURE = {"num_local_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 
 
-def config(folder: Path, values: dict[str, Any]) -> str:
+def file_of(folder: Path, values: dict[str, Any]) -> str:
     path = folder / "config.json"
     path.write_text(json.dumps(values))
     return str(path)
@@ -42,11 +42,11 @@ def config(folder: Path, values: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("more", [{}, MIXTURE])
 def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more: dict[str, int]) -> None:
-    settled = resolve(parse(["--model", config(tmp_path, LLAMA | more), "--device", "cpu"]), 1)
-    shape = settled.shape
+    config = resolve(parse(["--model", file_of(tmp_path, LLAMA | more), "--device", "cpu"]), 1)
+    shape = config.shape
     assert (shape.name, shape.kv_heads, shape.sequence, shape.rope_theta, shape.norm_eps) == ("llama", 2, 32, 5e5, 1e-6)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled))
-    update = build(settled, mesh, torch.device("cpu"), Faults(settled, 0))
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config))
+    update = build(config, mesh, torch.device("cpu"), Faults(config, 0))
     assert sum(weight.numel() for weight in update.chunks[0].parameters()) == shape.parameters
     idle = 3 * 3 * 64 * 32 * 2 if more else 0
     assert shape.active_parameters == shape.parameters - idle
@@ -56,9 +56,9 @@ def test_a_configuration_gives_a_model_of_that_many_weights(tmp_path: Path, more
 
 def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no vocab"):
-        load_shape(config(tmp_path, {name: size for name, size in LLAMA.items() if name != "vocab_size"}))
+        load_shape(file_of(tmp_path, {name: size for name, size in LLAMA.items() if name != "vocab_size"}))
     with pytest.raises(OptionError, match="heads of an odd width"):
-        load_shape(config(tmp_path, LLAMA | {"head_dim": 9}))
+        load_shape(file_of(tmp_path, LLAMA | {"head_dim": 9}))
     (tmp_path / "config.json").write_text("not json")
     with pytest.raises(OptionError, match=r"config\.json"):
         load_shape(str(tmp_path / "config.json"))

@@ -43,10 +43,10 @@ def rank_of_two() -> Iterator[None]:
 
 
 def trained(options: str) -> tuple[Update, Callable[[], object]]:
-    settled = resolve(parse(["--device", "cpu", "--dp", "2", "--layers", str(LAYERS), *options.split()]), 2)
-    mesh = Mesh.build(settled.layout, 0, wanted_groups(settled))
-    update = build(settled, mesh, CPU, Faults(settled, 0))
-    batches = Batches(settled, mesh.place, CPU)
+    config = resolve(parse(["--device", "cpu", "--dp", "2", "--layers", str(LAYERS), *options.split()]), 2)
+    mesh = Mesh.build(config.layout, 0, wanted_groups(config))
+    update = build(config, mesh, CPU, Faults(config, 0))
+    batches = Batches(config, mesh.place, CPU)
     return update, lambda: update(0, batches.update(0))
 
 

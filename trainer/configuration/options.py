@@ -41,15 +41,16 @@ def option(  # noqa: PLR0913 - an option has that many properties
     metavar: str = "",
     section: str = "",
     example: str = "",
+    needs: str = "",
     positive: bool = False,
     most: float = math.inf,
 ) -> Any:  # noqa: ANN401
     """Declare one option; `section` heads it and the following ones in `--help`, and hints name the `example`.
 
-    Numbers are from zero to `most`, or above zero if `positive`.
+    It has no effect without the option that it `needs`. Numbers are from zero to `most`, or above zero if `positive`.
     """
     metadata = {"help": text, "choices": choices, "metavar": metavar, "section": section, "example": example}
-    return field(default=default, metadata={**metadata, "positive": positive, "most": most})
+    return field(default=default, metadata={**metadata, "needs": needs, "positive": positive, "most": most})
 
 
 @dataclass(slots=True)
@@ -64,24 +65,32 @@ class Options:
 
     tp: int = option(0, "tensor-parallel ranks", section="tensor parallelism")
     sequence_parallel: bool = option(
-        default=True, text="tensor-parallel ranks hold a slice of the sequence between blocks"
+        default=True, text="tensor-parallel ranks hold a slice of the sequence between blocks", needs="tp"
     )
-    tp_async: bool = option(default=False, text="split products into chunks to overlap tp communication")
+    tp_async: bool = option(default=False, text="split products into chunks to overlap tp communication", needs="tp")
 
     cp: int = option(0, "context-parallel ranks", section="context parallelism")
-    cp_method: str = option("ring", "method of context parallelism", choices=("ring", "ulysses", "allgather"))
-    cp_layout: str = option("zigzag", "tokens of each context-parallel rank", choices=("contiguous", "zigzag"))
+    cp_method: str = option(
+        "ring", "method of context parallelism", choices=("ring", "ulysses", "allgather"), needs="cp"
+    )
+    cp_layout: str = option(
+        "zigzag", "tokens of each context-parallel rank", choices=("contiguous", "zigzag"), needs="cp"
+    )
 
     pp: int = option(0, "pipeline-parallel ranks", section="pipeline parallelism")
-    schedule: str = option("1f1b", "order of the pipeline's actions", choices=SCHEDULES)
-    stages_per_rank: int = option(2, "stages per rank with interleaved schedules")
+    schedule: str = option("1f1b", "order of the pipeline's actions", choices=SCHEDULES, needs="pp")
+    stages_per_rank: int = option(2, "stages per rank with interleaved schedules", needs="pp")
     micro_batches: int = option(0, "micro-batches per pipeline pass (default: twice --pp)")
 
     ep: int = option(0, "expert-parallel ranks, borrowed from dp, cp and tp", section="experts")
-    ep_layout: str = option("outer", "borrow distant ranks (dp first) or adjacent ones", choices=("outer", "inner"))
+    ep_layout: str = option(
+        "outer", "borrow distant ranks (dp first) or adjacent ones", choices=("outer", "inner"), needs="ep"
+    )
     experts: int = option(0, "routed experts per layer (default: the model's, or none)")
-    top_k: int = option(0, "experts per token (default: the model's, or 2)")
-    capacity: float = option(0.0, "limit of tokens per expert, in equal shares; the rest is dropped (default: none)")
+    top_k: int = option(0, "experts per token (default: the model's, or 2)", needs="experts")
+    capacity: float = option(
+        0.0, "limit of tokens per expert, in equal shares; the rest is dropped (default: none)", needs="experts"
+    )
 
     recompute: str = option(
         "none", "activations recomputed in backward", choices=("none", "selective", "full"), section="compute"
@@ -114,9 +123,9 @@ class Options:
     )
     output: str = option("", "folder of the run (default: traces/<time>-<mesh>)", metavar="FOLDER")
     profile: bool = option(default=False, text="record a trace of every rank")
-    profile_skip: int = option(1, "steps before recording starts")
-    profile_steps: int = option(2, "steps to record", positive=True)
-    profile_memory: bool = option(default=True, text="record allocations too")
+    profile_skip: int = option(1, "steps before recording starts", needs="profile")
+    profile_steps: int = option(2, "steps to record", positive=True, needs="profile")
+    profile_memory: bool = option(default=True, text="record allocations too", needs="profile")
     metrics: str = option(
         "text",
         "text and metrics.jsonl in --output, JSON lines on the console alone, or text and a library; also --log",
@@ -126,8 +135,8 @@ class Options:
     flop_convention: str = option("palm", "FLOP convention of the MFU shown", choices=("palm", "matmul", "causal"))
 
     checkpoint: str = option("", "folder of checkpoints", metavar="FOLDER", section="checkpoints")
-    checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)")
-    resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint")
+    checkpoint_every: int = option(0, "updates between checkpoints (default: at the end)", needs="checkpoint")
+    resume: bool = option(default=False, text="continue from the newest checkpoint in --checkpoint", needs="checkpoint")
 
     pace: str = option(
         "",
@@ -135,7 +144,7 @@ class Options:
         section="pacing, faults",
         example="h100",
     )
-    pace_model: str = option("8b", "model whose layers set the pace", metavar="NAME|FILE")
+    pace_model: str = option("8b", "model whose layers set the pace", metavar="NAME|FILE", needs="pace")
     fault: Sequence[str] = option(
         (),
         "inject a fault, e.g. slow-rank:rank=2,factor=1.8; repeatable",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
 
 from trainer.foundation.weight_gradients import LINEAR, multiply
 from trainer.model.experts import Experts
-from trainer.model.layers import FeedForward, HeadNorm, Norm, PositionEmbedding, SharedExperts
+from trainer.model.layers import FeedForward, Norm, PositionEmbedding, SharedExperts
 from trainer.model.rope import rotary_table, rotate
 from trainer.parallel.context_parallel import positions
 from trainer.parallel.recompute import recompute
@@ -33,8 +34,8 @@ class Attention(nn.Module):
         self.k = ColumnParallelLinear(plan, f"{name}.k", shape.hidden, keys, bias=shape.qkv_bias)
         self.v = ColumnParallelLinear(plan, f"{name}.v", shape.hidden, keys, bias=shape.qkv_bias)
         self.out = RowParallelLinear(plan, f"{name}.out", queries, shape.hidden, bias=shape.out_bias)
-        self.q_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
-        self.k_norm = HeadNorm(plan) if shape.qk_norm else nn.Identity()
+        self.q_norm = Norm(plan, of_heads=True) if shape.qk_norm else nn.Identity()
+        self.k_norm = Norm(plan, of_heads=True) if shape.qk_norm else nn.Identity()
         self.core, self.rotates = plan.attention, not shape.learned_positions
         self.recomputes = plan.config.options.recompute == "selective"
 
@@ -44,11 +45,8 @@ class Attention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        out = (
-            recompute(self.attend, q, k, v, lengths=lengths)
-            if self.recomputes
-            else self.attend(q, k, v, lengths=lengths)
-        )
+        attend = partial(recompute, self.attend) if self.recomputes else self.attend
+        out = attend(q, k, v, lengths=lengths)
         return self.out(out.permute(2, 0, 1, 3).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:

@@ -25,32 +25,20 @@ ACTIVATIONS = {
 
 
 class Norm(nn.Module):
-    """RMS norm, or layer norm with a bias, between the blocks."""
+    """RMS norm, or layer norm with a bias; `of_heads`: RMS norm of each head's queries or keys."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, of_heads: bool = False) -> None:
         super().__init__()
         shape = plan.config.shape
-        self.weight = plan.replicated(constant(1), (shape.hidden,))
-        self.bias = plan.replicated(constant(0), (shape.hidden,)) if shape.norm == "layer" else None
+        width = shape.head_dim if of_heads else shape.hidden
+        self.weight = plan.replicated(constant(1), (width,), sees_part=of_heads)
+        self.bias = plan.replicated(constant(0), (width,)) if shape.norm == "layer" and not of_heads else None
         self.eps = shape.norm_eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scale each token to unit root mean square, or to zero mean and unit variance."""
+        """Scale the last dimension to unit root mean square, or to zero mean and unit variance."""
         if self.bias is not None:
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
-class HeadNorm(nn.Module):
-    """RMS norm of each head's query or key; a tensor-parallel rank sees some of the heads."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.weight = plan.replicated(constant(1), (plan.config.shape.head_dim,), sees_part=True)
-        self.eps = plan.config.shape.norm_eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize the last dimension."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 

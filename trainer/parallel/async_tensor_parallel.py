@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
-from trainer.parallel.ring_transfer import Neighbors
+from trainer.parallel.ring_transfer import shift
 
 if TYPE_CHECKING:
     from trainer.parallel.collectives import Group
@@ -52,10 +52,9 @@ class ChunkedProducts:
 
     def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield each rank's chunk with the rank, this rank's first, while the next one arrives."""
-        neighbors, size = Neighbors(self.group, "tp"), self.group.size
-        chunk = chunk.contiguous()
+        size, chunk = self.group.size, chunk.contiguous()
         for step in range(size - 1):
-            transfer = neighbors.shift(chunk, step)
+            transfer = shift(chunk, self.group, step)
             yield (self.group.rank - step) % size, chunk  # the caller multiplies it, while the message travels
             chunk = transfer.arrived(step)
         yield (self.group.rank + 1) % size, chunk
@@ -66,10 +65,10 @@ class ChunkedProducts:
         The sum of each chunk goes once round the ring and ends at its owner. It is computed one rank ahead of my own
         chunk backwards, so mine comes last. While a part is computed, the sum that it is added to is on its way.
         """
-        neighbors, size = Neighbors(self.group, "tp"), self.group.size
+        size = self.group.size
         total = part_of((self.group.rank - 1) % size)
         for step in range(size - 1):
-            transfer = neighbors.shift(total, step)
+            transfer = shift(total, self.group, step)
             total = part_of((self.group.rank - 2 - step) % size)
             total = total + transfer.arrived(step)
         return total
@@ -102,7 +101,7 @@ class _GatherAndMultiply(torch.autograd.Function):
             for product_of, weight in zip(products, weights, strict=True):
                 product_of[rank] = chunked.product.forward(chunk, weight)
         ctx.save_for_backward(_in_order(chunks), *weights)  # the weights' gradients take the whole sequence
-        # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
+        # In addition to their values: the parameters, which keep their `grad` (recomputation saves detached copies).
         ctx.chunked, ctx.parameters = chunked, weights
         return tuple(_in_order(product_of) for product_of in products)
 

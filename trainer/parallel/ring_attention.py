@@ -21,13 +21,11 @@ import torch
 
 from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
 from trainer.parallel.collectives import all_gather, reduce_scatter
-from trainer.parallel.ring_transfer import Neighbors, RingTransfer
+from trainer.parallel.ring_transfer import RingTransfer, shift
 from usp_prof.record import mark
 
 if TYPE_CHECKING:
     from trainer.parallel.collectives import Group
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,6 @@ class RingAttention:
     def __init__(self, group: Group, runs: Sequence[Sequence[range]]) -> None:
         """Take the runs of the sequence that each rank has."""
         self.group = group
-        self.neighbors = Neighbors(group, "cp")
         self.attend, self.attend_backward = attend, attend_backward
         self.tiles = [_tiles(runs[group.rank], source) for source in runs]
         """Tiles of each rank's block that this rank's queries see."""
@@ -62,7 +59,7 @@ class RingAttention:
     def blocks(self, block: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Tile]]]:
         """Yield each rank's block and its tiles, this rank's first, while the next block arrives."""
         for step in range(self.group.size):
-            transfer = self.neighbors.shift(block, step) if step < self.group.size - 1 else None
+            transfer = shift(block, self.group, step) if step < self.group.size - 1 else None
             yield block, self.tiles[(self.group.rank - step) % self.group.size]
             if transfer is not None:
                 block = transfer.arrived(step)
@@ -72,7 +69,7 @@ class RingAttention:
         traveling: RingTransfer | None = None
         for step, own in enumerate(gradients):
             total = own if traveling is None else own.add_(traveling.arrived(step))
-            traveling = self.neighbors.shift(total, step)
+            traveling = shift(total, self.group, step)
         return traveling.arrived(self.group.size)
 
 
@@ -107,9 +104,9 @@ def _tiles(own: Sequence[range], block: Sequence[range]) -> list[Tile]:
     return tiles
 
 
-def _expand(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Repeat keys or values for each head of queries."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+def _expand(block: torch.Tensor, heads: int) -> torch.Tensor:
+    """Repeat a block's keys and values for each head of queries (grouped queries)."""
+    return block if block.shape[2] == heads else block.repeat_interleave(heads // block.shape[2], 2)
 
 
 def _fold(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -125,9 +122,10 @@ class _BlockwiseAttention(torch.autograd.Function):
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=accurate, device=q.device)
         saved_blocks = ring.bring(torch.stack([k, v]))
         for block, tiles in ring.blocks(saved_blocks):
+            keys, values = _expand(block, q.shape[1])
             for tile in tiles:
-                keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-                part, part_lse = ring.attend(q[:, :, tile.rows], keys, values, causal=tile.causal)
+                columns = keys[:, :, tile.columns], values[:, :, tile.columns]
+                part, part_lse = ring.attend(q[:, :, tile.rows], *columns, causal=tile.causal)
                 before = lse[:, :, tile.rows]
                 after = torch.logaddexp(before, part_lse)
                 scaled = out[:, :, tile.rows] * (before - after).exp().unsqueeze(-1)
@@ -146,24 +144,21 @@ class _BlockwiseAttention(torch.autograd.Function):
 
         def gradients() -> Iterator[torch.Tensor]:
             for block, tiles in ring.blocks(saved_blocks):
+                keys, values = _expand(block, q.shape[1])
                 own = torch.zeros(block.shape, dtype=lse.dtype, device=q.device)
                 for tile in tiles:
-                    _tile_backward(ring, tile, block, own, (q, out, lse, grad, dq))
+                    queries, d_out, merged, merged_lse = (x[:, :, tile.rows] for x in (q, grad, out, lse))
+                    columns = keys[:, :, tile.columns], values[:, :, tile.columns]
+                    d_q, d_k, d_v = ring.attend_backward(
+                        d_out, (queries, *columns), merged, merged_lse, causal=tile.causal
+                    )
+                    dq[:, :, tile.rows] += d_q
+                    own[0][:, :, tile.columns] += _fold(d_k.to(own.dtype), block.shape[2])
+                    own[1][:, :, tile.columns] += _fold(d_v.to(own.dtype), block.shape[2])
                 yield own
 
         dk, dv = ring.sum_gradients(gradients()).to(q.dtype).unbind(0)
         return dq.to(q.dtype), dk, dv, None
-
-
-def _tile_backward(ring: RingAttention, tile: Tile, block: torch.Tensor, own: torch.Tensor, saved: Tensors) -> None:
-    """Add one tile's share to the gradients of queries (`dq`) and of the block (`own`)."""
-    q, out, lse, grad, dq = saved
-    keys, values = (_expand(x[:, :, tile.columns], q.shape[1]) for x in block)
-    queries, d_out, merged, merged_lse = (x[:, :, tile.rows] for x in (q, grad, out, lse))
-    d_q, d_k, d_v = ring.attend_backward(d_out, (queries, keys, values), merged, merged_lse, causal=tile.causal)
-    dq[:, :, tile.rows] += d_q
-    own[0][:, :, tile.columns] += _fold(d_k.to(own.dtype), block.shape[2])
-    own[1][:, :, tile.columns] += _fold(d_v.to(own.dtype), block.shape[2])
 
 
 # Attention of one tile: from some queries to some keys, with the log-sum-exp by which tiles are merged.

@@ -35,19 +35,12 @@ class RingTransfer:
         return self.arriving
 
 
-class Neighbors:
-    """The ranks before and behind this one in a group's ring; `axis` is what the marks say of it."""
-
-    def __init__(self, group: Group, axis: str) -> None:
-        self.group, self.axis = group, axis
-        self.next = group.ranks[(group.rank + 1) % group.size]
-        self.previous = group.ranks[(group.rank - 1) % group.size]
-
-    def shift(self, x: torch.Tensor, step: int) -> RingTransfer:
-        """Start passing a tensor on to the next rank, and receiving one from the rank before."""
-        arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        self.group.before_message()
-        with mark(self.axis, "ring_send_recv", step=step):
-            out = dist.P2POp(dist.isend, x, self.next, self.group.handle)
-            into = dist.P2POp(dist.irecv, arriving, self.previous, self.group.handle)
-            return RingTransfer(x, arriving, dist.batch_isend_irecv([out, into]), self.axis)
+def shift(x: torch.Tensor, group: Group, step: int) -> RingTransfer:
+    """Start passing a tensor on to the group's next rank, and receiving one from the previous rank."""
+    arriving = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    following, previous = (group.ranks[(group.rank + hop) % group.size] for hop in (1, -1))
+    group.before_message()
+    with mark(group.name, "ring_send_recv", step=step):
+        send = dist.P2POp(dist.isend, x, following, group.handle)
+        receive = dist.P2POp(dist.irecv, arriving, previous, group.handle)
+        return RingTransfer(x, arriving, dist.batch_isend_irecv([send, receive]), group.name)
