@@ -85,7 +85,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = ("model", "sequence", "device", "devices", "tp", "micro_batches")
         csv.writer(file).writerows([names, ("Llama-3-8B", 4096, "H100", 8, 8, 4)])
     (folder / "policy.toml").write_text(
-        re.findall(r"```toml\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)[0]
+        re.findall(r"```toml\n(.*?)```", (ROOT / "docs/reference/gate.md").read_text(), re.DOTALL)[0]
     )
     cache = str(folder / "cache")
     assert (

@@ -12,7 +12,7 @@ from usp_prof.record.options import Options
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ROOT / "usp_prof" / "record" / "adapters"
-PAGES = ("other-trainers.md", "recording.md", "slurm.md")
+PAGES = ("other-trainers.md", "recording.md")
 BLOCK = re.compile(r"^```python no-run\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -8,7 +8,7 @@ from usp_prof import record
 from usp_prof.contract import Manifest, parse_mark
 from usp_prof.record.options import Options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "recording.md").read_text()
 
 
 def words() -> set[str]:
@@ -20,7 +20,7 @@ def test_the_page_names_every_option_and_every_field_of_the_manifest() -> None:
     assert {field.name for field in fields(Manifest)} <= words()
 
 
-def test_each_helper_on_the_page_writes_the_name_beside_it() -> None:
+def test_each_helper_on_the_page_writes_the_name_next_to_it() -> None:
     rows = re.findall(r"^\| (`record\..*?) \| (`[a-z]+::.*?) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 7
     for calls, results in rows:

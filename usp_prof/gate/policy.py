@@ -149,11 +149,13 @@ class Policy:
 
 def load_policy(path: str | Path) -> Policy:
     """Read a policy file; its rules come before the defaults unless the file has `defaults = false`."""
-    text = read_bytes(path, "policy", "see docs/ci.md for an example")
+    text = read_bytes(path, "policy", "see docs/reference/gate.md for an example")
     try:
         data = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"policy {path} is not TOML: {error}", hint="see docs/ci.md for an example") from error
+        raise InputError(
+            f"policy {path} is not TOML: {error}", hint="see docs/reference/gate.md for an example"
+        ) from error
     return policy_from(data)
 
 
@@ -187,7 +189,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     try:
         written = checked(_Written, data)
     except ERRORS as error:
-        raise UsageError(f"this is not a policy: {error}", hint="see docs/ci.md for an example") from error
+        raise UsageError(f"this is not a policy: {error}", hint="see docs/reference/gate.md for an example") from error
     rules = []
     for entry in written.rule:
         _check_keys("key of a rule", entry, _RULE_KEYS)

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     run_options(parser)
     parser.add_argument("--baseline", metavar="FILE", help="file written by usp-prof baseline save")
-    parser.add_argument("--policy", metavar="FILE", help="rules in TOML; see docs/ci.md")
+    parser.add_argument("--policy", metavar="FILE", help="rules in TOML; see docs/reference/gate.md")
     parser.add_argument(
         "--min", metavar="NAME=X", action="append", default=[], help="lower bounds, such as mfu=0.38; repeatable"
     )
