@@ -10,7 +10,7 @@ from torch import nn
 from trainer import fp8
 from trainer.configuration.config import Config
 from trainer.configuration.load import load_shape
-from trainer.foundation.weight_gradients import LINEAR, Postponed, Product
+from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore
 from trainer.instrumentation.attachment import attach, attach_blocking_sync
 from trainer.instrumentation.injection import Faults
 from trainer.instrumentation.pacing import Brake, LayerTimer, Pace
@@ -26,7 +26,7 @@ from trainer.parallel.stage import Attend, Plan
 from trainer.parallel.tensor_parallel import BlockEdges
 from trainer.parallel.ulysses import UlyssesAttention
 from trainer.parallel.weights import FlatWeights, note_of
-from trainer.parallel.zero import Sharded, Unit
+from trainer.parallel.zero import ShardedDataParallel, Unit
 from trainer.step import Update
 
 
@@ -53,11 +53,11 @@ def build(config: Config, mesh: Mesh, device: torch.device, faults: Faults) -> U
 def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults, stage: int) -> Decoder:
     """Build one stage of the decoder; its weights have no memory until data parallelism creates them."""
     options, shape = config.options, config.shape
-    postponed = Postponed() if config.traits.splits_backward else None
+    grad_store = WeightGradStore() if config.traits.splits_backward else None
     product = fp8.PRODUCT if options.dtype == "fp8" else LINEAR
-    timer = layer_timer(config, device, faults, stage, postponed)
-    edges = block_edges(config, mesh["tp"], product, postponed, timer)
-    plan = Plan(config, mesh, device, product, edges, build_attention(config, mesh["cp"], device), postponed)
+    timer = layer_timer(config, device, faults, stage, grad_store)
+    edges = block_edges(config, mesh["tp"], product, grad_store, timer)
+    plan = Plan(config, mesh, device, product, edges, build_attention(config, mesh["cp"], device), grad_store)
     decoder = Decoder(plan, stage)
     attach(decoder, timer, faults.router_bias(shape.experts, device), shape.sequence // config.layout.cp)
     if options.compile:
@@ -67,7 +67,7 @@ def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults
 
 
 def layer_timer(
-    config: Config, device: torch.device, faults: Faults, stage: int, postponed: Postponed | None
+    config: Config, device: torch.device, faults: Faults, stage: int, grad_store: WeightGradStore | None
 ) -> LayerTimer | None:
     """Return what makes the layers of a stage last longer: a pace, or the brake of a fault."""
     options, shape, layout = config.options, config.shape, config.layout
@@ -76,8 +76,8 @@ def layer_timer(
     if options.pace:
         paced_model = load_shape(options.pace_model)
         packed = any(fault.kind == "unequal-lengths" for fault in config.faults)
-        pace = Pace.of(options.pace, paced_model, int(sequences * paced_model.sequence), attention_apart=packed)
-        pace.slowdown, pace.postponed = slowdown, postponed
+        pace = Pace.parse(options.pace, paced_model, int(sequences * paced_model.sequence), attention_apart=packed)
+        pace.slowdown, pace.grad_store = slowdown, grad_store
         return pace
     if slowdown is None:
         return None
@@ -99,7 +99,7 @@ def build_attention(config: Config, group: Group, device: torch.device) -> Atten
 
 
 def block_edges(
-    config: Config, group: Group, product: Product, postponed: Postponed | None, timer: LayerTimer | None
+    config: Config, group: Group, product: Product, grad_store: WeightGradStore | None, timer: LayerTimer | None
 ) -> BlockEdges:
     """Choose what tensor-parallel ranks do at the edges of a block."""
     if not config.options.sequence_parallel:
@@ -108,7 +108,7 @@ def block_edges(
         return SequenceParallelEdges(group)
     if isinstance(timer, Pace):
         product = timer.pace_chunks(product, config.shape.layer_parameters(config.shape.top_k))
-    return AsyncEdges(ChunkedProducts(group, product, postponed))
+    return AsyncEdges(ChunkedProducts(group, product, grad_store))
 
 
 def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults) -> Buckets:
@@ -116,7 +116,9 @@ def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[in
     options = config.options
     if options.zero >= 2:
         units = {stage: make_units(config, mesh, device, chunk) for stage, chunk in chunks.items()}
-        return Sharded(chunks, units, mesh["tp"], free_after_forward=options.zero == 3, prefetch=options.prefetch)
+        return ShardedDataParallel(
+            chunks, units, mesh["tp"], free_after_forward=options.zero == 3, prefetch=options.prefetch
+        )
     weights = sum(parameter.nbytes for chunk in chunks.values() for parameter in chunk.parameters())
     limit = int(options.bucket_mb * 2**20) or min(25 * 2**20, weights // 4)
     if faults.of_kind("unbucketed"):

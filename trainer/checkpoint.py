@@ -129,7 +129,7 @@ def load(folder: Path, config: Config, update: Update) -> int:
     """Read the newest state in place; return the number of updates made so far."""
     stored = newest(folder)
     updates = check(folder, config)
-    update.prime(updates)
+    update.initialize_state(updates)
     try:
         checkpoint.load({}, checkpoint_id=stored, planner=LoadPieces(pieces_of(update)))
     except checkpoint.CheckpointException as error:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trainer.configuration.config import Config
 
 
-def take(kind: str) -> torch.device:
-    """Take this process's GPU, or the CPU."""
+def claim_device(kind: str) -> torch.device:
+    """Return this process's GPU, or the CPU."""
     if kind == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -38,10 +38,10 @@ def introduce(config: Config, folder: Path) -> None:
     shape, options, layout = config.shape, config.options, config.layout
     experts = f", {shape.experts} experts ({shape.active_parameters:,} active)" if shape.experts else ""
     size = f"{shape.parameters:,} parameters{experts}, {shape.layers} layers, hidden {shape.hidden}"
-    passes = f"{options.accumulate} passes of {options.micro_batches} micro-batches of {config.micro_batch} sequences"
-    batch = f"{options.batch} sequences of {shape.sequence} tokens, {config.tokens:,} tokens per step, in {passes}"
+    passes = f"{_count(options.accumulate, 'pass', 'es')} of {_count(options.micro_batches, 'micro-batch', 'es')}"
+    batch = f"{_count(options.batch, 'sequence')} of {shape.sequence} tokens, {config.tokens:,} tokens per step"
     print(f"mesh: {layout}, {layout.world} processes on {config.device} ({dist.get_backend()}), {options.dtype}")
-    print(f"model: {shape.name}, {size}\nbatch: {batch}")
+    print(f"model: {shape.name}, {size}\nbatch: {batch}, in {passes} of {_count(config.micro_batch, 'sequence')}")
     if options.profile:
         first = options.profile_skip + 1  # the profiler warms up for a step
         print(f"recording: steps {first} to {first + options.profile_steps - 1} of every rank, in {folder}", flush=True)
@@ -51,6 +51,10 @@ def introduce(config: Config, folder: Path) -> None:
         print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
     if 0 < options.capacity < 1:
         print(f"note: --capacity {options.capacity:g} drops at least {1 - options.capacity:.0%} of tokens")
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural if number != 1 else ''}"
 
 
 class Reporter:
@@ -139,7 +143,9 @@ class Reporter:
         recorded = {first + place for place in window} if options.profile else set()
         warm = [line for line in self.lines if line["step"] >= first + WARMUP and line["step"] not in recorded]
         if warm:
-            print(f"mean of {len(warm)} lines (after warm-up, not recorded): {'  '.join(_speed(self.mean(warm)))}")
+            print(
+                f"mean of {_count(len(warm), 'line')} after warm-up, not recorded: {'  '.join(_speed(self.mean(warm)))}"
+            )
         print(f"metrics: {self.folder / FILE}")
 
 

@@ -50,7 +50,7 @@ def resolve(options: Options, world: int) -> Config:
     faults = tuple(parse_fault(text) for text in options.fault)
     if options.pace:
         played = load_shape(options.pace_model, flag="--pace-model")
-        Pace.of(options.pace, played, tokens=1)  # refuses a device that it does not know
+        Pace.parse(options.pace, played, tokens=1)  # refuses a device that it does not know
     config = Config(options, layout, shape, micro_batch, faults)
     _check_tensor_parallel(config)
     _check_sequence(config)

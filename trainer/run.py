@@ -29,7 +29,7 @@ from trainer.build import build, wanted_groups
 from trainer.configuration.command_line import parse
 from trainer.configuration.config import Config
 from trainer.configuration.options import OptionError
-from trainer.device import count_gpus, peak, take
+from trainer.device import claim_device, count_gpus, peak
 from trainer.instrumentation.injection import Faults
 from trainer.parallel.mesh import Mesh
 from trainer.reporting import Reporter, folder_of, introduce, open_session, report_to_torchrun
@@ -48,7 +48,7 @@ def main() -> int:
             checkpoint.check(Path(config.options.checkpoint), config)
         elif config.options.checkpoint:
             checkpoint.check_unused(Path(config.options.checkpoint))
-        device = take(config.device)
+        device = claim_device(config.device)
         gpus = connect(config, rank, world, device)
         with watched(rank, world):
             status = train(config, rank, device, gpus)
@@ -105,7 +105,7 @@ def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:
     folder = folder_of(config)
     if rank == 0:
         introduce(config, folder)
-    meet(mesh, device)
+    connect_groups(mesh, device)
     update = build(config, mesh, device, faults)
     batches = Batches(config, mesh.place, device)
     first = resume(config, update, rank) if options.resume else 0
@@ -156,7 +156,7 @@ def resume(config: Config, update: Update, rank: int) -> int:
     return checkpoint.load(folder, config, update)
 
 
-def meet(mesh: Mesh, device: torch.device) -> None:
+def connect_groups(mesh: Mesh, device: torch.device) -> None:
     """Let NCCL connect each group while all its members are there: a pipeline's first message is between two."""
     if device.type == "cuda" and dist.get_backend() == "nccl":
         for group in mesh.open_groups():

@@ -112,9 +112,9 @@ class Update:
                 losses.append(self.run_pass(tokens, targets, lengths, last=index + 1 == len(passes)))
         with record.mark("dp", "finish"):
             self.data.finish()
-        self._tie()
+        self._sum_tied_gradients()
         with record.phase("grad_norm"):
-            outcome = self._agree(torch.stack(losses).sum(), step)
+            outcome = self._sum_over_world(torch.stack(losses).sum(), step)
             self._clip(outcome.norm)
         with record.phase("optimizer"):
             for group in self.adamw.param_groups:
@@ -124,7 +124,7 @@ class Update:
             self._balance(outcome.load)
         return outcome
 
-    def prime(self, updates: int) -> None:
+    def initialize_state(self, updates: int) -> None:
         """Let the optimizer make its state as if so many updates were made, for a checkpoint to be read into."""
         for bucket in self.buckets:
             bucket.master.grad = torch.zeros_like(bucket.master)
@@ -151,7 +151,7 @@ class Update:
             loss.backward()
         return loss.detach()
 
-    def _tie(self) -> None:
+    def _sum_tied_gradients(self) -> None:
         """Add the gradients of a tied embedding's two copies; a V-shaped schedule has both on one rank."""
         copies = [bucket.gradient for bucket in self.buckets if bucket.is_tied]
         if not copies:
@@ -162,7 +162,7 @@ class Update:
         for gradient in copies:
             gradient.copy_(total)
 
-    def _agree(self, loss: torch.Tensor, step: int) -> Outcome:
+    def _sum_over_world(self, loss: torch.Tensor, step: int) -> Outcome:
         """Sum over the world, in one message: squares of gradients, losses, loads of experts."""
         shape = self.config.shape
         accurate = torch.float64 if self.config.options.dtype == "fp64" else torch.float32

@@ -56,7 +56,7 @@ def test_processes_share_the_peak_of_a_machine(monkeypatch: pytest.MonkeyPatch) 
     cpu = torch.device("cpu")
     whole = devices.record.cpu_peak(torch.float32).flops
     assert devices.peak(resolve(parse([]), 8), cpu, 0) == 2 * whole  # of two machines
-    assert devices.take("cpu") == cpu
+    assert devices.claim_device("cpu") == cpu
     assert devices.memory(cpu) > 2**20
 
 

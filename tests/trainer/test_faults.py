@@ -15,7 +15,7 @@ from trainer.build import build
 from trainer.configuration.command_line import parse
 from trainer.configuration.faults import parse_fault
 from trainer.configuration.load import load_shape
-from trainer.foundation.weight_gradients import Postponed
+from trainer.foundation.weight_gradients import WeightGradStore
 from trainer.instrumentation.injection import Faults, Slowdown
 from trainer.instrumentation.pacing import ACHIEVED, Brake, Pace
 from trainer.instrumentation.slow_link import SO_MAX_PACING_RATE
@@ -157,7 +157,7 @@ def test_a_brake_does_more_work_forward_and_backward() -> None:
 
 
 def test_paced_layers_take_their_time_and_change_no_number() -> None:
-    pace = Pace.of("20,30,40", load_shape("tiny"), tokens=1)
+    pace = Pace.parse("20,30,40", load_shape("tiny"), tokens=1)
     x = torch.ones(3, requires_grad=True)
     start = time.perf_counter()
     y = pace.leave(pace.enter(x) * 1) + 0
@@ -181,10 +181,10 @@ def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> N
             waits.append((what, seconds))
             super().wait(what, seconds)
 
-    pace = Noting.of("0,30,50", load_shape("tiny"), tokens=1)
-    pace.postponed = Postponed()
+    pace = Noting.parse("0,30,50", load_shape("tiny"), tokens=1)
+    pace.grad_store = WeightGradStore()
     out = pace.leave(pace.enter(torch.ones(3, requires_grad=True)) * 1)
-    with pace.postponed.collect() as jobs:
+    with pace.grad_store.collect() as jobs:
         out.sum().backward()
     assert waits == [("fwd", 0.0), ("dgrad", 0.03)]
     start = time.perf_counter()
@@ -196,7 +196,7 @@ def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> N
 
 def test_a_device_is_paced_by_its_arithmetic() -> None:
     shape = load_shape("8b")
-    pace = Pace.of("h100", shape, tokens=4096)
+    pace = Pace.parse("h100", shape, tokens=4096)
     matrices = 4096 * (32 + 32 + 8 + 8) * 128 + 3 * 4096 * 14336
     assert pace.weight_gradient == pytest.approx(2 * matrices * 4096 / ACHIEVED["h100"])
     attention = 2 * 4096 * 4096 * 4096 / ACHIEVED["h100"]  # causal: half of 4 x heads x width x sequence a token

@@ -48,12 +48,12 @@ def test_metrics_are_on_disk_and_agree_with_each_other(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     for word in ("loss 1.0000", "grad norm", "lr 1.00e-03", "tokens/s/device", "TFLOP/s/device", "MFU", "MiB ("):
         assert word in shown
-    assert "mean of 3 lines" in shown
+    assert "mean of 3 lines after warm-up" in shown
 
 
 def test_means_leave_out_recorded_steps_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reporter = report(tmp_path, "--profile")  # steps 1 to 3 are the profiler's
-    assert "mean of 1 lines" in capsys.readouterr().out
+    assert "mean of 1 line after warm-up" in capsys.readouterr().out
     mean = reporter.mean(reporter.lines)
     assert mean["tokens_per_second_per_device"] * mean["seconds"] * DEVICES == pytest.approx(reporter.config.tokens)
 

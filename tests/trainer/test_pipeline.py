@@ -12,7 +12,7 @@ from torch.distributed.pipelining import schedules
 
 from trainer import fp8
 from trainer.configuration.options import SCHEDULES
-from trainer.foundation.weight_gradients import LINEAR, Postponed, Product, multiply
+from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore, multiply
 from trainer.model.experts import grouped, one_each
 from trainer.parallel.pipeline_parallel import Transfer, with_transfers
 from usp_prof.model.errors import UsageError
@@ -142,14 +142,14 @@ ENDS = torch.tensor(LENGTHS).cumsum(0).to(torch.int32)
 def test_a_split_backward_gives_the_gradients_of_a_whole_one(
     product: Product, whole: Callable[..., torch.Tensor], weight: tuple[int, ...]
 ) -> None:
-    postponed = Postponed()
+    grad_store = WeightGradStore()
     x, w = torch.randn(8, 4, requires_grad=True), torch.randn(weight, requires_grad=True)
     expected = whole(x, w)
     gradient = torch.randn_like(expected)
     d_x, d_w = torch.autograd.grad(expected, (x, w), gradient)
-    found = multiply(x, w, product, postponed)
+    found = multiply(x, w, product, grad_store)
     assert torch.allclose(found, expected, atol=1e-6)
-    with postponed.collect() as jobs:
+    with grad_store.collect() as jobs:
         found.backward(gradient)
     assert torch.allclose(x.grad, d_x, atol=1e-6)
     assert w.grad is None
@@ -160,9 +160,13 @@ def test_a_split_backward_gives_the_gradients_of_a_whole_one(
 
 
 def test_a_whole_backward_of_the_same_layer_leaves_nothing() -> None:
-    postponed, x, w = Postponed(), torch.randn(2, 3, 4, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    grad_store, x, w = (
+        WeightGradStore(),
+        torch.randn(2, 3, 4, requires_grad=True),
+        torch.randn(6, 4, requires_grad=True),
+    )
     d_x, d_w = torch.autograd.grad(F.linear(x, w).sum(), (x, w))
-    multiply(x, w, LINEAR, postponed).sum().backward()
+    multiply(x, w, LINEAR, grad_store).sum().backward()
     assert torch.allclose(x.grad, d_x)
     assert torch.allclose(w.grad, d_w)
-    assert postponed.jobs is None
+    assert grad_store.jobs is None

@@ -170,11 +170,11 @@ def _sharpening(rope: dict[str, Any], factor: float) -> float:
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
 
-    def of(scale: float) -> float:
+    def scaled(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     scales = rope.get("mscale"), rope.get("mscale_all_dim")
-    return of(scales[0]) / of(scales[1]) if all(scales) else of(1.0)
+    return scaled(scales[0]) / scaled(scales[1]) if all(scales) else scaled(1.0)
 
 
 def _flat(rope: dict[str, Any]) -> bool:

@@ -45,8 +45,8 @@ LINEAR = Product(
 )
 
 
-class Postponed:
-    """The work that an I of one stage leaves for its W."""
+class WeightGradStore:
+    """Products of weight gradients that an I of one stage leaves for its W."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] | None = None
@@ -71,10 +71,10 @@ class Postponed:
 
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed) -> Any:  # noqa: ANN401 - torch's context
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, product: Product, grad_store: WeightGradStore) -> Any:  # noqa: ANN401 - torch's context
         ctx.save_for_backward(x, weight)
         # In addition to its values: the parameter itself, which keeps its `grad` (recomputation saves a detached copy).
-        ctx.parameter, ctx.product, ctx.postponed = weight, product, postponed
+        ctx.parameter, ctx.product, ctx.grad_store = weight, product, grad_store
         return product.forward(x, weight)
 
     @staticmethod
@@ -82,23 +82,25 @@ class _Multiply(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         d_x = ctx.product.input_gradient(grad, weight)
         gradient = partial(ctx.product.weight_gradient, grad, x)
-        return d_x, weight_gradient(ctx.parameter, gradient, ctx.postponed), None, None
+        return d_x, weight_gradient(ctx.parameter, gradient, ctx.grad_store), None, None
 
 
-def multiply(x: torch.Tensor, weight: torch.Tensor, product: Product, postponed: Postponed | None) -> torch.Tensor:
-    """Multiply by a weight, whose gradient may come later with `postponed`."""
-    if postponed is None and product.is_differentiable:
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, product: Product, grad_store: WeightGradStore | None
+) -> torch.Tensor:
+    """Multiply by a weight, whose gradient may come later with `grad_store`."""
+    if grad_store is None and product.is_differentiable:
         return product.forward(x, weight)
-    return _Multiply.apply(x, weight, product, postponed)
+    return _Multiply.apply(x, weight, product, grad_store)
 
 
 def weight_gradient(
-    parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], postponed: Postponed | None
+    parameter: torch.Tensor, gradient: Callable[[], torch.Tensor], grad_store: WeightGradStore | None
 ) -> torch.Tensor | None:
     """Return a weight's gradient to autograd, or leave it for W and return `None`."""
-    if postponed is None or postponed.jobs is None:
+    if grad_store is None or grad_store.jobs is None:
         return gradient()
-    postponed.run(partial(_accumulate, parameter, gradient))
+    grad_store.run(partial(_accumulate, parameter, gradient))
     return None
 
 

@@ -11,7 +11,7 @@ import torch
 
 from trainer.configuration.options import OptionError
 from trainer.configuration.shape import ModelShape
-from trainer.foundation.weight_gradients import Multiply, Postponed, Product
+from trainer.foundation.weight_gradients import Multiply, Product, WeightGradStore
 from trainer.instrumentation.injection import Slowdown
 from trainer.parallel.collectives import observe
 from usp_prof import record
@@ -75,13 +75,13 @@ class Pace(LayerTimer):
     experts: float = 0.0
     """Forward of the routed experts if loads are equal, in addition to the rest of the layer."""
     slowdown: Slowdown | None = None
-    postponed: Postponed | None = None
+    grad_store: WeightGradStore | None = None
     """Where a split backward puts the wait for the weights' gradients."""
     ahead: float = 0.0
     """Seconds of the current pass that chunks of its products have waited already."""
 
     @classmethod
-    def of(cls, device: str, shape: ModelShape, tokens: int, *, attention_apart: bool = False) -> Pace:
+    def parse(cls, device: str, shape: ModelShape, tokens: int, *, attention_apart: bool = False) -> Pace:
         """Compute the waits from a layer's arithmetic, or read ``F,I,W[,A[,E]]`` in milliseconds."""
         if device in ACHIEVED:
             projections = 2.0 * (shape.layer_parameters(shape.top_k) - 2 * shape.hidden) * tokens
@@ -133,10 +133,10 @@ class Pace(LayerTimer):
         """Wait for the rest of the gradient of its input, then for its weights' gradients: now, or in their W."""
         self.wait("dgrad", self.input_gradient - self.ahead)
         self.ahead = 0.0
-        if self.postponed is None:
+        if self.grad_store is None:
             self.weight_ends()
         else:
-            self.postponed.run(self.weight_ends)
+            self.grad_store.run(self.weight_ends)
 
     def weight_ends(self) -> None:
         """Wait for the gradients of its weights."""

@@ -109,7 +109,7 @@ class Decoder(nn.Module):
     def __init__(self, plan: Plan, stage: int) -> None:
         super().__init__()
         config, shape, cp = plan.config, plan.config.shape, plan.mesh["cp"]
-        self.edges, self.postponed = plan.edges, plan.postponed
+        self.edges, self.grad_store = plan.edges, plan.grad_store
         self.first, self.last = stage == 0, stage + 1 == config.stages
         where = positions(shape.sequence, cp.size, cp.rank, config.options.cp_layout)
         self.embedding = self.positions = self.head = None
@@ -140,5 +140,5 @@ class Decoder(nn.Module):
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         if self.head is None:
-            return multiply(x, self.embedding.weight, LINEAR, self.postponed)
+            return multiply(x, self.embedding.weight, LINEAR, self.grad_store)
         return self.head(x)

@@ -42,14 +42,14 @@ class ExpertWeights(nn.Module):
         self.gate = plan.expert_weight(f"{name}.gate", hidden, ffn)
         self.up = plan.expert_weight(f"{name}.up", hidden, ffn)
         self.down = plan.expert_weight(f"{name}.down", ffn, hidden)
-        self.postponed = plan.postponed
+        self.grad_store = plan.grad_store
         rows_fit = not any(size * dtype.itemsize % ROW_BYTES for size in (hidden, ffn))
         self.in_one_kernel = rows_fit and multiplies_groups(plan.device, dtype)
 
     def forward(self, x: torch.Tensor, route: Route | None) -> torch.Tensor:
         """Apply each expert to its run of rows, or without a route, to its matrix of slots."""
         product = EACH if route is None else self._of_runs(x, route)
-        times = partial(multiply, product=product, postponed=self.postponed)
+        times = partial(multiply, product=product, grad_store=self.grad_store)
         return times(self.activation(times(x, self.gate)) * times(x, self.up), self.down)
 
     def _of_runs(self, x: torch.Tensor, route: Route) -> Product:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainer.foundation.weight_gradients import Postponed, Product, weight_gradient
+from trainer.foundation.weight_gradients import Product, WeightGradStore, weight_gradient
 from trainer.parallel.ring_transfer import shift
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ChunkedProducts:
 
     group: Group
     product: Product
-    postponed: Postponed | None
+    grad_store: WeightGradStore | None
 
     def gather_and_multiply(self, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Multiply the whole sequence by each weight: ``[S, B, outputs/n]`` each, of ``[S/n, B, H]`` on every rank."""
@@ -112,7 +112,7 @@ class _GatherAndMultiply(torch.autograd.Function):
         grads_of_chunk = list(zip(*(grad.chunk(chunked.group.size) for grad in grads), strict=True))
         d_x = chunked.add_up(lambda rank: chunked.input_gradient(grads_of_chunk[rank], weights))
         d_weights = [
-            weight_gradient(parameter, partial(chunked.product.weight_gradient, grad, sequence), chunked.postponed)
+            weight_gradient(parameter, partial(chunked.product.weight_gradient, grad, sequence), chunked.grad_store)
             for parameter, grad in zip(ctx.parameters, grads, strict=True)
         ]
         return d_x, None, *d_weights
@@ -139,4 +139,4 @@ class _MultiplyAndReduce(torch.autograd.Function):
             chunks[rank] = chunk
             d_chunks[rank] = chunked.input_gradient([chunk], [weight])
         gradient = partial(chunked.product.weight_gradient, _in_order(chunks), x)
-        return _in_order(d_chunks), weight_gradient(ctx.parameter, gradient, chunked.postponed), None
+        return _in_order(d_chunks), weight_gradient(ctx.parameter, gradient, chunked.grad_store), None

@@ -117,7 +117,7 @@ class Pipeline:
         self.sending: list[dist.Work] = []
         self.alive: dict[Place, tuple[torch.Tensor, torch.Tensor]] = {}
         """Input and output of each forward whose backward is to come."""
-        self.postponed: dict[Place, list[Job]] = {}
+        self.deferred: dict[Place, list[Job]] = {}
         """What each I left for its W."""
         act = {"F": self._forward, "B": self._backward, "I": self._backward, "W": self._weight_gradients}
         for step in self.steps:
@@ -150,14 +150,14 @@ class Pipeline:
             if action.kind is Kind.BACKWARD:
                 output.backward(gradient)
             else:
-                with module.postponed.collect() as self.postponed[place]:
+                with module.grad_store.collect() as self.deferred[place]:
                     output.backward(gradient)
         if not module.first:
             self._hand_over("b", action, action.stage - 1, x.grad)
 
     def _weight_gradients(self, action: Action) -> None:
         with record.pipeline_action("W", stage=action.stage, micro_batch=action.micro_batch):
-            for job in self.postponed.pop((action.stage, action.micro_batch)):
+            for job in self.deferred.pop((action.stage, action.micro_batch)):
                 job()
         self.data.take(action.stage, last=self._completes(action))
 

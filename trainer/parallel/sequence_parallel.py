@@ -24,7 +24,7 @@ from trainer.parallel.collectives import all_gather, complete, reduce_scatter, s
 from trainer.parallel.tensor_parallel import BlockEdges, ColumnParallelLinear, RowParallelLinear
 
 if TYPE_CHECKING:
-    from trainer.foundation.weight_gradients import Postponed, Product
+    from trainer.foundation.weight_gradients import Product, WeightGradStore
     from trainer.parallel.async_tensor_parallel import ChunkedProducts
     from trainer.parallel.collectives import Group
 
@@ -45,7 +45,7 @@ class SequenceParallelEdges(BlockEdges):
         if self.group.size == 1:
             return super().project(x, layers)
         products = _GatherAndMultiply.apply(
-            x, self.group, layers[0].product, layers[0].postponed, *(layer.weight for layer in layers)
+            x, self.group, layers[0].product, layers[0].grad_store, *(layer.weight for layer in layers)
         )
         return [layer.add_bias(product) for layer, product in zip(layers, products, strict=True)]
 
@@ -61,12 +61,12 @@ class _GatherAndMultiply(torch.autograd.Function):
         x: torch.Tensor,
         group: Group,
         product: Product,
-        postponed: Postponed | None,
+        grad_store: WeightGradStore | None,
         *weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(x, *weights)
         # Besides their values: the parameters, which keep their `grad` (recomputation saves detached copies).
-        ctx.group, ctx.product, ctx.postponed, ctx.parameters = group, product, postponed, weights
+        ctx.group, ctx.product, ctx.grad_store, ctx.parameters = group, product, grad_store, weights
         sequence = all_gather(x, group)
         return tuple(product.forward(sequence, weight) for weight in weights)
 
@@ -74,7 +74,7 @@ class _GatherAndMultiply(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         x, *weights = ctx.saved_tensors
         product: Product = ctx.product
-        is_split = ctx.postponed is not None and ctx.postponed.jobs is not None
+        is_split = ctx.grad_store is not None and ctx.grad_store.jobs is not None
         started = None if is_split else start_all_gather(x, ctx.group)
         gathered = cache(lambda: complete(started or start_all_gather(x, ctx.group)))
         d_sequence = sum(product.input_gradient(grad, weight) for grad, weight in zip(grads, weights, strict=True))
@@ -84,7 +84,7 @@ class _GatherAndMultiply(torch.autograd.Function):
             return product.weight_gradient(grad, gathered())
 
         d_weights = [
-            weight_gradient(parameter, partial(gradient, grad), ctx.postponed)
+            weight_gradient(parameter, partial(gradient, grad), ctx.grad_store)
             for parameter, grad in zip(ctx.parameters, grads, strict=True)
         ]
         return complete(d_x), None, None, None, *d_weights

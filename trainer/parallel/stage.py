@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainer.configuration.config import Config
-from trainer.foundation.weight_gradients import Postponed, Product, multiply
+from trainer.foundation.weight_gradients import Product, WeightGradStore, multiply
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.tensor_parallel import BlockEdges
 from trainer.parallel.weights import Beginning, Note, Sizes, constant, declare, normal, normal_each
@@ -31,13 +31,13 @@ class Plan:
     edges: BlockEdges
     """What tensor-parallel ranks do at the start and at the end of a block."""
     attention: Attend
-    postponed: Postponed | None
+    grad_store: WeightGradStore | None
     """Where the stage's weight gradients wait for their W; `None` if the schedule never splits a backward."""
 
     @property
     def multiply(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         """The product of an input with a weight, whose gradient may come later (split backward)."""
-        return partial(multiply, product=self.product, postponed=self.postponed)
+        return partial(multiply, product=self.product, grad_store=self.grad_store)
 
     def normal(self, name: str) -> Beginning:
         """Return how a weight begins that is drawn by its name with the run's seed."""

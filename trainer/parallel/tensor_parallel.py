@@ -73,7 +73,7 @@ class ColumnParallelLinear(nn.Module):
         # Weights are [outputs, inputs], as torch keeps them: this rank has some of the rows.
         self.weight = plan.split((outputs, inputs), dim=0, name=name)
         self.bias = plan.split((outputs,), dim=0) if bias else None
-        self.multiply, self.product, self.postponed = plan.multiply, plan.product, plan.postponed
+        self.multiply, self.product, self.grad_store = plan.multiply, plan.product, plan.grad_store
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's part, in the layers' precision: ``[S, B, outputs/n]`` from ``[S, B, inputs]``."""

@@ -63,7 +63,7 @@ class Unit(Bucket):
         self.release()
 
 
-class Sharded(Buckets):
+class ShardedDataParallel(Buckets):
     """ZeRO-2 and ZeRO-3 over the model chunks of this rank."""
 
     def __init__(
