@@ -46,7 +46,7 @@ def rows(lesson: Lesson, figures: LessonFigures) -> tuple[Row, ...]:
 def claims(lesson: Lesson, figures: LessonFigures) -> tuple[Claim, ...]:
     """Check the lesson's claims and the bounds of its theory."""
     shown = [_claim_of(lesson, shown, figures) for shown in lesson.shows]
-    bounded = [claim for figure in lesson.figures if figure.theory for claim in _theory_claims(lesson, figure, figures)]
+    bounded = [claim for figure in lesson.figures for claim in _theory_claim(lesson, figure, figures)]
     return (*shown, *bounded)
 
 
@@ -126,18 +126,25 @@ def _claim_of(lesson: Lesson, shown: Shown, figures: LessonFigures) -> Claim:
     return Claim(shown.says, evidence, holds=shown.at_least <= ratio <= shown.at_most)
 
 
-def _theory_claims(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Claim]:
-    for run in lesson.runs:
-        of_run = figures.runs[run.name]
-        measured, expected = of_run.measured.get(figure.key), of_run.theory.get(figure.key)
-        if measured is None or expected is None:
-            continue
-        says = f"{title_of(figure)} of {run.name} matches theory"
-        if figure.apart is not None:
-            apart = measured - expected
-            unit = quantity(figure.apart, Unit.FRACTION)
-            evidence = f"difference {quantity(apart, Unit.FRACTION)}, at most {unit}"
-            yield Claim(says, evidence, holds=abs(apart) <= figure.apart)
-        elif figure.within is not None:
-            off = measured / expected - 1
-            yield Claim(says, f"{off:+z.0%}, at most ±{figure.within:.0%}", holds=abs(off) <= figure.within)
+def _theory_claim(lesson: Lesson, figure: Figure, figures: LessonFigures) -> Iterator[Claim]:
+    """Yield whether a figure with a tolerance matches its theory in every run; nothing for other figures."""
+    pairs = [
+        (run.name, measured, expected)
+        for run in lesson.runs
+        if (measured := figures.runs[run.name].measured.get(figure.key)) is not None
+        and (expected := figures.runs[run.name].theory.get(figure.key)) is not None
+    ]
+    if figure.apart is not None:
+        offsets = {name: measured - expected for name, measured, expected in pairs}
+        shown = {name: quantity(offset, Unit.FRACTION) for name, offset in offsets.items()}
+        tolerance, bound = figure.apart, f"at most {quantity(figure.apart, Unit.FRACTION)} apart"
+    elif figure.within is not None:
+        offsets = {name: measured / expected - 1 for name, measured, expected in pairs}
+        shown = {name: f"{offset:+z.0%}" for name, offset in offsets.items()}
+        tolerance, bound = figure.within, f"at most ±{figure.within:.0%}"
+    else:
+        return
+    if offsets:
+        evidence = f"{', '.join(f'{name} {text}' for name, text in shown.items())}; {bound}"
+        holds = all(abs(offset) <= tolerance for offset in offsets.values())
+        yield Claim(f"{title_of(figure)} matches theory.", evidence, holds=holds)

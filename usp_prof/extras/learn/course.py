@@ -98,10 +98,10 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         f"The code of this technique:\n\n{code(lesson)}",
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
-        f"This runs:\n\n```text\n{commands(lesson)}\n```",
+        _runs(lesson),
         "## Pictures",
         lesson.look.strip(),
-        *(_picture(lesson, run.name, run.title) for run in lesson.runs),
+        *(f"**{run.name}**\n\n![{run.name}](images/{lesson.name}-{run.name}.svg)" for run in lesson.runs),
         "All pictures have the same time scale.",
         "## Results",
         comparison(lesson, figures),
@@ -121,6 +121,15 @@ def code(lesson: Lesson) -> str:
 def commands(lesson: Lesson) -> str:
     """Return the commands that record a lesson's runs, one per line."""
     return "\n".join(f"torchrun {' '.join(lesson.command(run, run.name)[1:])}" for run in lesson.runs)
+
+
+def _runs(lesson: Lesson) -> str:
+    """Return the command that all runs of a lesson share, and a table of the options that distinguish them."""
+    command = f"```text\ntorchrun {' '.join(lesson.shared_words()[1:])}\n```"
+    lines = ["This runs the trainer once per row, with the options of the row added:", "", command, ""]
+    lines += ["| run | technique | options |", "| --- | --- | --- |"]
+    lines += [f"| {run.name} | {run.title} | {f'`{run.options}`' if run.options else ''} |" for run in lesson.runs]
+    return "\n".join(lines)
 
 
 def comparison(lesson: Lesson, figures: LessonFigures) -> str:
@@ -169,10 +178,6 @@ def from_json(text: str) -> dict[str, LessonFigures]:
 def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
     """Return the place of a lesson's part, in order of first appearance."""
     return [other.part for other in chosen].index(lesson.part)
-
-
-def _picture(lesson: Lesson, name: str, title: str) -> str:
-    return f"**{name}**: {title}\n\n![{name}: {title}](images/{lesson.name}-{name}.svg)"
 
 
 def _table(compared: Sequence[Row], names: Sequence[str]) -> str:

@@ -127,11 +127,14 @@ class Lesson:
     """Whether allocations are recorded, which makes traces larger."""
 
     def command(self, run: LessonRun, output: str) -> list[str]:
-        """Write the words that record a run, after `python -m`."""
+        """Return the words that record a run, after `python -m`."""
+        return [*self.shared_words(), *shlex.split(run.options), "--output", output]
+
+    def shared_words(self) -> list[str]:
+        """Return the words that record any run of the lesson, without the run's own options."""
         words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "trainer/run.py"]
-        words += shlex.split(f"{STEPS} {self.options} {run.options}")
-        words += [] if self.memory else ["--no-profile-memory"]
-        return [*words, "--output", output]
+        words += shlex.split(f"{STEPS} {self.options}")
+        return [*words, *([] if self.memory else ["--no-profile-memory"])]
 
 
 @cache
