@@ -4,10 +4,10 @@
     python benchmarks/metamorphic.py FOLDER --page docs/reference/accuracy.md
 
 Each run is rewritten with the device clock of one rank moved, host activity after the last kernel cut off or added, the
-first or last step dropped, the kernels of a rank split, ranks renamed, files permuted, and a sleeping thread added. The
-repair of every rank, the step with all ranks alike, and the first finding are compared with those of the run as
-recorded. Bar: gains change by no more than the stated error, and the first finding stays unless its gain is within the
-error of another's.
+first or last step dropped, the kernels of a rank split, its timestamps rounded, ranks renamed, files permuted, and a
+sleeping thread added. The repair of every rank, the step with all ranks alike, and the first finding are compared with
+those of the run as recorded. Bar: gains change by no more than the stated error, and the first finding stays unless its
+gain is within the error of another's.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ Traces = dict[int, dict[str, Any]]
 
 SHIFTS_US = (-200, -60, -20, 20, 60, 200)
 TAIL_US = 50_000
+JITTER_US = 0.25
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 STEP = re.compile(r"ProfilerStep#(\d+)$")
 SPLIT_ONE_IN = 6
@@ -121,6 +122,8 @@ def changes_of(traces: Traces) -> Iterator[tuple[str, Traces, dict[int, str] | N
         yield "host activity cut at the end", _of_rank(traces, rank, _without_tail), None, same
         yield "kernels split", _of_rank(traces, rank, _split), None, same
         yield "sleeping thread", _of_rank(traces, rank, _with_sleeper), None, same
+        yield "timestamps in whole microseconds", _of_rank(traces, rank, _whole), None, same
+        yield f"timestamps {JITTER_US} us off", _of_rank(traces, rank, _jittered), None, same
     steps = sorted(
         {int(found[1]) for event in traces[ranks[0]]["traceEvents"] if (found := STEP.match(str(event.get("name"))))}
     )
@@ -177,6 +180,22 @@ def _split(events: list[Event]) -> list[Event]:
         else:
             changed.append(event)
     return changed
+
+
+def _whole(events: list[Event]) -> list[Event]:
+    """Round times down to microseconds, as older profilers do."""
+    return [
+        {**event, "ts": math.floor(event["ts"]), "dur": math.floor(event["dur"])} if "dur" in event else event
+        for event in events
+    ]
+
+
+def _jittered(events: list[Event]) -> list[Event]:
+    """Move starts as the rounding of numbers does that count microseconds since 1970 in floating point."""
+    return [
+        {**event, "ts": event["ts"] + JITTER_US * (2 * (place % 2) - 1)} if "dur" in event else event
+        for place, event in enumerate(events)
+    ]
 
 
 def _with_sleeper(events: list[Event]) -> list[Event]:

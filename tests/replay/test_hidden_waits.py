@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from tiny import Trace, table_set
 
 from usp_prof.replay.build import graph_of
 from usp_prof.replay.graph import EdgeKind, NodeKind
+from usp_prof.replay.longest_path import replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 US = 1_000
 
 
-def run(*, beside: bool) -> Trace:
+def run(*, beside: bool, early_ns: int = 0) -> Trace:
     """Make steps of six pairs of a collective and a kernel; before the last pair's kernel the host is late.
 
-    The kernels wait for the collective before them, or run `beside` it.
+    The kernels wait for the collective before them, or run `beside` it. With rounded timestamps they seem to start
+    `early_ns` before its end.
     """
     trace = Trace(0, 1).group("0", [0], "tp")
     for step in range(3):
@@ -31,7 +34,7 @@ def run(*, beside: bool) -> Trace:
             begin, launch = at + (1 + pair) * 1_000 * US, at + (10 + pair * 20) * US
             late = pair == 5
             trace.collective("all_reduce", begin, 500 * US, group="0", sequence=6 * step + pair, launch_at=launch)
-            follows = begin + (100 if beside else 500) * US
+            follows = begin + (100 if beside else 500) * US - early_ns
             kernel_at = begin + 900 * US if late else follows
             trace.kernel("gemm", kernel_at, 50 * US, launch_at=kernel_at - 10 * US if late else launch + 10 * US)
     return trace
@@ -52,8 +55,11 @@ def held(graph: Graph) -> list[bool]:
     return [pair in there for pair in zip(*(rows.tolist() for rows in late_pairs(graph)), strict=True)]
 
 
-def test_the_hidden_wait_is_there_where_others_of_its_kind_are() -> None:
-    assert held(graph_of(table_set({0: run(beside=False)}))) == [True] * 3
+@pytest.mark.parametrize("early_ns", [0, 50, 999])
+def test_the_hidden_wait_is_there_where_others_of_its_kind_are(early_ns: int) -> None:
+    graph = graph_of(table_set({0: run(beside=False, early_ns=early_ns)}))
+    assert held(graph) == [True] * 3
+    assert np.array_equal(replay(graph).start, graph.nodes.start)
 
 
 def test_compute_that_runs_beside_communication_does_not_wait() -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHANGES = {"device clock -200 us", "kernels split", "sleeping thread", "host activity cut at the end", "files permuted"}
+CHANGES = {
+    "device clock -200 us", "kernels split", "sleeping thread", "host activity cut at the end", "files permuted",
+    "timestamps in whole microseconds", "timestamps 0.25 us off",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

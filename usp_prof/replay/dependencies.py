@@ -139,7 +139,8 @@ def _waited_for_streams(nodes: RankNodes, needs: _Needs, source: Ints, target: I
     """Add an edge for each wait for another stream; the last need keeps the time until its node started."""
     is_last = (nodes.end[source] == needs.latest_at[target]) & (needs.lane_at[target] < needs.latest_at[target])
     is_last &= needs.launch_at[target] < needs.latest_at[target]
-    lag = np.where(is_last, np.maximum(nodes.start[target] - nodes.end[source], 0), 0)
+    since = nodes.start[target] - nodes.end[source]  # negative where timestamps are rounded
+    lag = np.where(is_last, since, np.minimum(since, 0))
     is_issue = (nodes.kind[target] == NodeKind.COMMUNICATION) & (nodes.kind[source] == NodeKind.COMPUTE)
     for kind, rows in ((EdgeKind.ISSUE, is_issue), (EdgeKind.WAIT, ~is_issue)):
         edges.add(source[rows], target[rows], lag[rows], kind)

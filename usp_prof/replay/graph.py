@@ -28,6 +28,8 @@ V = TypeVar("V", bound=np.generic)
 
 NEVER = np.iinfo(np.int64).min // 4
 """Earlier than every timestamp: a bound without effect."""
+ROUNDING_NS = 1_000
+"""Timestamps in traces are microseconds: work may seem to start this much before the end that it waited for."""
 
 
 class NodeKind(IntEnum):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import last_by, lookup, rows_of, sorted_by
-from usp_prof.replay.graph import NEVER, EdgeKind, NodeKind
+from usp_prof.replay.graph import NEVER, ROUNDING_NS, EdgeKind, NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +207,7 @@ def _last_ended(nodes: RankNodes, launched_at: Ints, back: Ints, called_at: Ints
     by_end = sorted_by(nodes.end, np.flatnonzero(nodes.of_device & (launched_at > NEVER)))
     if not len(by_end):
         return np.full(len(back), -1)
-    place = np.searchsorted(nodes.end[by_end], nodes.start[back], side="right") - 1
+    place = np.searchsorted(nodes.end[by_end], nodes.start[back] + ROUNDING_NS, side="right") - 1
     for _ in range(_SEEMINGLY_EARLY):
         is_early = (place >= 0) & (launched_at[by_end[place]] >= called_at)
         if not is_early.any():
@@ -233,7 +233,7 @@ def add_untraced_waits(tables: TableSet, nodes: RankNodes, edges: RankEdges, gap
     if not len(host) or not len(device):
         return
     stopped, resumed = _silences(tables, nodes, nodes.start[host] - gap[host], nodes.start[host])
-    awaited = last_by(nodes.end, device, by=resumed)
+    awaited = last_by(nodes.end, device, by=resumed + ROUNDING_NS)
     is_known = (awaited >= 0) & (launched_at[awaited] > NEVER) & (launched_at[awaited] <= stopped)
     is_soon = (nodes.end[awaited] > stopped) & (resumed - nodes.end[awaited] <= RESUMED_NS)
     # Nodes are sorted by lane, so the next node is the work that follows the awaited work on its stream.

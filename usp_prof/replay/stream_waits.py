@@ -28,7 +28,7 @@ from usp_prof.columns.rows import (
     sorted_by,
     stacked_codes,
 )
-from usp_prof.replay.graph import NEVER, NodeKind
+from usp_prof.replay.graph import NEVER, ROUNDING_NS, NodeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,10 +85,11 @@ def candidates(tables: TableSet, nodes: RankNodes, explained_at: Ints, launched_
         last = of_lane[place[chosen]]
         pairs.append((last, chosen, called[chosen]))
         # If the last launch cannot be the source (a prefetched gather), use the last one that had ended.
-        late_row = chosen[nodes.end[last] > nodes.start[target[chosen]]]
+        late_row = chosen[nodes.end[last] > nodes.start[target[chosen]] + ROUNDING_NS]
         ended = (
             np.minimum(
-                np.searchsorted(nodes.end[of_lane], nodes.start[target[late_row]], side="right"), place[late_row]
+                np.searchsorted(nodes.end[of_lane], nodes.start[target[late_row]] + ROUNDING_NS, side="right"),
+                place[late_row],
             )
             - 1
         )
@@ -107,7 +108,7 @@ def _follows_other_stream(nodes: RankNodes, device: Ints, launched_at: Ints) -> 
 
 
 def _judged(nodes: RankNodes, source: Ints, target: Ints, is_called: Flags, explained_at: Ints) -> Candidates:
-    holds = nodes.end[source] <= nodes.start[target]
+    holds = nodes.end[source] <= nodes.start[target] + ROUNDING_NS
     since = nodes.start[target] - nodes.end[source]
     decides = holds & (nodes.end[source] > explained_at[target] + UNEXPLAINED_NS) & (since <= PROMPT_NS)
     # If several activities ended just before, the last one was waited for.
