@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "trainer.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference" / "trainer.md").read_text()
 MAP = [
     [cell.strip() for cell in re.split(r"(?<!\\\\)\|", line)[1:5]]
-    for line in PAGE.split("| technique | option |")[1].split("\n\n")[0].splitlines()[2:]
+    for line in REFERENCE.split("| technique | option |")[1].split("\n\n")[0].splitlines()[2:]
 ]
 """Technique, options, files, and what to look for."""
 
