@@ -69,7 +69,7 @@ def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults
 def layer_timer(
     config: Config, device: torch.device, faults: Faults, stage: int, grad_store: WeightGradStore | None
 ) -> LayerTimer | None:
-    """Return what makes the layers of a stage last longer: a pace, or the brake of a fault."""
+    """Return a timer that makes the layers of a stage last longer: a pace, or the brake of a fault."""
     options, shape, layout = config.options, config.shape, config.layout
     slowdown = faults.slowdown(stage)
     sequences = config.micro_batch / (layout.cp * layout.tp)
@@ -112,7 +112,7 @@ def block_edges(
 
 
 def build_data(config: Config, mesh: Mesh, device: torch.device, chunks: dict[int, Decoder], faults: Faults) -> Buckets:
-    """Build the buckets of gradients and the optimizer's slices; create the weights."""
+    """Build the gradient buckets and create the weights."""
     options = config.options
     if options.zero >= 2:
         units = {stage: make_units(config, mesh, device, chunk) for stage, chunk in chunks.items()}
@@ -151,7 +151,7 @@ def make_units(config: Config, mesh: Mesh, device: torch.device, chunk: Decoder)
     for name, parameter in chunk.named_parameters():
         layer = int(name.split(".")[1]) if name.startswith("layers.") else -1
         kind = note_of(parameter).kind
-        # With one tensor-parallel rank, weights that all of them have are like any other.
+        # With one tensor-parallel rank, replicated weights need no sum over tp.
         kind = "dense" if kind in {"partial", "copied"} and mesh["tp"].size == 1 else kind
         units[layer, kind].append(name)
     last_first = sorted(units, key=lambda unit: -unit[0])

@@ -29,11 +29,11 @@ from trainer.step import Update
 
 IDENTITY = "identity.json"
 FORMAT = 2
-"""Of what this file writes; format 1 named weights by rank, which only the very same layout could read."""
+"""Version of the written format; format 1 named weights by rank, so only the same layout could read it."""
 MODEL_FLAGS = {"layers": "--layers", "experts": "--experts", "top_k": "--top-k"}
 """Sizes of a model that have an option of their own."""
 CURVE = ("seed", "data", "batch", "sequence", "capacity", "dtype", "lr", "warmup", "steps", "clip", "weight_decay")
-"""Options that may change between two runs, but then the losses are no longer those of one uninterrupted run."""
+"""Options that may change between two runs; the losses then differ from those of one uninterrupted run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class LoadPieces(checkpoint.DefaultLoadPlanner):
 
 
 def save(folder: Path, updates: int, config: Config, update: Update) -> None:
-    """Write the state after so many updates."""
+    """Write the state after a number of updates."""
     final, partial = folder / f"step-{updates:06d}", folder / f".step-{updates:06d}.partial"
     try:
         checkpoint.save({}, checkpoint_id=partial, planner=SavePieces(pieces_of(update)))
@@ -187,7 +187,7 @@ def changes(folder: Path, config: Config) -> list[str]:
 
 
 def _identity(config: Config) -> dict[str, Any]:
-    """Return what a resumed run must have in common with its checkpoint, and what it should have."""
+    """Return the model, which a resumed run must share with its checkpoint, and the options that it should share."""
     options, model = config.options, asdict(config.shape)
     model.pop("sequence")  # no weight depends on it
     curve = {name: getattr(options, name) for name in CURVE} | {"sequence": config.shape.sequence}
@@ -209,6 +209,6 @@ def _aside(stored: Path) -> str:
 
 
 def _reason(error: checkpoint.CheckpointException) -> str:
-    """Return one line of what torch collected from the ranks."""
+    """Return the first error that torch collected from the ranks, in one line."""
     rank, (cause, _) = min(error.failures.items())
     return f"rank {rank}: {cause or type(cause).__name__}"

@@ -23,13 +23,9 @@ def claim_device(kind: str) -> torch.device:
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    _wake_backward(device)
-    return device
-
-
-def _wake_backward(device: torch.device) -> None:
-    """Create the device's context in autograd's thread; otherwise the first product there warns."""
+    # Create the device's context in autograd's thread; without it, the first product there warns.
     torch.ones(1, device=device, requires_grad=True).sum().backward()
+    return device
 
 
 def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -> int:
@@ -41,7 +37,7 @@ def count_gpus(store: dist.Store, rank: int, world: int, device: torch.device) -
 
 
 def multiplies_in_fp8() -> bool:
-    """Whether this GPU has products in 8 bits (Ada, Hopper or later)."""
+    """Return whether this GPU multiplies in fp8 (Ada, Hopper or later)."""
     return torch.cuda.get_device_capability() >= (8, 9)
 
 

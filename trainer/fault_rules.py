@@ -30,8 +30,8 @@ def _check_fault(fault: Fault, config: Config) -> None:
     limits["host"] = fault.settings.get("hosts")
     for key, limit in limits.items():
         if key in fault.settings:
-            lowest = min(0, KINDS[fault.kind][key])  # -1 where the setting may name none
-            rule = f"{title}: {key}={fault[key]} is none of 0 to {limit - 1}"
+            lowest = min(0, KINDS[fault.kind][key])  # -1: all
+            rule = f"{title}: {key}={fault[key]} must be 0 to {limit - 1}"
             refuse(not lowest <= fault[key] < limit, rule, f"{key}={limit - 1}")
     steps = config.options.steps
     first = int(str(fault.settings.get("steps") or "0").partition("-")[0])
@@ -58,7 +58,7 @@ def _check_fault(fault: Fault, config: Config) -> None:
 def _check_lengths(fault: Fault, config: Config) -> None:
     title, options, sequence = "--fault unequal-lengths", config.options, config.shape.sequence
     refuse(config.layout.cp > 1, f"{title} cuts sequences that cp holds together", "--cp 1")
-    most = sequence // 2  # as many documents as tokens would all be of one token
+    most = sequence // 2  # documents of one token each would all be equal
     rule = f"{title}: {fault['documents']} documents of unequal lengths in {sequence} tokens"
     refuse(most < 2, rule, "--sequence 64")
     refuse(fault["documents"] > most, rule, f"documents={most}")

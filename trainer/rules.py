@@ -32,7 +32,7 @@ DEFAULT_MESHES = {
 
 
 def resolve(options: Options, world: int) -> Config:
-    """Choose what was left open; raise `OptionError` for what cannot be."""
+    """Choose what was left open; raise `OptionError` for impossible options."""
     check_ranges(options)
     layout = _layout(options, world)
     if layout.ep > 1 and not options.experts and not load_shape(options.model).experts:
@@ -50,7 +50,7 @@ def resolve(options: Options, world: int) -> Config:
     faults = tuple(parse_fault(text) for text in options.fault)
     if options.pace:
         played = load_shape(options.pace_model, flag="--pace-model")
-        Pace.parse(options.pace, played, tokens=1)  # refuses a device that it does not know
+        Pace.parse(options.pace, played, tokens=1)  # refuses an unknown device
     config = Config(options, layout, shape, micro_batch, faults)
     _check_tensor_parallel(config)
     _check_sequence(config)
@@ -121,16 +121,16 @@ def _check_tensor_parallel(config: Config) -> None:
     if not options.sequence_parallel:
         rule = "--no-sequence-parallel: each of the --tp ranks would send the same tokens to the experts"
         refuse(shape.experts and tp > 1, rule, "leave --no-sequence-parallel out")
-        rule = "--tp-async cuts up the gathers and sums of sequence parallelism"
+        rule = "--tp-async needs sequence parallelism"
         refuse(options.tp_async, rule, "leave --no-sequence-parallel out")
-    rule = "--tp-async sends and receives within a layer, which --compile makes one piece"
+    rule = "--tp-async communicates within a layer, which --compile cannot do"
     refuse(options.tp_async and options.compile, rule, "leave --tp-async out")
 
 
 def _check_sequence(config: Config) -> None:
     options, shape, tp, cp = config.options, config.shape, config.layout.tp, config.layout.cp
     slices = tp if options.sequence_parallel else 1
-    runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # that a context rank has of the sequence
+    runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # of the sequence per context-parallel rank
     unit = slices * cp * runs
     longest = shape.window or shape.learned_positions
     what = "attention looks back on" if shape.window else "positions are learned for"
@@ -142,7 +142,7 @@ def _check_sequence(config: Config) -> None:
     if options.cp_method == "ulysses":
         what = "heads / tp, which --cp-method ulysses splits,"
         _divides("--cp", cp, what, shape.heads // tp, ", or --cp-method ring")
-    rule = f"--data {options.data}: a text is bytes, but the model's vocabulary is {shape.vocab}"
+    rule = f"--data {options.data}: text needs a vocabulary of 256 bytes, but the model's is {shape.vocab}"
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 
 
@@ -174,7 +174,7 @@ def _check_pipeline(config: Config) -> None:
         rule = f"{title}: {micro} micro-batches do not split into {rounds} rounds of one size"
         refuse(micro % rounds, rule, f"--micro-batches {rounds * pp}")
         refuse(options.stages_per_rank < 2, f"{title} needs several stages on each rank", "--stages-per-rank 2")
-    rule = f"{title} splits a backward that --compile makes one piece"
+    rule = f"{title} splits backward, which --compile cannot do"
     refuse(options.compile and traits.splits_backward, rule, "--schedule 1f1b")
 
 
@@ -183,7 +183,7 @@ def _check_device(config: Config) -> None:
     lacking = options.device == "cuda" and config.device == "cpu"
     refuse(lacking, "--device cuda: torch finds no GPU here", "--device cpu")
     apart = options.backend == "nccl" and config.device == "cpu"
-    refuse(apart, "--backend nccl carries messages between GPUs alone", "--backend gloo")
+    refuse(apart, "--backend nccl needs GPUs", "--backend gloo")
     if options.dtype == "fp8":
         able = config.device == "cuda" and multiplies_in_fp8()
         refuse(not able, "--dtype fp8 needs a GPU that multiplies in fp8 (Ada, Hopper or later)", "--dtype bf16")
@@ -192,7 +192,7 @@ def _check_device(config: Config) -> None:
 def check_gloo(config: Config) -> None:
     """Refuse what gloo cannot send between processes that share a GPU; called when all processes are there."""
     options, layout = config.options, config.layout
-    rule = "gloo, which carries what processes on one GPU say, sends nothing of a GPU to one rank alone"
+    rule = "gloo, which processes on one GPU use, cannot send a GPU's tensors from rank to rank"
     passed_on = layout.pp > 1 or (layout.cp > 1 and options.cp_method == "ring")
     refuse(passed_on or options.tp_async, rule, "--backend nccl")
 

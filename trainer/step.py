@@ -30,14 +30,14 @@ BIAS_STEP = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one update gave, still on the device."""
+    """Results of one update, still on the device."""
 
     loss: torch.Tensor
     norm: torch.Tensor
     load: torch.Tensor
     """Tokens sent to each expert, ``[layers, experts]``; empty in a dense model."""
     dropped: torch.Tensor
-    """How many of these were beyond an expert's capacity."""
+    """Number of these tokens beyond an expert's capacity."""
     rate: float
 
 
@@ -125,7 +125,7 @@ class Update:
         return outcome
 
     def initialize_state(self, updates: int) -> None:
-        """Let the optimizer make its state as if so many updates were made, for a checkpoint to be read into."""
+        """Create the optimizer's state as after a number of updates, so that a checkpoint can be read into it."""
         for bucket in self.buckets:
             bucket.master.grad = torch.zeros_like(bucket.master)
         self.adamw.step()
@@ -134,7 +134,7 @@ class Update:
             self.adamw.state[bucket.master]["step"].fill_(updates)
 
     def publish(self) -> None:
-        """Bring the masters to the model, as after a checkpoint was read into them."""
+        """Copy the masters to the model after a checkpoint was read."""
         self.optimizer.publish()
         self.data.publish()
 

@@ -35,34 +35,34 @@ def conditions(config: Config) -> Iterator[tuple[str, bool, str]]:
         if need := item.metadata["needs"]:
             yield item.name, _has(config, need), f"needs --{need}"
 
-    # Before --zero itself: replicas may be what leaves a replica with nothing to shard over.
+    # Before --zero itself: with --dp-replicate, a replica may have nothing to shard over.
     unreplicated = replace(layout, dp_replicate=1, dp_shard=layout.dp)
     confines_experts = layout.groups("ep") != unreplicated.groups("ep")
-    yield ("dp_replicate", options.zero > 0 or confines_experts, "is about sharding, and --zero is 0")
+    yield ("dp_replicate", options.zero > 0 or confines_experts, "is for sharding, and --zero is 0")
     leaves_ranks = options.zero == 0 or config.can_shard
     yield ("dp_replicate", leaves_ranks, "leaves each replica no ranks that --zero could shard over")
     yield ("zero", config.can_shard, "shards over dp and cp, which are 1")
 
     in_buckets = options.zero < 2 and config.sums_gradients
-    yield ("bucket_mb", in_buckets, "sizes gradient buckets, which take ZeRO-0 or -1 and dp or cp")
+    yield ("bucket_mb", in_buckets, "is for gradient buckets, which need ZeRO-0 or -1 and dp or cp")
     unbucketed = any(fault.kind == "unbucketed" for fault in config.faults)
-    yield ("bucket_mb", not unbucketed, "sizes gradient buckets, and --fault unbucketed leaves none")
-    yield ("prefetch", options.zero >= 2, "is about gathered weights, which ZeRO-2 and -3 have")
+    yield ("bucket_mb", not unbucketed, "is for gradient buckets, and --fault unbucketed leaves none")
+    yield ("prefetch", options.zero >= 2, "is for the gathered weights of ZeRO-2 and -3")
 
     yield ("stages_per_rank", config.traits.is_looped, "is for the interleaved schedules")
     other = replace(layout, ep_outer=not layout.ep_outer)
     differs = layout.groups("ep") != other.groups("ep")
-    yield ("ep_layout", differs, "is which ranks experts borrow, and these are the same either way")
+    yield ("ep_layout", differs, "changes nothing: experts borrow the same ranks either way")
 
     sooner = options.checkpoint_every < options.steps
-    yield ("checkpoint_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
+    yield ("checkpoint_every", sooner, f"is not before the end of the run, which --steps {options.steps} sets")
     sooner = options.log_every <= options.steps
-    yield ("log_every", sooner, f"is no sooner than the end, which --steps {options.steps} sets")
+    yield ("log_every", sooner, f"is not before the end of the run, which --steps {options.steps} sets")
     writes = options.profile or options.metrics != "json"
-    yield ("output", writes, "is about traces and metrics on disk, and --metrics json writes neither")
+    yield ("output", writes, "is for traces and metrics on disk, and --metrics json writes neither")
     names_device = options.pace in ACHIEVED
-    yield ("pace_model", names_device, "is what a named device computes: --pace h100, a100 or b200")
-    yield ("flop_convention", not options.pace, "is of the MFU, which a paced run has not")
+    yield ("pace_model", names_device, "is for a named device: --pace h100, a100 or b200")
+    yield ("flop_convention", not options.pace, "is for MFU, which paced runs do not show")
 
 
 def _has(config: Config, need: str) -> bool:
@@ -86,7 +86,7 @@ def check_effects(config: Config) -> None:
 
 
 def _typed(item: Field[Any], options: Options) -> str:
-    """Return an option as it was typed; nothing where it is at its default and asks for nothing."""
+    """Return an option as it was typed; empty if it has its default or asks for nothing."""
     value, flag = getattr(options, item.name), flag_of(item)
     if item.default is True:
         return "" if value else flag.replace("--", "--no-", 1)
@@ -107,17 +107,17 @@ def _check_steps(options: Options) -> None:
 
 
 def _check_pace(config: Config) -> None:
-    """Refuse times that are none, and those of work that this run has not."""
+    """Refuse invalid times, and times of work that this run does not do."""
     pace = config.options.pace
     if not pace or pace in ACHIEVED:
         return
     times = [float(part) for part in pace.split(",")]
     wrong = any(not math.isfinite(time) or time < 0 for time in times)
-    refuse(wrong, f"--pace {pace}: times are milliseconds from zero up", "--pace 20,20,20")
+    refuse(wrong, f"--pace {pace}: times must be milliseconds, zero or more", "--pace 20,20,20")
 
-    refuse(not any(times), f"--pace {pace}: compute is replaced by no waits at all", "--pace 20,20,20")
+    refuse(not any(times), f"--pace {pace}: all waits are zero", "--pace 20,20,20")
 
-    # Places in F,I,W,A,E: the fourth time is of attention where its work varies, the fifth the routed experts'.
+    # F,I,W,A,E: the fourth time is attention's if its work varies, the fifth that of the routed experts.
     has_ring = config.layout.cp > 1 and config.options.cp_method == "ring"
     has_documents = any(fault.kind == "unequal-lengths" for fault in config.faults)
     has_experts = config.shape.experts > 0
@@ -134,11 +134,11 @@ def _check_pace(config: Config) -> None:
 
 
 def check_folders(options: Options) -> None:
-    """Refuse a folder that cannot be written, before anything is trained for it."""
+    """Refuse a folder that cannot be written, before training."""
     for flag, path in (("--checkpoint", options.checkpoint), ("--output", options.output)):
         if not path:
             continue
-        # The folder itself is made later; what must take a new file now is the nearest one above that exists.
+        # The folder itself is created later; now its nearest existing parent must accept a new file.
         place = Path(path).absolute()
         while not place.exists() and place != place.parent:
             place = place.parent

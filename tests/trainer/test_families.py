@@ -207,7 +207,7 @@ def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> No
         ({"model_type": "llama", "partial_rotary_factor": 0.5}, r"part of each head \(partial_rotary_factor=0.5\)"),
         ({"model_type": "llama", "parallel_attn": True}, "side by side"),
         ({"model_type": "llama", "use_qk_norm": True}, "norms of queries and keys"),
-        ({"model_type": "llama", "rope_theta": math.nan}, "NaN is no number"),
+        ({"model_type": "llama", "rope_theta": math.nan}, "NaN is not a number"),
         ({"model_type": "mixtral", "num_local_experts": 4, "mlp_bias": True}, "experts with biases"),
         ({"model_type": "dots1", "n_group": 8}, "groups of experts"),
         ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "every so many layers"),

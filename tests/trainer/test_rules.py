@@ -40,14 +40,14 @@ REFUSED = (
     (1, "--dtype fp8 --device cpu", "fp8", "--dtype bf16"),
     (1, "--resume", "--checkpoint", "leave --resume out"),
     (1, "--model huge", "no such model", "one of tiny, small, 100m, 1b, 8b, or a config.json"),
-    (2, "--fault slow-rank:rank=2", "none of 0 to 1", "rank=1"),
+    (2, "--fault slow-rank:rank=2", "must be 0 to 1", "rank=1"),
     (2, "--fault slow-rnk", "no fault", "one of slow-rank"),
     (2, "--fault slow-rank:speed=2", "no setting", "it takes rank"),
     (2, "--fault slow-rank:factor=much", "does not fit", "factor=2.0"),
     (2, "--fault slow-link:axis=tp", "one rank", "axis=dp"),
     (1, "--fault expert-imbalance", "routed experts", "--experts 8"),
     (2, "--cp 2 --fault unequal-lengths", "cuts sequences", "--cp 1"),
-    (4, "--pp 2 --schedule zbv --compile", "one piece", "--schedule 1f1b"),
+    (4, "--pp 2 --schedule zbv --compile", "--compile cannot", "--schedule 1f1b"),
     (2, "--dp 2 --zero 3 --fault unbucketed", "buckets", "--zero 1"),
     (1, "--pace fast", "no such device", "h100, a100, b200"),
     (1, "--tp -2", "zero or more", "--tp 1"),
@@ -69,14 +69,14 @@ REFUSED = (
     (1, "--fault late-input:probability=0.0001", "none of the 5 steps", "leave out what says when"),
     (1, "--experts 4 --top-k 4 --fault expert-imbalance", "takes all 4 experts", "--experts 8"),
     (2, "--dp 2 --bucket-mb 5 --fault unbucketed", "--fault unbucketed leaves none", "leave --bucket-mb out"),
-    (2, "--tp 2 --ep 2 --ep-layout inner", "the same either way", "leave --ep-layout out"),
+    (2, "--tp 2 --ep 2 --ep-layout inner", "the same ranks either way", "leave --ep-layout out"),
     (
         1,
         "--steps 3 --checkpoint /tmp/states --checkpoint-every 3",
-        "no sooner than the end",
+        "not before the end",
         "leave --checkpoint-every",
     ),
-    (1, "--pace 0,0,0", "no waits at all", "--pace 20,20,20"),
+    (1, "--pace 0,0,0", "all waits are zero", "--pace 20,20,20"),
     (1, "--pace -1,2,3", "expected one argument", "--pace h100"),
     (1, "--fault", "expected one argument", "--fault slow-rank:rank=0,factor=2"),
     (1, "--warmup 100 --steps 2", "longer than the run", "--warmup 2"),
@@ -88,7 +88,7 @@ REFUSED = (
     (1, "--seed 99999999999999999999", "above", "--seed 1099511627776"),
     (1, "--fault late-input:ms=-5", "does not fit ms", "ms=100.0"),
     (1, "--fault slow-rank:steps=3-1", "does not fit steps", "steps=2-4"),
-    (1, "--experts 4 --fault expert-imbalance:expert=9", "none of 0 to 3", "expert=3"),
+    (1, "--experts 4 --fault expert-imbalance:expert=9", "must be 0 to 3", "expert=3"),
     (1, "--checkpoint-every 2", "--checkpoint-every 2 needs --checkpoint", "leave --checkpoint-every out"),
     (2, "--schedule zbv", "needs --pp", "leave --schedule out"),
     (1, "--top-k 4", "needs --experts", "leave --top-k out"),
@@ -103,7 +103,7 @@ REFUSED = (
     (2, "--no-prefetch", "ZeRO-2 and -3", "leave --no-prefetch out"),
     (2, "--tp-async", "needs --tp", "leave --tp-async out"),
     (2, "--tp 2 --tp-async --no-sequence-parallel", "sequence parallelism", "leave --no-sequence-parallel out"),
-    (2, "--tp 2 --tp-async --compile", "one piece", "leave --tp-async out"),
+    (2, "--tp 2 --tp-async --compile", "--compile cannot", "leave --tp-async out"),
     (2, "--cp-method ulysses", "needs --cp", "leave --cp-method out"),
     (2, "--cp-layout contiguous", "needs --cp", "leave --cp-layout out"),
     (2, "--ep-layout inner --experts 4", "needs --ep", "leave --ep-layout out"),
@@ -113,7 +113,7 @@ REFUSED = (
     (1, "--profile --profile-skip 9", "records steps 10 to 11", "--steps 12"),
     (1, "--pace-model 1b", "needs --pace", "leave --pace-model out"),
     (1, "--pace 2,2,2 --pace-model 1b", "named device", "leave --pace-model out"),
-    (1, "--pace nan,2,2", "from zero up", "--pace 20,20,20"),
+    (1, "--pace nan,2,2", "zero or more", "--pace 20,20,20"),
     (1, "--pace 2,2,2,5", "no ring attention", "--pace 2,2,2,0"),
     (1, "--pace 2,2,2,0,5", "no routed experts", "--pace 2,2,2,0,0"),
     (1, "--pace h100 --pace-model 9b", "--pace-model 9b: no such model", "one of tiny"),
@@ -124,8 +124,8 @@ REFUSED = (
     (1, "--checkpoint", "expected one argument", "--checkpoint FOLDER"),
     (1, "--config", "expected one argument", "--config FILE"),
     (1, "--compile=yes", "ignored explicit argument", "--compile"),
-    (1, "--lr nan", "--lr nan is no number", "--lr 0.003"),
-    (1, "--clip inf", "is no number", "--clip 1.0"),
+    (1, "--lr nan", "--lr nan is not a number", "--lr 0.003"),
+    (1, "--clip inf", "is not a number", "--clip 1.0"),
     (1, "--timeout 0", "must be above zero", "--timeout 1"),
     (1, "--steps 0", "must be above zero", "--steps 1"),
     (1, "--fault pause:probability=3", "does not fit probability", "probability=1.0"),
@@ -211,7 +211,7 @@ def test_gloo_passes_on_nothing_of_a_gpu() -> None:
 
 
 def test_nccl_is_for_gpus() -> None:
-    with pytest.raises(OptionError, match="GPUs alone"):
+    with pytest.raises(OptionError, match="needs GPUs"):
         resolve(parse(["--device", "cpu", "--backend", "nccl"]), 2)
     assert resolve(parse(["--device", "cpu", "--backend", "gloo"]), 2).device == "cpu"
 

@@ -191,7 +191,7 @@ def test_what_torchrun_says_of_a_refusal_ends_with_the_reason() -> None:
     _, err = finish(process, 150)
     assert process.returncode != 0
     *_, error, hint, border = err.rstrip().splitlines()
-    assert (error.strip(), hint.strip()) == ("error: --lr nan is no number", "hint: --lr 0.003")
+    assert (error.strip(), hint.strip()) == ("error: --lr nan is not a number", "hint: --lr 0.003")
     assert set(border) == {"="}
     assert "To enable traceback" not in err
 

@@ -85,6 +85,6 @@ class Config:
 
 
 def stages_per_rank(schedule: str, options: Options) -> int:
-    """Return how many stages a rank holds under a schedule."""
+    """Return the number of stages per rank under a schedule."""
     fixed = Schedule(schedule or Schedule.ONE_F_ONE_B).traits.stages_per_rank
     return options.stages_per_rank if fixed is None else fixed

@@ -1,4 +1,4 @@
-"""Model families: the fields of their files, what each fixes without a field, and what the trainer lacks."""
+"""Model families: fields of their files, implied properties, and features that the trainer does not support."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "norm": "layer", "gated": False, "tied": True, "activation": "gelu_new", "positions": 1024, **BIASES,
     },
 }  # fmt: skip
-"""Model types that the trainer has, each with what it fixes and what a file that is silent means: the defaults of its
-class in transformers. `positions` is the longest sequence; the other names are those of a shape."""
+"""Supported model types, each with its implied properties and the defaults of its class in transformers.
+
+`positions` is the longest sequence; the other names are those of a shape."""
 
 FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
@@ -54,7 +55,7 @@ FIELDS = {
     "renormalize": ("norm_topk_prob",),
     "routed_scale": ("routed_scaling_factor",),
 }
-"""Fields of a shape, and what files call them."""
+"""Fields of a shape, and their names in files."""
 DERIVED = (
     "model_type", "max_position_embeddings", "n_positions", "n_ctx", "attention_bias", "n_shared_experts",
     "mlp_only_layers", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_theta",
@@ -100,10 +101,10 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "mamba_d_state": ("state-space layers", OFF),
     "quantization_config": ("quantized weights", OFF),
 }
-"""Fields that ask for what the trainer has not: what that is, and the values that ask for nothing."""
+"""Fields for features that the trainer does not support: the feature, and the values that do not ask for it."""
 SILENT = re.compile(
     r"_.*|architectures|auto_map|.*token_id|chunk_size_feed_forward|(torch_)?dtype|ep_size|id2label|label2id|name"
     r"|output_.*|pretraining_tp|problem_type|reorder_and_upcast_attn|return_dict|summary_.*|task_specific_params"
     r"|tokenizer_class|topk_method|(transformers|unsloth)_version|use_cache"
 )
-"""Fields that change nothing that is trained here."""
+"""Fields without an effect on training here."""

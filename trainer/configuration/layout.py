@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return prod(self.sizes)
 
     @property
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def expert_pool(self) -> int:
-        """How many ranks of one pipeline stage and replica expert parallelism may borrow."""
+        """Number of ranks of one pipeline stage and replica that expert parallelism may borrow."""
         return self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:

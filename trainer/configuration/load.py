@@ -22,7 +22,7 @@ HINT = f"a config.json of one of {', '.join(FAMILIES)}, or a preset: {', '.join(
 
 
 def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShape:  # noqa: ANN401 - sizes of a shape
-    """Find a preset or read a file, which the option `flag` names; `changes` that are not `None` override."""
+    """Find a preset or read a file, the value of option `flag`; override sizes by `changes` that are not `None`."""
     title = f"{flag} {name}"
     if name.endswith(".json"):
         shape = shape_of(_read(name, title), title, Path(name).stem)
@@ -34,7 +34,7 @@ def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShap
 
 
 def unread(name: str) -> list[str]:
-    """List the fields of a file that are not followed, and may matter; none of a preset."""
+    """List the fields of a file that are ignored and may matter; none of a preset."""
     if not name.endswith(".json"):
         return []
     known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED}
@@ -49,22 +49,22 @@ def unread(name: str) -> list[str]:
 
 
 def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
-    """Read a configuration; refuses by name what it asks for and the trainer has not."""
+    """Read a configuration; refuse features that the trainer does not support, by name."""
     for field, (what, neutral) in REFUSED.items():
         value = data.get(field)
-        rule = f"{title}: this file asks for {what} ({field}={_short(value)}), which the trainer has not"
+        rule = f"{title}: this file asks for {what} ({field}={_short(value)}), which the trainer does not support"
         refuse(field in data and value not in neutral, rule, HINT)
     family = data.get("model_type", "llama")
-    refuse(family not in FAMILIES, f"{title}: model_type {family!r} is none that the trainer has", HINT)
+    refuse(family not in FAMILIES, f"{title}: model_type {family!r} is not supported", HINT)
     values = FAMILIES[family] | _fields(data)
     if "num_key_value_heads" in data:  # null is not silence: as many as heads
         values["kv_heads"] = data["num_key_value_heads"] or 0
     if "attention_bias" in data and family != "qwen2":
         values["qkv_bias"] = values["out_bias"] = bool(data["attention_bias"])
     for size in ("layers", "hidden", "heads", "vocab"):
-        refuse(not values.get(size), f"{title}: it gives no {size}", HINT)
+        refuse(not values.get(size), f"{title}: it has no {size}", HINT)
     values["ffn"] = values.get("ffn") or (4 * values["hidden"] if family == "gpt2" else 0)
-    refuse(not values["ffn"], f"{title}: it gives no intermediate_size", HINT)
+    refuse(not values["ffn"], f"{title}: it has no intermediate_size", HINT)
     _check_sizes(values, title)
     positions, window = values.pop("positions"), values.pop("window", 0)
     longest = int(data.get("max_position_embeddings") or data.get("n_positions") or data.get("n_ctx") or positions)
@@ -79,7 +79,7 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     if not values.get("experts"):  # a family of mixtures without any
         values |= {"experts": 0, "shared_ffn": 0, "shared_gate": False, "first_dense": 0}
     biased = values["experts"] and values.get("ffn_bias")
-    refuse(biased, f"{title}: this file asks for experts with biases, which the trainer has not", HINT)
+    refuse(biased, f"{title}: this file asks for experts with biases, which the trainer does not support", HINT)
     values |= _rotary(data, title, longest)
     return ModelShape(
         name=data.get("name") or family if "model_type" in data else name,
@@ -108,7 +108,7 @@ def _check_sizes(values: dict[str, Any], title: str) -> None:
     values["kv_heads"] = kv_heads = values.get("kv_heads") or heads
     refuse(heads % kv_heads, f"{title}: {kv_heads} heads of keys do not divide {heads} heads", HINT)
     uneven = not values.get("head_dim") and hidden % heads
-    refuse(uneven, f"{title}: {heads} heads do not divide hidden = {hidden}, and it gives no head_dim", HINT)
+    refuse(uneven, f"{title}: {heads} heads do not divide hidden = {hidden}, and it has no head_dim", HINT)
     odd = (values.get("head_dim") or hidden // heads) % 2
     refuse(odd, f"{title}: heads of an odd width cannot be rotated", HINT)
     scoring = values.get("scoring", "softmax")
@@ -124,10 +124,10 @@ def _first_dense(data: dict[str, Any], values: dict[str, Any], title: str) -> in
 
 
 def _window(data: dict[str, Any], family: str, usual: int, title: str) -> int:
-    """Return the sliding window, where any layer uses it; `usual` is that of a file which is silent."""
+    """Return the sliding window if any layer uses it; `usual` is the default."""
     types = set(data.get("layer_types") or ())
     other = ", ".join(sorted(types - {"full_attention", "sliding_attention"}))
-    refuse(other, f"{title}: this file asks for {other} (layer_types), which the trainer has not", HINT)
+    refuse(other, f"{title}: this file asks for {other} (layer_types), which the trainer does not support", HINT)
     everywhere = data.get("use_sliding_window", family in {"mistral", "mixtral"})
     used = "sliding_attention" in types if types else everywhere
     return int(data.get("sliding_window", usual) or 0) if used else 0
@@ -141,7 +141,7 @@ def _rotary(data: dict[str, Any], title: str, longest: int) -> dict[str, Any]:
     if theta is not None:
         values["rope_theta"] = float(theta)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    rule = f"{title}: this file asks for rope scaling {kind!r}, which the trainer has not (linear, llama3, yarn)"
+    rule = f"{title}: this file asks for rope scaling {kind!r}, but only linear, llama3 and yarn are supported"
     refuse(kind not in {"default", "linear", "llama3", "yarn"} or not _flat(rope), rule, HINT)
     part = rope.get("partial_rotary_factor", 1)
     refuse(part != 1, f"{title}: this file asks for rotary positions on a part ({part}) of each head", HINT)
@@ -187,8 +187,8 @@ def _short(value: object) -> str:
 
 
 def _no_number(constant: str) -> float:
-    """Refuse NaN and Infinity, which Python reads and JSON has not."""
-    raise ValueError(f"{constant} is no number")
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{constant} is not a number")
 
 
 def _read(name: str, title: str) -> dict[str, Any]:
@@ -196,5 +196,5 @@ def _read(name: str, title: str) -> dict[str, Any]:
         data = json.loads(Path(name).read_text(), parse_constant=_no_number)
     except (OSError, ValueError) as error:
         raise OptionError(f"{title}: {error}", HINT) from error
-    refuse(not isinstance(data, dict), f"{title}: it holds no fields", HINT)
+    refuse(not isinstance(data, dict), f"{title}: it is not a JSON object", HINT)
     return data

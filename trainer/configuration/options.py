@@ -13,8 +13,6 @@ from typing import Any
 
 from usp_prof.schedule import Schedule
 
-# Errors: what is wrong with the options, and what to type instead.
-
 
 class OptionError(Exception):
     """An option, or a combination of them, that cannot be trained; `hint` names the nearest legal choice."""
@@ -25,7 +23,7 @@ class OptionError(Exception):
 
 
 def refuse(broken: object, rule: str, hint: str) -> None:
-    """Raise `OptionError` where a rule is broken."""
+    """Raise `OptionError` if a rule is broken."""
     if broken:
         raise OptionError(rule, hint)
 
@@ -167,7 +165,7 @@ def check_ranges(options: Options) -> None:
             continue
         fitting = f"{flag} {1 if isinstance(value, int) else item.default or 1}"
         least = "above zero" if item.metadata["positive"] else "zero or more"
-        refuse(not math.isfinite(value), f"{flag} {value} is no number", fitting)
+        refuse(not math.isfinite(value), f"{flag} {value} is not a number", fitting)
         too_small = value < 0 or (value == 0 and item.metadata["positive"])
         refuse(too_small, f"{flag} {value} must be {least}", fitting)
         refuse(value > most, f"{flag} {value} is above {most}", f"{flag} {most}")

@@ -225,7 +225,7 @@ class Buckets:
                 self.launch(bucket)
 
     def finish(self) -> None:
-        """Complete every bucket's sum: each slice has its gradient."""
+        """Complete every bucket's sum, so that each has its gradient."""
         self.armed.clear()
         for bucket in self:
             if not bucket.launched:

@@ -109,9 +109,9 @@ class Pipeline:
         self.tokens, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
         self.last_round = last_round
         self.losses: list[torch.Tensor] = []
-        self.arrived: dict[tuple[str, int, int], torch.Tensor] = {}
-        """By way, stage and micro-batch: activations that a stage takes (`f`), gradients of its output (`b`)."""
-        self.receiving: dict[tuple[str, int, int], dist.Work] = {}
+        self.arrived: dict[tuple[str, int, int], tuple[torch.Tensor, dist.Work | None]] = {}
+        """By way, stage and micro-batch: activations that a stage takes (`f`) or gradients of its output (`b`), and the
+        message that brings them."""
         self.leaving: dict[tuple[str, int, int], torch.Tensor] = {}
         """By way, stage and micro-batch: what a stage made for another rank."""
         self.sending: list[dist.Work] = []
@@ -166,34 +166,33 @@ class Pipeline:
         return self.last_round and self.last_of_stage[action.stage] == action
 
     def _hand_over(self, way: str, action: Action, to: int, tensor: torch.Tensor) -> None:
-        """Return a result to a stage of this rank, or keep it for the send that follows."""
+        """Pass a result to another stage of this rank, or keep it for the send that follows."""
         if to in self.chunks:
-            self.arrived[way, to, action.micro_batch] = tensor
+            self.arrived[way, to, action.micro_batch] = tensor, None
         else:
             self.leaving[way, action.stage, action.micro_batch] = tensor
 
     def _take(self, way: str, place: Place) -> torch.Tensor:
         """Wait for what another stage made."""
-        if work := self.receiving.pop((way, *place), None):
+        tensor, work = self.arrived.pop((way, *place))
+        if work is not None:
             work.wait()
-        return self.arrived.pop((way, *place))
+        return tensor
 
     def _post(self, transfer: Transfer) -> None:
         """Begin to send or receive."""
         key = (transfer.name[-1], transfer.stage, transfer.micro_batch)
         group = self.groups[transfer.name[-1]]
         peer = group.ranks[transfer.peer]
-        sends = transfer.name.startswith("send")
-        if sends:
-            group.before_message()
-            tensor = self.leaving.pop(key)
-        else:
-            tensor = self.arrived[key] = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
         mark = record.pipeline_transfer(
             transfer.name, stage=transfer.stage, micro_batch=transfer.micro_batch, peer=peer
         )
-        with mark:
-            if sends:
-                self.sending.append(dist.isend(tensor, group=group.handle, group_dst=transfer.peer))
-            else:
-                self.receiving[key] = dist.irecv(tensor, group=group.handle, group_src=transfer.peer)
+        if transfer.name.startswith("send"):
+            group.before_message()
+            with mark:
+                work = dist.isend(self.leaving.pop(key), group=group.handle, group_dst=transfer.peer)
+            self.sending.append(work)
+        else:
+            tensor = torch.empty(self.message, dtype=self.dtype, device=self.tokens[0].device)
+            with mark:
+                self.arrived[key] = tensor, dist.irecv(tensor, group=group.handle, group_src=transfer.peer)
