@@ -50,7 +50,7 @@ def test_no_option_is_made_up() -> None:
 
 def test_every_fault_is_listed_with_its_settings() -> None:
     rows = dict(
-        re.findall(r"^\| `([a-z-]+)` \| (.*?) \|", PAGE.split("## Faults")[1].split("## Pacing")[0], re.MULTILINE)
+        re.findall(r"^\| `([a-z-]+)` \| (.*?) \|", REFERENCE.split("## Faults")[1].split("### Limits")[0], re.MULTILINE)
     )
     assert set(rows) == set(KINDS)
     for kind, settings in KINDS.items():
@@ -58,7 +58,9 @@ def test_every_fault_is_listed_with_its_settings() -> None:
 
 
 def test_every_fault_is_named_by_a_rule_that_there_is() -> None:
-    rows = [line for line in PAGE.split("## Faults")[1].split("## Pacing")[0].splitlines() if line.startswith("| `")]
+    rows = [
+        line for line in REFERENCE.split("## Faults")[1].split("### Limits")[0].splitlines() if line.startswith("| `")
+    ]
     named = [re.search(r"rules\.md#([a-z-]+)\) \|$", line) for line in rows]
     assert all(named)
     assert {match[1] for match in named if match} <= {rule.CODE for rule in all_rules()}

@@ -72,19 +72,16 @@ messages.
 
 Every figure was measured on the recorded runs. *Theory* follows from the declared pace, links and mesh. *Replayed* and
 *planned* are predictions from the first run's trace: by `usp-prof whatif`, and by the planner calibrated on it. A page
-lists the predictions that are off.
+lists the predictions that are off. All pictures of a lesson have the same time scale.
 """
 _NOT_SHOWN = """\
-Some techniques change what happens inside a device. A paced run has no kernels, so these lessons leave out speed:
+A paced run has no kernels, so lessons about the inside of a device count operations or bytes and leave out speed. For a
+recorded GPU run, these edits predict it:
 
-- **Asynchronous tensor parallelism**: what is hidden behind what. A device would also show that narrow products are
-  slower and that moving data uses multiprocessors.
-- **Fused optimizers**: the number of operations and passes over memory. On a GPU, a loop over tensors is thousands of
-  tiny kernels. [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) finds them, and the edit
-  `fused_optimizer` predicts the saving.
-- **Compiled layers**: the number of operations. [`host-bound`](../reference/rules.md#host-bound) finds a device that
-  waits for launches, and the edit `no_launch_gaps` predicts the saving.
-- **Mixed precision**: bytes. The edit `matmul_dtype=bf16` predicts the speed for a recorded GPU run.
+- **Fused optimizers**: `fused_optimizer`; [`unfused-optimizer`](../reference/rules.md#unfused-optimizer) finds loops.
+- **Compiled layers**: `no_launch_gaps`; [`host-bound`](../reference/rules.md#host-bound) finds devices that wait for
+  launches.
+- **Mixed precision**: `matmul_dtype=bf16`.
 """
 
 
@@ -102,7 +99,6 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         "## Pictures",
         lesson.look.strip(),
         *(f"**{run.name}**\n\n![{run.name}](images/{lesson.name}-{run.name}.svg)" for run in lesson.runs),
-        "All pictures have the same time scale.",
         "## Results",
         comparison(lesson, figures),
         "## Question",
@@ -126,8 +122,8 @@ def commands(lesson: Lesson) -> str:
 def _runs(lesson: Lesson) -> str:
     """Return the command that all runs of a lesson share, and a table of the options that distinguish them."""
     command = f"```text\ntorchrun {' '.join(lesson.shared_words()[1:])}\n```"
-    lines = ["This runs the trainer once per row, with the options of the row added:", "", command, ""]
-    lines += ["| run | technique | options |", "| --- | --- | --- |"]
+    lines = ["It runs this command once per row, with the options of the row:", "", command, ""]
+    lines += ["| run | technique | options |", "|---|---|---|"]
     lines += [f"| {run.name} | {run.title} | {f'`{run.options}`' if run.options else ''} |" for run in lesson.runs]
     return "\n".join(lines)
 
@@ -182,7 +178,7 @@ def _order(lesson: Lesson, chosen: Sequence[Lesson]) -> int:
 
 def _table(compared: Sequence[Row], names: Sequence[str]) -> str:
     """Format a row per figure and source, a column per run; a figure is named on its first row only."""
-    lines = [f"| figure | from | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
+    lines = [f"| figure | from | {' | '.join(names)} |", f"|{'---|' * (len(names) + 2)}"]
     shown = ""
     for row in compared:
         title = row.figure if row.figure != shown else ""
