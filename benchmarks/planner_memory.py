@@ -35,12 +35,13 @@ PRIOR = 0.05
 def sweep(rows: Measured) -> list[Line]:
     """Evaluate the sweep: the first rank's peak in five folds, and which runs fit."""
     good = np.isfinite(rows.memory_bytes)
+    of_first = replace(rows, reported_rank="first")
     fold = folds_of(len(rows.cases))
     first, fullest, textbook = (np.empty(len(fold)) for _ in range(3))
     for number in range(fold.max() + 1):
         held = fold == number
-        fitted = _fit(rows.where(good & ~held), "nanotron", OF_SWEEP, of_first=True)
-        first[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted, of_first=True)
+        fitted = _fit(of_first.where(good & ~held), "nanotron", OF_SWEEP)
+        first[held] = _peaks(of_first.where(held), "nanotron", OF_SWEEP, fitted)
         fullest[held] = _peaks(rows.where(held), "nanotron", OF_SWEEP, fitted)
         textbook[held] = _textbook(rows, good & ~held)[held]
     measured = rows.memory_bytes[good]
@@ -74,22 +75,19 @@ def megatron(rows: Measured) -> Line:
         textbook[held] = _textbook(rows, ~held)[held]
     measured = rows.memory_bytes
     beside = f"textbook {median_error(textbook, measured):.1%}"
-    return Line("memory, Megatron's tests", len(half), median_error(predicted, measured), most=0.15, beside=beside)
+    return Line("memory, Megatron's tests", len(half), median_error(predicted, measured), most=0.09, beside=beside)
 
 
-def _fit(rows: Measured, trainer: str, names: Sequence[str], *, of_first: bool = False) -> Numbers:
+def _fit(rows: Measured, trainer: str, names: Sequence[str]) -> Numbers:
     target = np.log(rows.memory_bytes)
     start = np.log([getattr(PROFILES[trainer], name) for name in names])
-    return least_squares(lambda x: np.log(_peaks(rows, trainer, names, x, of_first=of_first)) - target, start, PRIOR)
+    return least_squares(lambda x: np.log(_peaks(rows, trainer, names, x)) - target, start, PRIOR)
 
 
-def _peaks(
-    rows: Measured, trainer: str, names: Sequence[str], logarithms: Numbers, *, of_first: bool = False
-) -> Numbers:
-    """Return the peak of the first rank, or of the fullest."""
+def _peaks(rows: Measured, trainer: str, names: Sequence[str], logarithms: Numbers) -> Numbers:
+    """Return the peaks of the reported rank."""
     constants = dict(zip(names, np.exp(logarithms).tolist(), strict=True))
-    stages = memory.of_stages(rows.columns(replace(PROFILES[trainer], **constants)))
-    return memory.total(stages[0] if of_first else memory.fullest(stages))
+    return rows.peaks(memory.of_stages(rows.columns(replace(PROFILES[trainer], **constants))))
 
 
 def _textbook(rows: Measured, used: Mask) -> Numbers:

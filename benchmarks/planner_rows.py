@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from usp_prof.extras.planner import memory
+from usp_prof.extras.planner.stages import WHERE
 from usp_prof.extras.planner.table import Case, stacked_cases, understood
 from usp_prof.model.errors import UspProfError
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from usp_prof.extras.planner.cases import Cases
     from usp_prof.extras.planner.profiles import Profile
+    from usp_prof.model.footprint import Parts
 
 PLAYBOOK_SHAPES = {
     "1B": (16, 2048, 32, 8192, 1),
@@ -43,10 +46,17 @@ class Measured:
     seconds: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
     refused: list[str]
+    reported_rank: str = ""
+    """Pipeline rank whose memory the source reports, a word of `stages.WHERE`; empty: the fullest."""
 
     def columns(self, profile: Profile | None = None) -> Cases:
         """Return the rows as columns; `profile` replaces each row's own."""
         return stacked_cases(self.cases, profile)
+
+    def peaks(self, stages: tuple[Parts, ...]) -> NDArray[np.float64]:
+        """Return the predicted peak of the reported rank, from the footprints of the ranks of `stages.WHERE`."""
+        reported = stages[WHERE.index(self.reported_rank)] if self.reported_rank else memory.fullest(stages)
+        return memory.total(reported)
 
     def where(self, keep: NDArray[np.bool_]) -> Measured:
         """Return selected rows."""
@@ -56,6 +66,7 @@ class Measured:
             self.seconds[keep],
             self.memory_bytes[keep],
             self.refused,
+            self.reported_rank,
         )
 
 
@@ -210,14 +221,22 @@ def with_profile(cases: Cases, profile: Profile) -> Cases:
     return replace(cases, profile=profile)
 
 
+NOT_TRAINING = "grpo|distill"
+"""Megatron's tests that also hold a second model or the caches of generated text."""
+UNFUSED_CLUSTER = "dracooci"
+"""Machines of Megatron's tests without fused attention: all peaks are larger by the score matrix than elsewhere."""
+
+
 def megatron_memory(folder: Path) -> Measured:
-    """Return the exact peaks of Megatron's functional tests, for decoders with one kind of layer."""
+    """Return the exact peaks of Megatron's functional tests, for decoders with one kind of layer and even stages."""
     rows = pd.read_csv(folder / "megatron_memory.csv.gz", low_memory=False)
     rows = rows[rows.family.isin(["gpt", "moe", "mixtral"]) & rows["pipeline-model-parallel-layout"].isna()]
     rows = rows[rows["multi-latent-attention"].isna() & rows["use-megatron-fsdp"].isna() & rows.n_gpus.notna()]
+    rows = rows[~rows.case.str.contains(NOT_TRAINING) & rows["decoder-first-pipeline-num-layers"].isna()]
     rows = rows[rows["mem_max_allocated_bytes"].notna()].reset_index(drop=True)
     given = [_of_megatron(row) for row in rows.to_dict("records")]
-    return _measured(rows, given, np.full(len(rows), np.nan), rows.mem_max_allocated_bytes)
+    measured = _measured(rows, given, np.full(len(rows), np.nan), rows.mem_max_allocated_bytes)
+    return replace(measured, reported_rank="last")  # Megatron logs on its last rank only
 
 
 def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +258,10 @@ def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
     multiple = option("make-vocab-size-divisible-by", 128) * tp
     vocab = -(-option("vocab-size", 50257) // multiple) * multiple
     each = option("num-layers-per-virtual-pipeline-stage", 0)
+    dtype = "bf16" if is_on("bf16") else "fp16" if is_on("fp16") else "fp32"
+    # Megatron's own layers have no fused attention unless flash attention is asked for.
+    is_unfused = str(row["transformer-impl"]) == "local" and not is_on("use-flash-attn")
+    is_unfused |= UNFUSED_CLUSTER in str(row["env"]) and str(row["attention-backend"]) not in ("flash", "fused")
     found: dict[str, Any] = {
         "layers": layers, "hidden": hidden, "heads": row["num-attention-heads"], "ffn_hidden": ffn, "vocab": vocab,
         "kv_heads": option("num-query-groups", row["num-attention-heads"]), "sequence": row["seq-length"],
@@ -248,7 +271,9 @@ def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
         "ep": option("expert-model-parallel-size", 1), "zero": is_on("use-distributed-optimizer"),
         "micro_batch": row["micro-batch-size"], "batch": row["global-batch-size"],
         "chunks": layers / pp / each if each else 1, "sequence_parallel": is_on("sequence-parallel"),
-        "fused_attention": int(str(row["attention-backend"]) not in ("unfused", "local")),
+        "fused_attention": int(str(row["attention-backend"]) not in ("unfused", "local") and not is_unfused),
+        # Only with bf16 does Megatron accumulate gradients in float32 by default.
+        "dtype": dtype, "gradient_bytes": 2 if dtype == "fp16" else "",
         "recompute": "none" if pd.isna(row["recompute-granularity"]) else row["recompute-granularity"],
 }  # fmt: skip
     if experts:

@@ -1,11 +1,11 @@
 """Accuracy of the shipped planner per published source, through `usp-prof plan --table`.
 
-    python benchmarks/planner_sources.py [REFERENCE]     REFERENCE: folder of tables, default ../shared/reference
+    python benchmarks/planner_sources.py [REFERENCE [PAGE]]
+    python benchmarks/planner_sources.py ../shared/reference docs/accuracy.md
 
-Every source is split into two halves by a hash of the row's configuration. Constants are chosen on the first half only;
-both halves are printed. Per source: rows, median and 90th percentile of the error of the step time, share of steps
-inside their 80% interval, layouts that ran but were refused (`fits` = 0), the same for memory, and failed layouts that
-were accepted.
+REFERENCE is the folder of tables, by default ../shared/reference. Every source is split into two halves by a hash of
+the row's configuration; cells show both. Per source: rows, median and 90th percentile of the error of the step time,
+share of steps inside their 80% interval, layouts that ran but were refused (`fits` = 0), and the error of memory.
 """
 
 from __future__ import annotations
@@ -18,82 +18,103 @@ from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from harness import write_table
 from planner_rows import Measured, long_context, megatron_memory, playbook, published, published_2026, vtrain
 
+from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.table import stacked_cases
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from usp_prof.extras.planner.table import Case
 
     Mask = NDArray[np.bool_]
 
-OF_PUBLISHED = (
-    "dgxc.csv", "megatron_bridge.csv", "nemo_history.csv", "llm_foundry.csv", "torchtitan.csv", "nemo_automodel.csv",
-)  # fmt: skip
-HEAD = "| source | half | rows | median | p90 | in 80% interval | refused | memory rows | memory median | memory p90 |"
+TITLES = {
+    "mlperf_8b": "MLPerf v5.1, Llama 8B (fp8, fp4)", "simumax_dense": "SimuMax, dense, B200 (bf16)",
+    "megatron_moe": "Megatron-LM, mixtures of experts", "dgxc.csv": "DGX Cloud",
+    "megatron_bridge.csv": "Megatron-Bridge", "nemo_history.csv": "NeMo, older releases", "llm_foundry.csv": "llm-foundry", "torchtitan.csv": "torchtitan",
+    "nemo_automodel.csv": "NeMo AutoModel",
+}  # fmt: skip
+"""Names of groups of rows, and of files."""
+HEAD = (
+    "| Source | Rows (half 1, half 2) | Median error | 90th percentile | In 80% interval | Refused although it ran "
+    "| Median error of memory |"
+)
+BEGIN, END = "<!-- sources: from benchmarks/planner_sources.py -->", "<!-- end of sources -->"
+CRASH_BYTES = 60 << 30
+"""Predicted peak on 80 GB below which a failure has another cause than memory; the playbook does not state causes."""
 
 
 def main() -> int:
-    """Print the table."""
+    """Write the table."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/reference")
     if not (folder / "published_2026.csv").exists():
         sys.stdout.write(f"skipped: {folder} has no reference tables\n")
         return 0
-    sys.stdout.write(f"{HEAD}\n{'|---' * (HEAD.count('|') - 1)}|\n")
-    judged: list[pd.DataFrame] = []
-    for source, rows in sources(folder):
-        table = judge(source, rows)
-        judged.append(table)
-        for half in (0, 1):
-            sys.stdout.write(line(source, str(half + 1), table[table.half == half]))
-    table = pd.concat(judged)
-    new = table[table.is_new]
-    for name, rows_of in (("all", table), ("all of 2026", new)):
-        sys.stdout.write(line(name, "both", rows_of))
+    judged = {source: judge(rows) for source, rows in sources(folder)}
+    lines = [HEAD, "|---" * (HEAD.count("|") - 1) + "|"]
+    for source, table in judged.items():
+        lines.append(line(source, [table[table.half == half] for half in (0, 1)]))
+    table = pd.concat(judged.values())
+    lines.append(line("all", [table]))
+    lines.append(line("all, published from 2024 on", [table[table.is_new]]))
+    write_table(lines, Path(sys.argv[2]) if len(sys.argv) > 2 else None, BEGIN, END)
     failed = table[table.failed]
-    sys.stdout.write(f"failed layouts accepted: {failed.fits.sum()} of {len(failed)} ({failed.fits.mean():.1%})\n")
+    for what, layouts in (
+        ("failed layouts accepted", failed),
+        ("without layouts that also ran, in another row", failed[~failed.also_ran]),
+        ("and without crashes far below the memory", failed[~failed.also_ran & (failed.peak > CRASH_BYTES)]),
+    ):
+        sys.stdout.write(f"{what}: {layouts.fits.sum()} of {len(layouts)} ({layouts.fits.mean():.1%})\n")
     return 0
 
 
 def sources(folder: Path) -> list[tuple[str, Measured]]:
     """Return all sources, the newest first."""
     new = published_2026(folder)
-    by_group = [(str(group), new.where((new.rows.group == group).to_numpy())) for group in new.rows.group.unique()]
+    groups = new.rows.group.unique()
+    by_group = [(TITLES.get(group, group), new.where((new.rows.group == group).to_numpy())) for group in groups]
     sweep = playbook(folder)
     by_model = [
-        (f"playbook {model}", sweep.where((sweep.rows.model == model).to_numpy()))
+        (f"Ultra-Scale Playbook {model}", sweep.where((sweep.rows.model == model).to_numpy()))
         for model in sweep.rows.model.unique()
     ]
-    old = [(file.removesuffix(".csv"), published(folder, file)) for file in OF_PUBLISHED]
-    old.append(("nemo_longseq_cp", long_context(folder)))
-    return [*by_group, *by_model, *old, ("vTrain", vtrain(folder)), ("Megatron memory", megatron_memory(folder))]
+    old = [(title, published(folder, file)) for file, title in TITLES.items() if file.endswith(".csv")]
+    old.append(("NeMo, 4,096 to 1,048,576 tokens", long_context(folder)))
+    tests = ("Megatron-LM tests, memory", megatron_memory(folder))
+    return [*by_group, *old, ("vTrain, A100 node", vtrain(folder)), *by_model, tests]
 
 
-def judge(source: str, rows: Measured) -> pd.DataFrame:
+def judge(rows: Measured) -> pd.DataFrame:
     """Predict every row and compare it with its measurement."""
     cases = rows.cases
     configurations, models = [case.configuration for case in cases], [case.model for case in cases]
-    predictions = records(stacked_cases(cases), configurations, models, "palm")
+    columns = stacked_cases(cases)
+    predictions = records(columns, configurations, models, "palm")
     seconds = np.array([prediction.step_ns for prediction in predictions]) / 1e9
     low, high = (
         np.array([getattr(prediction, name) for prediction in predictions]) / 1e9
         for name in ("step_low_ns", "step_high_ns")
     )
-    # Peaks that a framework reports are those of its first rank; the planner's are those of the fullest.
-    peaks = np.array([prediction.footprint.total_bytes for prediction in predictions])
+    peaks = rows.peaks(memory.of_stages(columns))
     measured = np.isfinite(rows.seconds) | np.isfinite(rows.memory_bytes)
+    keys = [f"{case.model}{case.cluster}{case.configuration}" for case in cases]
+    ran = {key for key, is_measured in zip(keys, measured, strict=True) if is_measured}
     return pd.DataFrame(
         {
-            "source": source,
             "half": [half_of(case) for case in cases],
             "ratio": seconds / rows.seconds,
             "inside": np.where(np.isfinite(rows.seconds), (low <= rows.seconds) & (rows.seconds <= high), np.nan),
             "memory_ratio": peaks / rows.memory_bytes,
             "fits": np.array([prediction.fits for prediction in predictions]),
             "failed": ~measured,
+            "also_ran": [case in ran for case in keys],
+            "peak": peaks,
             "is_new": "truth_s" in rows.rows,
         }
     )
@@ -105,17 +126,21 @@ def half_of(case: Case) -> int:
     return crc32(f"{model}{case.cluster.device}{case.configuration}".encode()) % 2
 
 
-def line(source: str, half: str, table: pd.DataFrame) -> str:
-    """Format one line of the table."""
-    ran = table[~table.failed]
-    error, memory = (ran.ratio.dropna() - 1).abs(), (ran.memory_ratio.dropna() - 1).abs()
-    if not len(ran):
-        return ""
-    cells = [
-        source, half, len(error), _percent(error.median()), _percent(error.quantile(0.9)), _percent(ran.inside.mean()),
-        f"{(~ran.fits).sum()} of {len(ran)}", len(memory), _percent(memory.median()), _percent(memory.quantile(0.9)),
-    ]  # fmt: skip
-    return f"| {' | '.join(map(str, cells))} |\n"
+def line(source: str, halves: Sequence[pd.DataFrame]) -> str:
+    """Format one line of the table; each cell has the figures of both halves, without halves that have no rows."""
+    ran = [rows for half in halves if len(rows := half[~half.failed])]
+    errors = [(rows.ratio.dropna() - 1).abs() for rows in ran]
+    memories = [(rows.memory_ratio.dropna() - 1).abs() for rows in ran]
+    columns = (
+        [str(len(rows)) for rows in ran],
+        [_percent(error.median()) for error in errors],
+        [_percent(error.quantile(0.9)) for error in errors],
+        [_percent(rows.inside.mean()) for rows in ran],
+        [f"{(~rows.fits).sum()} of {len(rows)}" for rows in ran],
+        [_percent(error.median()) for error in memories],
+    )
+    cells = [", ".join(filter(None, column)) or "-" for column in columns]
+    return f"| {' | '.join([source, *cells])} |"
 
 
 def _percent(value: float) -> str:

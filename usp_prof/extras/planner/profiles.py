@@ -166,7 +166,7 @@ PUBLISHED = Profile(
 PROFILES: dict[str, Profile] = {
     "nanotron": NANOTRON,
     "megatron": replace(
-        PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.055, logit_bytes=7.9, overhead_bytes=36e6,
+        PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.06, logit_bytes=6.8, overhead_bytes=69e6,
         narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, gathers_beside=1, bucket_parameters=40e6,
         bucket_parameters_per_rank=1e6,
     ),
@@ -176,7 +176,8 @@ PROFILES: dict[str, Profile] = {
         is_fsdp2=1, time_spread=0.28,
         layer_by_layer=1, ends_are_units=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
     ),
-    "fsdp": replace(PUBLISHED, name="fsdp", is_eager=1, is_fsdp2=1, layer_by_layer=1),
+    # Fused cross entropy, as in llm-foundry: 16-bit logits and their gradient.
+    "fsdp": replace(PUBLISHED, name="fsdp", logit_bytes=4.0, is_eager=1, is_fsdp2=1, layer_by_layer=1),
     "usp-prof": replace(
         PUBLISHED, name="usp-prof", is_eager=1, offload_keeps=4.0, least_buckets=4.0,
         sums_once=1, layer_by_layer=1, gradient_bytes=4.0, sent_gradient_bytes=4.0,
