@@ -35,11 +35,18 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 TITLES = {
-    "mlperf_8b": "MLPerf v5.1, Llama 8B (fp8, fp4)", "simumax_dense": "SimuMax, dense, B200 (bf16)",
-    "megatron_moe": "Megatron-LM, mixtures of experts", "dgxc.csv": "DGX Cloud",
-    "megatron_bridge.csv": "Megatron-Bridge", "nemo_history.csv": "NeMo, older releases", "llm_foundry.csv": "llm-foundry", "torchtitan.csv": "torchtitan",
+    "MLPerf v4.1 gpt3": "MLPerf v4.1, GPT-3 175B (fp8)",
+    "MLPerf v5.0 llama31_405b": "MLPerf v5.0, Llama 405B (fp8)",
+    "mlperf_8b": "MLPerf v5.1, Llama 8B (fp8, fp4)",
+    "simumax_dense": "SimuMax, dense, B200 (bf16)",
+    "megatron_moe": "Megatron-LM, mixtures of experts",
+    "dgxc.csv": "DGX Cloud",
+    "megatron_bridge.csv": "Megatron-Bridge",
+    "nemo_history.csv": "NeMo, older releases",
+    "llm_foundry.csv": "llm-foundry",
+    "torchtitan.csv": "torchtitan",
     "nemo_automodel.csv": "NeMo AutoModel",
-}  # fmt: skip
+}
 """Names of groups of rows, and of files."""
 HEAD = (
     "| Source | Rows (half 1, half 2) | Median error | 90th percentile | In 80% interval | Refused although it ran "
