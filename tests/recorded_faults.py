@@ -1,9 +1,8 @@
-"""Record several runs of the trainer in one launch of several processes, one after the other."""
+"""Several runs of the trainer, recorded in one launch of several processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from trainer_fleet import finish, start, torchrun
+from trainer_fleet import finish, forked, start
 
 from trainer.configuration.command_line import parse
 from trainer.rules import resolve
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def launch(processes: int, cases: Mapping[str, str], folder: Path, seconds: float) -> dict[str, Path]:
-    """Record each case (name and options as typed) on so many processes; gives the folder of each."""
+    """Record each case (name and options as typed) on several processes, and return its folder."""
     asked = folder.resolve() / "cases.json"
     asked.write_text(json.dumps(dict(cases)))
-    process = start([*torchrun(processes), __file__, str(asked)])
+    process = start([*forked(processes), __file__, str(asked)])
     _, err = finish(process, seconds)
     assert process.returncode == 0, err[-3000:]
     return {name: folder / name for name in cases}
 
 
 def main() -> None:
-    """Be one of the processes: train each case in the process group that there is."""
+    """Train each case as one of the processes."""
     from trainer.run import train  # noqa: PLC0415 - a program, which takes the first place of the path as it is loaded
 
     asked = Path(sys.argv[1])
@@ -43,8 +42,6 @@ def main() -> None:
         config = resolve(parse([*options.split(), *output]), dist.get_world_size())
         if train(config, dist.get_rank(), torch.device("cpu"), gpus=0):
             sys.exit(f"{name} was not recorded")
-    sys.stdout.flush()
-    os._exit(0)  # groups of the runs before stay open, and their threads may abort a process that ends
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Run several layouts in one launch of several processes: loss and gradient norm of each step, and forwards run."""
+"""Several layouts in one launch of several processes: loss and gradient norm of each step, and forwards run."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainer import checkpoint
 from trainer.batches import Batches
@@ -34,6 +36,14 @@ COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 def torchrun(processes: int) -> list[str]:
     """Return the command that starts this number of processes; each launch finds its own port."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+
+
+def forked(processes: int) -> list[str]:
+    """Return the command that runs a script like torchrun, in processes that are forked from one.
+
+    Importing torch and the trainer costs each process of torchrun two to four seconds of CPU.
+    """
+    return [sys.executable, __file__, str(processes)]
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
@@ -66,11 +76,11 @@ def finish(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
 
 
 def launch(processes: int, cases: list[str], seconds: float) -> dict[str, Any]:
-    """Train each case (options as typed) on so many processes; gives the curve of each, or its error."""
+    """Train each case (options as typed) on several processes, and return each one's curve or error."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "cases.json"), Path(folder, "curves.json")
         asked.write_text(json.dumps(cases))
-        process = start([*torchrun(processes), __file__, str(asked), str(answer)])
+        process = start([*forked(processes), __file__, str(asked), str(answer)])
         _, err = finish(process, seconds)
         curves = json.loads(answer.read_text()) if answer.exists() else {}
         for case in cases:
@@ -124,9 +134,8 @@ def curve(case: str) -> dict[str, list[float]]:
     return {"loss": losses, "norm": norms, "forwards": runs}
 
 
-def main() -> None:
-    """Be one of the processes."""
-    asked, answer = (Path(argument) for argument in sys.argv[1:])
+def train(asked: Path, answer: Path) -> None:
+    """Train the cases as one of the processes."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     curves: dict[str, Any] = {}
     for case in json.loads(asked.read_text()):
@@ -136,5 +145,29 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def run_script(path: str, *arguments: str) -> None:
+    """Run a script as one of the processes."""
+    sys.argv = [path, *arguments]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"{path} ended with {end.code}") from end
+
+
+def main() -> None:
+    """Fork the processes of a script; `sys.argv` has their number, the script and its arguments."""
+    import trainer.run  # noqa: F401, PLC0415 - before the fork; it takes the first place of the path
+
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=int(sys.argv[1]), run_id=str(os.getpid()), rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0,
+    )  # fmt: skip
+    elastic_launch(config, run_script)(*sys.argv[2:])
+
+
 if __name__ == "__main__":
-    main()
+    if "RANK" in os.environ:
+        train(*map(Path, sys.argv[1:]))
+    else:
+        main()

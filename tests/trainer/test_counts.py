@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from trainer_counts import check_efficiency, check_mfu, check_products
-from trainer_fleet import finish, start, torchrun
+from trainer_fleet import finish, forked, start
 
 from trainer.configuration.load import load_shape
 from usp_prof import open_run
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
 def test_a_recorded_run_has_the_flop_and_mfu_counted_by_hand(tmp_path: Path) -> None:
     options = "--device cpu --batch 8 --steps 4 --metrics json --profile --profile-skip 1 --profile-steps 2"
-    process = start([*torchrun(1), "trainer/run.py", *options.split(), "--output", str(tmp_path / "run")])
+    process = start([*forked(1), "trainer/run.py", *options.split(), "--output", str(tmp_path / "run")])
     out, err = finish(process, 280)
     assert process.returncode == 0, err
     assert json.loads([line for line in out.splitlines() if line.startswith("{")][-1])["step"] == 3

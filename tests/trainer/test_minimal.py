@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from trainer_fleet import ROOT, finish, start, torchrun
+from trainer_fleet import ROOT, finish, forked, start
 
 from usp_prof.contract import Manifest, parse_mark
 
@@ -20,11 +21,12 @@ FILE = "trainer/minimal.py"
 MOST_LINES = 300
 
 
+@cache
 def losses(layout: str, *more: str) -> list[float]:
     processes = 1
     for size in layout.split()[1::2]:
         processes *= int(size)
-    process = start([*torchrun(processes), FILE, "--dtype", "float64", "--steps", "4", *layout.split(), *more])
+    process = start([*forked(processes), FILE, "--dtype", "float64", "--steps", "4", *layout.split(), *more])
     out, err = finish(process, 120)
     assert process.returncode == 0, err[-3000:]
     return [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
@@ -38,7 +40,10 @@ def test_it_is_one_file_of_few_lines() -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    ["--pp 2 --tp 2", "--dp 2 --pp 2", "--dp 2 --tp 2 --pp 2"],
+    [
+        *(pytest.param(layout, marks=pytest.mark.full) for layout in ("--pp 2 --tp 2", "--dp 2 --pp 2")),
+        "--dp 2 --tp 2 --pp 2",
+    ],
 )
 def test_every_layout_learns_alike(tmp_path: Path, layout: str) -> None:
     assert losses(layout, "--record", str(tmp_path / "run")) == pytest.approx(losses("--dp 1"), rel=0, abs=1e-11)

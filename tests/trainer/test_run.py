@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer_fleet import ROOT, finish, process_of, start, torchrun
+from trainer_fleet import ROOT, finish, forked, process_of, start, torchrun
 
 from usp_prof.contract import Manifest, parse_mark
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]  # some launch twice
 
 
-def begin(processes: int, options: str) -> subprocess.Popen[str]:
-    return start([*torchrun(processes), "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()])
+def begin(launcher: list[str], options: str) -> subprocess.Popen[str]:
+    return start([*launcher, "trainer/run.py", "--device", "cpu", "--metrics", "json", *options.split()])
 
 
-def train(processes: int, options: str) -> list[dict]:
-    process = begin(processes, options)
+def train(launcher: list[str], options: str) -> list[dict]:
+    process = begin(launcher, options)
     out, err = finish(process, 280)
     assert process.returncode == 0, err
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -37,7 +37,9 @@ def trace(folder: Path, rank: int) -> dict:
 def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fault = "--fault slow-stage:stage=1,factor=2"
-    lines = train(2, f"--pp 2 --schedule zbv --pace 2,2,2 --micro-batches 4 {fault} --profile --output {folder}")
+    lines = train(
+        torchrun(2), f"--pp 2 --schedule zbv --pace 2,2,2 --micro-batches 4 {fault} --profile --output {folder}"
+    )
     assert [line["step"] for line in lines] == list(range(5))
     assert lines[-1]["mfu"] is None  # a paced run has none
     manifest = Manifest.from_dict(json.loads((folder / "run.json").read_text()))
@@ -61,7 +63,10 @@ def test_a_profiled_run_leaves_plain_traces_and_the_truth(tmp_path: Path) -> Non
 
 def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
     fault = "--fault slow-link:axis=dp,delay_ms=60"
-    train(2, f"--dp 2 --zero 3 {fault} --layers 2 --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
+    train(
+        forked(2),
+        f"--dp 2 --zero 3 {fault} --layers 2 --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}",
+    )
     events = trace(tmp_path / "run", 1)["traceEvents"]
     marks = [event for event in events if event.get("name") == "fault::slow_link"]
     messages = [event for event in events if event.get("args", {}).get("Process Group Description") == "mesh_dp"]
@@ -74,7 +79,7 @@ def test_a_slow_link_delays_each_message_on_its_way(tmp_path: Path) -> None:
 
 def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: Path) -> None:
     layers, updates = 2, "--steps 3 --profile --profile-steps 1"
-    train(2, f"--tp 2 --tp-async --layers {layers} {updates} --output {tmp_path / 'run'}")
+    train(forked(2), f"--tp 2 --tp-async --layers {layers} {updates} --output {tmp_path / 'run'}")
     events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
     begun = {
         name: sorted((event["ts"], event["tid"]) for event in events if event["name"].startswith(name))
@@ -90,7 +95,7 @@ def test_a_product_stands_between_a_chunk_that_leaves_and_its_arrival(tmp_path: 
 @pytest.mark.parametrize("zero", [1, 3])
 def test_sums_over_replicas_travel_during_backward(tmp_path: Path, zero: int) -> None:
     layout = f"--dp 4 --dp-replicate 2 --zero {zero} --layers 4"
-    train(4, f"{layout} --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
+    train(forked(4), f"{layout} --steps 3 --profile --profile-steps 1 --output {tmp_path / 'run'}")
     events = [event for event in trace(tmp_path / "run", 0)["traceEvents"] if "dur" in event]
     (end,) = (event["ts"] + event["dur"] for event in events if event["name"] == "train::backward")
     posted = [event["ts"] for event in events if event["name"].startswith("dp::replica_all_reduce")]
@@ -99,7 +104,7 @@ def test_sums_over_replicas_travel_during_backward(tmp_path: Path, zero: int) ->
 
 
 def test_one_process_as_typed(tmp_path: Path) -> None:
-    lines = train(1, f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
+    lines = train(torchrun(1), f"--profile --steps 4 --experts 4 --output {tmp_path / 'run'}")
     assert len(lines) == 4
     assert lines[0]["expert_load_max"] >= 1
     assert 0 < lines[-1]["mfu"] < 1
@@ -119,9 +124,9 @@ def test_a_text_is_learned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["--dp 2 --zero 3 --experts 4", "--pp 2 --schedule interleaved"])
 def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
     options = f"{options} --steps 4 --checkpoint {tmp_path} --checkpoint-every 2"
-    whole = train(2, options)
+    whole = train(forked(2), options)
     (tmp_path / "step-000004").rename(tmp_path / "aside")
-    resumed = train(2, f"{options} --resume")
+    resumed = train(forked(2), f"{options} --resume")
     assert [line["step"] for line in resumed] == [2, 3]
     for before, after in zip(whole[2:], resumed, strict=True):
         assert (before["loss"], before["grad_norm"]) == (after["loss"], after["grad_norm"])
@@ -136,7 +141,7 @@ def training(process: subprocess.Popen[str], rank: int, step: int = 0) -> int:
 
 
 def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
-    process = begin(2, "--dp 2 --steps 100000 --timeout 15")
+    process = begin(torchrun(2), "--dp 2 --steps 100000 --timeout 15")
     victim = training(process, 1)
     os.kill(victim, signal.SIGSTOP)  # its connections stay open
     said = next((line for line in process.stderr if "gives up" in line), "")
@@ -147,7 +152,7 @@ def test_a_rank_that_stands_still_is_named_within_the_timeout() -> None:
 
 def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = begin(2, f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
+    process = begin(torchrun(2), f"--dp 2 --steps 100000 --profile --profile-skip 100 --timeout 30 --output {folder}")
     victim = training(process, 1)
     os.kill(victim, signal.SIGKILL)
     _, err = finish(process, 150)
@@ -161,7 +166,7 @@ def test_a_lost_rank_is_named_and_leaves_no_half_trace(tmp_path: Path) -> None:
 def test_ctrl_c_ends_with_one_line_and_whole_traces(tmp_path: Path, processes: int) -> None:
     folder = tmp_path / "run"
     options = f"--dp {processes} --steps 100000 --profile --profile-skip 0 --profile-steps 90000 --output {folder}"
-    process = begin(processes, options)
+    process = begin(torchrun(processes), options)
     workers = [training(process, 0, step=4)] + [process_of(process, rank) for rank in range(1, processes)]
     for worker in workers:
         os.kill(worker, signal.SIGINT)  # as a terminal does
@@ -187,7 +192,7 @@ def test_ranks_that_hear_nothing_still_name_the_lost_one() -> None:
 
 
 def test_what_torchrun_says_of_a_refusal_ends_with_the_reason() -> None:
-    process = begin(2, "--dp 2 --lr nan")
+    process = begin(torchrun(2), "--dp 2 --lr nan")
     _, err = finish(process, 150)
     assert process.returncode != 0
     *_, error, hint, border = err.rstrip().splitlines()
