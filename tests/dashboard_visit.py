@@ -24,13 +24,16 @@ SETTLED = """() => {
   if (!document.querySelector("[data-testid='stApp'][data-test-script-state='notRunning']")) return false;
   const busy = "[data-testid='stSpinner'], [data-testid='stSkeleton'], [data-testid='stProgress']";
   if (document.querySelector(busy)) return false;
-  const found = [];
-  const walk = (root) => { for (const e of root.querySelectorAll('*')) {
-    if (e.matches('.usp-figure, .usp-timeline, .usp-palette')) found.push(e); if (e.shadowRoot) walk(e.shadowRoot); } };
-  walk(document);
-  return found.every((e) => e.dataset.ready || e.dataset.sharp === 'true' || e.palette);
+  const parts = (root, found) => { for (const e of root.querySelectorAll('*')) {
+    if (e.matches('.usp-figure, .usp-timeline, .usp-wall, .usp-palette')) found.push(e);
+    if (e.shadowRoot) parts(e.shadowRoot, found); } return found; };
+  const isReady = (e) => e.dataset.ready || e.dataset.sharp === 'true' || e.dataset.drawn || e.palette?.data;
+  // A component is on the page before its own elements are, and these before its script listens to keys.
+  return [...document.querySelectorAll("[data-testid^='stBidiComponent']")].every((component) => {
+    const found = parts(component, []).concat(component.shadowRoot ? parts(component.shadowRoot, []) : []);
+    return found.length && found.every(isReady); });
 }"""
-"""The script has ended, every chart and timeline is drawn, and the palette listens to its keys."""
+"""The script has ended, every chart, timeline and wall is drawn, and the palette listens to its keys."""
 COLORS = """() => {
   const most = (root, found) => { for (const e of root.querySelectorAll('*')) {
     if (e.shadowRoot) most(e.shadowRoot, found);

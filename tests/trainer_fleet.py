@@ -148,6 +148,7 @@ def train(asked: Path, answer: Path) -> None:
 def run_script(path: str, *arguments: str) -> None:
     """Run a script as one of the processes."""
     sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).parent))
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as end:

@@ -27,16 +27,9 @@ DOT = """() => {
 }"""
 """The first mark of an op: its label and its place."""
 
-LISTENS = """() => {
-  const find = (root) => [...root.querySelectorAll('*')].some((e) =>
-    e.matches('.usp-palette') ? e.palette && e.palette.data : e.shadowRoot && find(e.shadowRoot));
-  return find(document); }"""
-"""Whether the palette's script runs: its text is there before."""
-
 
 def open_palette(visit: Visit, key: str) -> None:
-    """Press its key once it listens, and wait until it can be typed into."""
-    visit.page.wait_for_function(LISTENS)
+    """Press its key, and wait until it can be typed into."""
     visit.page.keyboard.press(key)
     visit.page.locator(".usp-palette dialog[open] input").wait_for()
 
