@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
-from harness import TESTS
+from harness import TEST_SUPPORT
 
 from usp_prof.inputs.remote import location
 from usp_prof.synth.declaration import Declaration, with_events
@@ -36,7 +36,7 @@ from usp_prof.synth.write import write
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TEST_SUPPORT))
 from dask_cluster import dask_cluster
 from s3_server import BUCKET, s3_server
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "tests"
+TEST_SUPPORT = ROOT / "tests" / "support"
 _FRAME = """
 import json, os, resource, sys, time
 arguments = sys.argv[1:]

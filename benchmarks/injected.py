@@ -4,10 +4,10 @@
     python benchmarks/injected.py FOLDER --page docs/reference/accuracy.md
 
 Each run gets a host pause, a late input, late launches of all its communication, a slower host or slower kernels on one
-rank, in five sizes, through the simulator of `tests/injection.py`, which shares no code with the replay. Repairing the
-rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in the worst
-case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in 95%. Cases
-whose delay costs less than 2% are omitted.
+rank, in five sizes, through the simulator of `tests/support/injection.py`, which shares no code with the replay.
+Repairing the rank must restore the original run. Bars: the error is at most 3 points of the step in the median and 8 in
+the worst case, the stated error holds in 9 of 10 cases, and the first finding that names a rank names the slow one in
+95%. Cases whose delay costs less than 2% are omitted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from harness import write_table
+from harness import TEST_SUPPORT, write_table
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(TEST_SUPPORT))
 
 from injection import Delay, read_run, simulate, true_gain, write_run
 

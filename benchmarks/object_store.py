@@ -29,12 +29,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from harness import TESTS, Program, at_least, measure, status
+from harness import TEST_SUPPORT, Program, at_least, measure, status
 
 from usp_prof.synth.declaration import Declaration, with_events
 from usp_prof.synth.write import write
 
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TEST_SUPPORT))
 from s3_server import BUCKET, Server, s3_server
 
 if TYPE_CHECKING:

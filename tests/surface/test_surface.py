@@ -10,9 +10,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tiny import Trace
 
 import usp_prof
-from tests.tiny import Trace
 from usp_prof.cli.app import build_parser, main
 from usp_prof.cli.command_files import command_files, load, summary_of
 from usp_prof.run import open_run

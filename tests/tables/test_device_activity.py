@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiny import Trace, table_set
 
-from tests.tiny import Trace, table_set
 from usp_prof.analyses import breakdown, kernels, overlap, step_time, stragglers
 from usp_prof.report.build import analyse, build
 

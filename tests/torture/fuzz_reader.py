@@ -18,7 +18,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "support")]
 
 
 def read_bytes(data: bytes) -> None:

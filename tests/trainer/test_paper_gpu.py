@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(dist, "all_gather_single"), reason="it stands in for torch 2.13's parts"),
 ]
 
-TESTS = Path(__file__).resolve().parents[1]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 TORCH = Path(torch.__file__).parent
 STEPS = 2
 WIDE = "--pp 4 --dp 16 --cp 2 --tp 4 --model 8b --micro-batches 4"
@@ -75,11 +75,11 @@ def answers() -> dict[str, Any]:
         library, asked, answer = Path(folder, "gpu.so"), Path(folder, "cases.json"), Path(folder, "answers.json")
         flags = ["-std=c++20", "-shared", "-fPIC", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}"]
         linked = ["-lc10", "-ltorch_cpu", f"-Wl,-rpath,{TORCH / 'lib'}"]
-        source = str(TESTS / "paper_gpu.cpp")
+        source = str(SUPPORT / "paper_gpu.cpp")
         subprocess.run([compiler, *flags, source, "-o", str(library), *linked], check=True, capture_output=True)
         run = f"0 1 --dtype bf16 --profile --profile-skip 0 --profile-steps 1 --output {folder}/run"
         asked.write_text(json.dumps([f"{place} --steps {STEPS}" for place in (*PLACES, run)]))
-        process = start([sys.executable, str(TESTS / "paper_gpu.py"), str(library), str(asked), str(answer)])
+        process = start([sys.executable, str(SUPPORT / "paper_gpu.py"), str(library), str(asked), str(answer)])
         _, err = finish(process, 500)
         assert answer.exists(), err
         missing = {"error": f"not reached:\n{err[-3000:]}"}

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import Trace, raw_trace
 
-from tests.tiny import Trace, raw_trace
 from usp_prof.inputs.kineto import combinations
 from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, GrowingLaunches
 from usp_prof.tables.catalogue import build_rank

@@ -20,7 +20,7 @@ from usp_prof.run import open_run
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "golden"
 RUNS = tuple(sorted(folder.name for folder in (ROOT / "traces").glob("recorded-*")))
 _DIGITS = 9

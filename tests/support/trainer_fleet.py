@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainer.configuration.config import Config
     from trainer.step import Update
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMON = "--dtype fp64 --batch 16 --layers 4 --steps 5 --device cpu"
 
 

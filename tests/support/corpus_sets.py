@@ -7,7 +7,7 @@ from pathlib import Path
 
 from usp_prof.inputs.discovery import discover
 
-TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 _NESTED = ("gloo", "single", "odd", "nanogpt-compare")
 _NO_TRACES = ("straggler-timelines", *_NESTED)
 

@@ -11,7 +11,7 @@ from usp_prof.extras.learn.course import from_json
 if TYPE_CHECKING:
     from usp_prof.extras.learn.measurement import LessonFigures
 
-COURSE = Path(__file__).parents[1] / "docs" / "course"
+COURSE = Path(__file__).parents[2] / "docs" / "course"
 IMAGES = COURSE / "images"
 
 
