@@ -59,7 +59,9 @@ def test_gradients_may_be_wider(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_does_not_fit_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--device", "L4"]) == 1
-    assert "the fullest" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the fullest" in shown
+    assert {"weights", "activations", "buffers and context"} <= {line[2:23].strip() for line in shown.splitlines()}
 
 
 def test_a_run_shows_what_was_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

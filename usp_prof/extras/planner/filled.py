@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from usp_prof.analyses import memory as measured_memory
+from usp_prof.extras.planner.answers.one_plan import FILLS, fullest, memory_chart
 from usp_prof.extras.planner.calibration import NEUTRAL, recorded_configuration
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.memory import of_ranks
@@ -69,26 +70,18 @@ class Filled:
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw the parts of each pipeline rank, and the memory that is available."""
         from usp_prof.charts import draw  # noqa: PLC0415 - loaded only for drawing
-        from usp_prof.charts.inputs import MemoryParts  # noqa: PLC0415
         from usp_prof.charts.theme import THEMES  # noqa: PLC0415
 
-        parts_of_ranks = [need.parts() for need in self.footprints]
-        columns = tuple(
-            (name.removesuffix("_bytes"), tuple(float(of_rank[name]) for of_rank in parts_of_ranks))
-            for name in parts_of_ranks[0]
-        )
-        labels = tuple(f"pipeline rank {rank}" for rank in range(len(parts_of_ranks)))
-        return draw(MemoryParts(labels, columns, self.room_bytes), THEMES[theme])
+        return draw(memory_chart(self.footprints, self.room_bytes), THEMES[theme])
 
     def explain(self) -> str:
         """Return a sentence on the fullest rank: its peak, its largest part, and whether it fits."""
-        rank = max(range(len(self.footprints)), key=lambda rank: self.footprints[rank].total_bytes)
+        rank = fullest(self.footprints)
         need = self.footprints[rank]
         part, size = max(need.parts().items(), key=lambda part_and_size: part_and_size[1])
         where = f"pipeline rank {rank}" if len(self.footprints) > 1 else "each rank"
-        name = part.removesuffix("_bytes").replace("_", " ")
         text = f"{self.configuration}: {where} needs {quantity(need.total_bytes, Unit.BYTES)} at its peak, "
-        text += f"most of it {name} ({quantity(size, Unit.BYTES)})."
+        text += f"most of it {FILLS[part]} ({quantity(size, Unit.BYTES)})."
         if rank in self.measured_bytes:
             text += f" Measured: {quantity(self.measured_bytes[rank], Unit.BYTES)}."
         if self.room_bytes != inf:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from usp_prof.extras.planner.answers.plan import points
+from usp_prof.extras.planner.answers.plan import frame, points
 from usp_prof.extras.planner.calibration import calibrate
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import Filled, fill_of_model, fill_of_run
@@ -35,29 +35,7 @@ class Planned:
     @property
     def df(self) -> pd.DataFrame:
         """One row per configuration: degrees, step, tokens, MFU, memory, bubble, exposed communication."""
-        import pandas as pd  # noqa: PLC0415 - loaded by those who ask
-
-        return pd.DataFrame(
-            [
-                {
-                    **plan.configuration.degrees(),
-                    "zero": plan.configuration.zero,
-                    "micro_batch": plan.configuration.micro_batch,
-                    "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
-                    "recompute": str(plan.configuration.recompute),
-                    "recompute_layers": plan.configuration.recompute_layers,
-                    "recompute_group": plan.configuration.recompute_group,
-                    "offload": str(plan.configuration.offload),
-                    "step_ns": plan.step_ns,
-                    "tokens_per_second": plan.tokens_per_second,
-                    "mfu_fraction": plan.mfu,
-                    "memory_bytes": plan.footprint.total_bytes,
-                    "bubble_fraction": plan.bubble_fraction,
-                    "exposed_ns": sum(plan.exposed_ns.values()),
-                }
-                for plan in sorted(self.plans.best, key=lambda plan: plan.expected_step_ns)
-            ]
-        )
+        return frame(sorted(self.plans.best, key=lambda plan: plan.expected_step_ns))
 
     def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
         """Draw the speed of each plan over its memory, and the Pareto front of both."""

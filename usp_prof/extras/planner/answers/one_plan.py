@@ -1,9 +1,10 @@
-"""One configuration as blocks: its step and memory by part, fast enough to follow a slider."""
+"""One configuration by part: its step and its memory, as blocks, as charts and as lines of text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from usp_prof.charts.inputs import MemoryParts
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import Stack, StackPart
 from usp_prof.report.format import quantity
@@ -26,6 +27,8 @@ FILLS = {
 """Parts of memory, in display order, with their labels."""
 ROLES = ("compute", "memcpy", "comm:cp", "comm:ep", "comm:dp", "comm:pp", "idle")
 """The color of each part."""
+BAR = 40
+"""Length of the bar of a whole in text."""
 
 
 def step_parts(plan: Plan) -> Stack:
@@ -48,6 +51,23 @@ def memory_parts(need: Footprint, title: str) -> Stack:
         if getattr(need, part)
     )
     return Stack(title, need.total_bytes, Unit.BYTES, parts)
+
+
+def memory_chart(ranks: Sequence[Footprint], room_bytes: float) -> MemoryParts:
+    """Return the parts of the memory of each pipeline rank as a chart."""
+    labels = tuple(f"pipeline rank {rank}" for rank in range(len(ranks)))
+    parts = tuple((label, tuple(float(getattr(need, part)) for need in ranks)) for part, label in FILLS.items())
+    return MemoryParts(labels, parts, room_bytes)
+
+
+def bars(stack: Stack, whole: float) -> list[str]:
+    """Return one line per part, with a bar that shows its share of `whole`."""
+    widest = max(map(len, FILLS.values()))
+    lines = []
+    for part in stack.parts:
+        filled = "█" * min(BAR, round(BAR * part.value / whole))
+        lines.append(f"  {part.label:{widest}} {quantity(part.value, stack.unit):>10} {filled}".rstrip())
+    return lines
 
 
 def fullest(ranks: Sequence[Footprint]) -> int:

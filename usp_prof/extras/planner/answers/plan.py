@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.charts.inputs import MemoryParts, PlanPoints
-from usp_prof.extras.planner.answers.one_plan import FILLS
+from usp_prof.extras.planner.answers.one_plan import memory_chart
 from usp_prof.extras.planner.launch import command as launch_command
 from usp_prof.extras.planner.launch import refusal as refusal_by
 from usp_prof.extras.planner.memory import of_ranks as memory_of_ranks
@@ -264,12 +264,7 @@ def figures(plan: Plan) -> KeyFigures:
 
 def memory(model: ModelEntry, configuration: Configuration, room_bytes: float, profile: Profile) -> MemoryParts:
     """Return the parts of memory of each pipeline rank."""
-    footprints = memory_of_ranks(model, configuration, profile)
-    labels = tuple(f"pipeline rank {rank}" for rank in range(len(footprints)))
-    parts = tuple(
-        (label, tuple(float(footprint.parts()[part]) for footprint in footprints)) for part, label in FILLS.items()
-    )
-    return MemoryParts(labels, parts, room_bytes)
+    return memory_chart(memory_of_ranks(model, configuration, profile), room_bytes)
 
 
 def predicted_memory(learnt: Calibration) -> Section:
@@ -277,6 +272,21 @@ def predicted_memory(learnt: Calibration) -> Section:
     note = f"Predicted by the planner for {learnt.configuration}; see Plan for other configurations."
     chart = memory(learnt.model, learnt.configuration, learnt.cluster.room_bytes, learnt.profile)
     return Section("memory-predicted", "Memory, predicted", (Text(note, quiet=True), Chart("", chart)))
+
+
+def settings_of(c: Configuration) -> dict[str, int | str]:
+    """Return the degrees and the other settings of a configuration, by the names of the command line."""
+    return {
+        **c.degrees(),
+        "zero": c.zero,
+        "micro_batch": c.micro_batch,
+        "micro_batches": c.micro_batches,
+        "schedule": c.schedule if c.pp > 1 else "",
+        "recompute": str(c.recompute),
+        "recompute_layers": c.recompute_layers,
+        "recompute_group": c.recompute_group,
+        "offload": str(c.offload),
+    }
 
 
 def frame(plans: Sequence[Plan]) -> pd.DataFrame:
@@ -287,15 +297,7 @@ def frame(plans: Sequence[Plan]) -> pd.DataFrame:
         [
             {
                 "configuration": str(plan.configuration),
-                **plan.configuration.degrees(),
-                "zero": plan.configuration.zero,
-                "micro_batch": plan.configuration.micro_batch,
-                "micro_batches": plan.configuration.micro_batches,
-                "schedule": plan.configuration.schedule if plan.configuration.pp > 1 else "",
-                "recompute": str(plan.configuration.recompute),
-                "recompute_layers": plan.configuration.recompute_layers,
-                "recompute_group": plan.configuration.recompute_group,
-                "offload": str(plan.configuration.offload),
+                **settings_of(plan.configuration),
                 "step_ns": round(plan.step_ns),
                 "tokens_per_second": plan.tokens_per_second,
                 "mfu_fraction": plan.mfu,

@@ -9,6 +9,8 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from usp_prof.cli.wrapping import wrapped, wrapped_command
+from usp_prof.extras.planner.answers.one_plan import bars, memory_parts, step_parts
+from usp_prof.extras.planner.answers.plan import settings_of
 from usp_prof.extras.planner.choice import runners_up
 from usp_prof.extras.planner.launch import command_or_reason, refusal
 from usp_prof.extras.planner.memory import SAFE_PROBABILITY
@@ -127,17 +129,14 @@ def _one(plan: Prediction, question: Question) -> list[str]:
     lean, full = (quantity(value, Unit.BYTES) for value in (plan.memory_low_bytes, plan.memory_high_bytes))
     speed = f"{plan.tokens_per_second:,.0f} tokens/s, MFU {plan.mfu:.1%} ({plan.convention})"
     lines = [str(plan.configuration), f"step {quantity(plan.step_ns, Unit.NS)} (80%: {low} to {high}), {speed}"]
-    parts = {"compute": plan.compute_ns, **{f"exposed {axis}": time for axis, time in plan.exposed_ns.items()}}
-    parts |= {"pipeline bubble": plan.bubble_ns, "optimizer": plan.optimizer_ns, "fixed": plan.fixed_ns}
-    lines += [bar(name, time, plan.step_ns, Unit.NS) for name, time in parts.items() if time > 0]
+    lines += bars(step_parts(plan), plan.step_ns)
     lines += [stalls(plan)] if plan.stall_fraction >= LEAST_STALLS else []
     room = quantity(device.room_bytes, Unit.BYTES)
     lines.append(
         f"memory {quantity(plan.footprint.total_bytes, Unit.BYTES)} (80%: {lean} to {full})"
         f" of {room}; fits with probability {plan.fit_probability:.0%}"
     )
-    sizes = {part.removesuffix("_bytes"): float(size) for part, size in plan.footprint.parts().items()}
-    lines += [bar(name, size, device.room_bytes, Unit.BYTES) for name, size in sizes.items() if size > 0]
+    lines += bars(memory_parts(plan.footprint, ""), device.room_bytes)
     if plan.host_bytes:
         lines.append(f"host memory {on_host(plan, question)}")
     return lines
@@ -160,16 +159,9 @@ def stalls(plan: Prediction) -> str:
     )
 
 
-BAR = 40
 LEAST_STALLS = 0.01
 MOST_BARRED, MOST_LEANER, MOST_REASONS = 4, 3, 3
 """Maximum number of lines of each kind in an explanation."""
-
-
-def bar(name: str, value: float, whole: float, unit: Unit) -> str:
-    """Format one part as a line with its bar."""
-    filled = min(BAR, round(BAR * value / whole))
-    return f"  {name:16} {quantity(value, unit):>10} {'█' * filled}"
 
 
 _FORM_OF_BATCH = "4x2 in a configuration means 4 micro-batches of 2 sequences"
@@ -218,16 +210,8 @@ def _plain(plan: Prediction, plans: Plans, trainer: str) -> dict[str, Any]:
     c = plan.configuration
     words = command_or_reason(trainer, plans.question.model, c)
     return {
-        **c.degrees(),
-        "zero": c.zero,
-        "micro_batch": c.micro_batch,
-        "micro_batches": c.micro_batches,
-        "schedule": c.schedule if c.pp > 1 else "",
+        **settings_of(c),
         "chunks": c.chunks,
-        "recompute": str(c.recompute),
-        "recompute_layers": c.recompute_layers,
-        "recompute_group": c.recompute_group,
-        "offload": str(c.offload),
         "host_bytes": round(plan.host_bytes),
         "sequence_parallel": c.sequence_parallel,
         "replicas": c.replicas,

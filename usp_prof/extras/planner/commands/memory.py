@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from usp_prof import limits
 from usp_prof.cli.opening import choice_options, note, open_from, whole_number, write_out
-from usp_prof.extras.planner.answers.plan_text import bar
+from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
 from usp_prof.extras.planner.candidates import KNOBS
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled
@@ -108,14 +108,12 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
 def _text(filled: Filled) -> str:
     """Format one line per pipeline rank, followed by one bar per part of its memory."""
     footprints = filled.footprints
-    fullest = max(range(len(footprints)), key=lambda rank: footprints[rank].total_bytes)
-    whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[fullest].total_bytes
+    largest = fullest(footprints)
+    whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[largest].total_bytes
     lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
     for rank, need in enumerate(footprints):
-        lines += ["", _rank_line(filled, rank, is_fullest=rank == fullest and len(footprints) > 1)]
-        for part, size in need.parts().items():
-            if size:
-                lines.append(bar(part.removesuffix("_bytes"), size, whole, Unit.BYTES))
+        lines += ["", _rank_line(filled, rank, is_fullest=rank == largest and len(footprints) > 1)]
+        lines += bars(memory_parts(need, ""), whole)
     return "\n".join(lines) + "\n"
 
 
