@@ -65,10 +65,8 @@ Each lesson records a technique of the
 repository's trainer. A page shows both timelines and compares the measured figures with theory. `usp-prof learn` lists
 the lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
 
-Nearly all runs are *paced*: a layer waits as long as a device would compute. A waiting process uses no core, so several
-ranks on two cores look like a cluster. Communication is real, over gloo, on links that are slowed down as the lesson
-says. Nothing here measures a GPU. The lessons show what a technique does to the order of work, to memory and to
-messages.
+Nearly all runs are [paced](../trainer.md#pacing): a layer waits as long as a device would compute. Communication is
+real, over gloo, on links that are slowed down as the lesson says. The lessons show what a technique does to the order of work, to memory and to messages, not the speed of a GPU.
 
 Every figure was measured on the recorded runs. *Theory* follows from the declared pace, links and mesh. *Replayed* and
 *planned* are predictions from the first run's trace: by `usp-prof whatif`, and by the planner calibrated on it. A page
@@ -92,7 +90,7 @@ def page(lesson: Lesson, figures: LessonFigures) -> str:
         MADE,
         f"{lesson.part}. Playbook section: *{lesson.playbook}*.",
         lesson.what.strip(),
-        f"The code of this technique:\n\n{code(lesson)}",
+        f"Code:\n\n{code(lesson)}",
         "## Record it",
         f"```sh\nusp-prof learn {lesson.name}\n```",
         _runs(lesson),
