@@ -66,7 +66,7 @@ repository's trainer. A page shows both timelines and compares the measured figu
 the lessons, `usp-prof learn overlap` records one and shows it, and `--open` opens its runs in the dashboard.
 
 Nearly all runs are [paced](../trainer.md#pacing): a layer waits as long as a device would compute. Communication is
-real, over gloo, on links that are slowed down as the lesson says. The lessons show what a technique does to the order of
+real, over gloo, on links that are slowed down as the lesson says. Lessons show what a technique does to the order of
 work, to memory and to messages, not the speed of a GPU.
 
 Every figure was measured on the recorded runs. *Theory* follows from the declared pace, links and mesh. *Replayed* and
