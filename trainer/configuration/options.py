@@ -153,8 +153,7 @@ class Options:
 
     def changed(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, for the manifest."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {item.name: values[item.name] for item in fields(self) if values[item.name] != item.default}
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default}
 
 
 def check_ranges(options: Options) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from trainer.configuration.config import Config
-from trainer.configuration.faults import KINDS, Fault
+from trainer.configuration.faults import Fault
 from trainer.instrumentation.slow_link import SlowLink, connections, open_sockets
 from trainer.model.decoder import Lengths
 from usp_prof import record
@@ -48,9 +48,10 @@ class Faults:
         self.slowdowns: dict[int, Slowdown] = {}  # by stage
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
-    def of_kind(self, kind: str) -> list[Fault]:
-        """Return the faults of a kind that strike this rank."""
-        return [fault for fault in self.mine if fault.kind == kind]
+    def of_kind(self, kind: str, step: int | None = None) -> list[Fault]:
+        """Return the faults of a kind that strike this rank, at any time or in a step."""
+        faults = [fault for fault in self.mine if fault.kind == kind]
+        return faults if step is None else [fault for fault in faults if fault.acts(step, self.seed)]
 
     def truth(self) -> list[dict[str, Any]]:
         """Return the injected faults, for the manifest."""
@@ -58,27 +59,26 @@ class Faults:
             {"kind": fault.kind.replace("-", "_"), **fault.settings, "ranks": ranks} for fault, ranks in self.struck
         ]
 
-    def slowdown(self, chunk: int) -> Slowdown | None:
+    def slowdown(self, stage: int) -> Slowdown | None:
         """Create the slowdown of a stage; `None` if no fault ever slows it."""
-        stages = [fault for fault in self.of_kind("slow-stage") if fault["stage"] == chunk]
-        if stages or self.of_kind("slow-rank") or self.of_kind("slow-host"):
-            self.slowdowns[chunk] = Slowdown()
-        return self.slowdowns.get(chunk)
+        here = [fault for fault in self.of_kind("slow-stage") if fault["stage"] == stage]
+        if here or self.of_kind("slow-rank") or self.of_kind("slow-host"):
+            self.slowdowns[stage] = Slowdown()
+        return self.slowdowns.get(stage)
 
     def begin(self, step: int) -> None:
         """Set the slowdowns of this step, and pause if a pause is due."""
-        acting = {kind: [fault for fault in self.of_kind(kind) if fault.acts(step, self.seed)] for kind in KINDS}
-        for chunk, slowdown in self.slowdowns.items():
-            stage = [fault for fault in acting["slow-stage"] if fault["stage"] == chunk]
-            slowdown.factor = prod(fault["factor"] for fault in (*stage, *acting["slow-rank"], *acting["slow-host"]))
-        for fault in acting["pause"]:
+        everywhere = self.of_kind("slow-rank", step) + self.of_kind("slow-host", step)
+        for stage, slowdown in self.slowdowns.items():
+            here = [fault for fault in self.of_kind("slow-stage", step) if fault["stage"] == stage]
+            slowdown.factor = prod(fault["factor"] for fault in everywhere + here)
+        for fault in self.of_kind("pause", step):
             _sleep("pause", fault["ms"])
 
     def input(self, step: int) -> None:
         """Delay the input."""
-        for fault in self.of_kind("late-input"):
-            if fault.acts(step, self.seed):
-                _sleep("late_input", fault["ms"])
+        for fault in self.of_kind("late-input", step):
+            _sleep("late_input", fault["ms"])
 
     def router_bias(self, experts: int, device: torch.device) -> torch.Tensor | None:
         """Return the bias that faults add to the router's preferences, if any."""

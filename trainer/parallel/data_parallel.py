@@ -194,7 +194,11 @@ class Buckets:
                 chunk.get_submodule(user).register_forward_pre_hook(partial(_wait_before, bucket))
 
     def launch(self, bucket: Bucket) -> None:
-        """Start a bucket's sum; with replicas, the previous bucket starts its second sum, over these."""
+        """Start a bucket's sum.
+
+        With ZeRO, first complete the previous sum, which traveled while this bucket's gradients were computed. So at
+        most two buckets have whole gradients at a time, and a sum over replicas can start.
+        """
         if self.summing is not None and self.summing.replicas is not None:
             self.summing.sum_up()
         bucket.launch()

@@ -51,7 +51,7 @@ class Unit(Bucket):
             self.flat.untyped_storage().resize_(self.flat.nbytes)
         super().gather()
 
-    def release(self) -> None:
+    def reshard(self) -> None:
         """Free the whole weights; the shard remains."""
         if self.sharded and self.is_whole:
             self.flat.untyped_storage().resize_(0)
@@ -60,7 +60,7 @@ class Unit(Bucket):
     def publish(self) -> None:
         """Free outdated weights; each layer gathers the updated shards when it needs them."""
         self.gradient = None
-        self.release()
+        self.reshard()
 
 
 class ShardedDataParallel(Buckets):
@@ -88,10 +88,7 @@ class ShardedDataParallel(Buckets):
             by_layer.get(layer, outside).append(unit)
         order = list(by_layer.values())
 
-        def begin(_: nn.Module, __: object) -> None:
-            self._bring(outside, order[0])
-
-        chunk.register_forward_pre_hook(begin)
+        chunk.register_forward_pre_hook(lambda *_: self._unshard(outside, order[0]))
         for index, module in enumerate(chunk.layers.values()):
             # In forward the layer after is needed next, in backward the one before.
             before, here, after = ([], *order, [])[index : index + 3]
@@ -100,38 +97,28 @@ class ShardedDataParallel(Buckets):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before_layer(self, here: list[Unit], after: list[Unit], _: nn.Module, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        """Bring a layer's weights; its backward ends where the gradient of its input passes."""
-        self._bring(here, after)
+        """Gather a layer's weights; its backward ends where the gradient of its input passes."""
+        self._unshard(here, after)
         x, *others = arguments
-        return observe(x, nothing, partial(self._release, here)), *others
+        return observe(x, nothing, partial(self._reshard, here)), *others
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after_layer(self, here: list[Unit], before: list[Unit], _: nn.Module, __: Any, results: Any) -> Any:  # noqa: ANN401
         """Free a layer's weights; its backward begins where the gradient of its output passes."""
-        self._release(here)
+        self._reshard(here)
         out, *others = results
-        return observe(out, nothing, partial(self._bring, here, before)), *others
+        return observe(out, nothing, partial(self._unshard, here, before)), *others
 
-    def _bring(self, needed_now: Sequence[Unit], needed_next: Sequence[Unit]) -> None:
-        """Have some units' weights, and with prefetch start to gather those that are needed next."""
+    def _unshard(self, needed_now: Sequence[Unit], needed_next: Sequence[Unit]) -> None:
+        """Wait for the weights of some units; with prefetch, start to gather those that are needed next."""
         for unit in needed_now:
             unit.wait()
         if self.prefetch:
             for unit in needed_next:
                 unit.gather()
 
-    def _release(self, here: Sequence[Unit]) -> None:
-        """Free what a layer has used (ZeRO-3)."""
+    def _reshard(self, here: Sequence[Unit]) -> None:
+        """Free the weights of a layer that has computed (ZeRO-3)."""
         if self.free_after_forward:
             for unit in here:
-                unit.release()
-
-    def launch(self, bucket: Bucket) -> None:
-        """Start a unit's sum, and complete the previous one, which traveled while this unit's layer computed.
-
-        So at most two units have whole gradients at a time.
-        """
-        if self.summing is not None:
-            self.summing.sum_up()
-        bucket.launch()
-        self.summing = bucket
+                unit.reshard()
