@@ -57,6 +57,13 @@ def test_gradients_may_be_wider(capsys: pytest.CaptureFixture[str]) -> None:
     assert wide == pytest.approx(3 * narrow)
 
 
+def test_moments_may_be_narrower(capsys: pytest.CaptureFixture[str]) -> None:
+    usual, narrow = (
+        ranks([*WORDS, *words], capsys)[1]["optimizer_bytes"] for words in ((), ("--optimizer-bytes", "8"))
+    )
+    assert narrow == pytest.approx(usual * 8 / 12)
+
+
 def test_what_does_not_fit_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "--device", "L4"]) == 1
     shown = capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from planned import EXPERTS, LLAMA_8B
 
 from usp_prof.contract import ModelEntry
-from usp_prof.extras.planner.launch import PRESETS, command, command_or_reason
+from usp_prof.extras.planner.launch import PRESETS, command, command_or_reason, refusal
 from usp_prof.model.configuration import Configuration, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
@@ -190,7 +190,7 @@ OF_MEGATRONS_DATACLASSES = {
     "--overlap-cpu-optimizer-d2h-h2d", "--overlap-grad-reduce", "--overlap-param-gather",
     "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
-    "--use-precision-aware-optimizer",
+    "--use-precision-aware-optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype",
 }  # fmt: skip
 """Options that are fields of dataclasses in megatron-core 0.16.0."""
 OF_MEGATRONS_PARSER = {
@@ -208,6 +208,7 @@ OF_MEGATRONS_PARSER = {
     [
         (LLAMA_8B, Configuration(dp=8)),
         (LLAMA_8B, Configuration(dp=8, zero=3)),
+        (LLAMA_8B, Configuration(dp=8, zero=1, optimizer_bytes=8)),
         (LLAMA_8B, Configuration(dp=8, zero=2, dtype="fp8")),
         (LLAMA_8B, Configuration(tp=2, dtype="fp16", sequence_parallel=False, fused_attention=False)),
         (LLAMA_8B, replace(EACH, recompute=Recompute.FULL, recompute_layers=2, offload=Offload.OPTIMIZER)),
@@ -219,6 +220,14 @@ def test_megatrons_words_are_its_options(model: ModelEntry, configuration: Confi
     words = shlex.split(command("megatron", model, configuration))
     options = {word for word in words[words.index("pretrain_gpt.py") :] if word.startswith("--")}
     assert options <= OF_MEGATRONS_DATACLASSES | OF_MEGATRONS_PARSER
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "usp-prof"])
+def test_an_optimizer_that_a_trainer_does_not_have_is_refused(trainer: str) -> None:
+    plain = Configuration(dp=8, zero=2 if trainer == "torchtitan" else 1, recompute=Recompute.SELECTIVE)
+    model = replace(LLAMA_8B, name="Llama-3-8B")
+    assert not refusal(trainer, model, plain)
+    assert "optimizer state" in refusal(trainer, model, replace(plain, optimizer_bytes=6))
 
 
 def test_megatrons_dataclasses_have_those_fields() -> None:

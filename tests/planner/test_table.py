@@ -116,6 +116,13 @@ def test_an_offloaded_optimizer_leaves_the_device_for_its_host() -> None:
     assert offloaded.footprint.optimizer_bytes == kept.host_bytes == 0 < offloaded.host_bytes
 
 
+def test_a_row_may_name_the_bytes_of_its_optimizer() -> None:
+    usual, narrow = predict_table([ROW, {**ROW, "optimizer_bytes": "8"}])
+    assert isinstance(usual, Prediction)
+    assert isinstance(narrow, Prediction)
+    assert narrow.footprint.optimizer_bytes == pytest.approx(usual.footprint.optimizer_bytes * 8 / 12)
+
+
 def test_a_refused_row_does_not_hold_up_the_others() -> None:
     found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
     assert isinstance(found[0], Prediction)

@@ -62,6 +62,8 @@ class Configuration:
     fused_attention: bool = True
     gradient_bytes: float = 0.0
     """Bytes per gradient in memory; 0: as the trainer does."""
+    optimizer_bytes: float = 0.0
+    """Bytes of optimizer state per weight; 0: a float32 copy and two float32 moments."""
     recompute_layers: int = 0
     """Layers per stage that full recomputation repeats (Megatron's method `block`); 0: all of them."""
     recompute_group: int = 1
@@ -147,6 +149,8 @@ class Columns:
     fused_attention: NDArray[Any]
     replicas: NDArray[Any]
     gradient_bytes: NDArray[Any]
+    optimizer_bytes: NDArray[Any]
+    """Bytes of optimizer state per weight; 0: the default."""
     recompute_layers: NDArray[Any]
     recompute_group: NDArray[Any]
     offload: NDArray[Any]
@@ -211,6 +215,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
         gradient_bytes=np.where(
             own > 0, own, np.where((width == 4) | (np.asarray(gradient_bytes) == 0), width, gradient_bytes)
         ),
+        optimizer_bytes=np.array([configuration.optimizer_bytes for configuration in configurations], float),
     )
 
 

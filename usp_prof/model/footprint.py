@@ -120,6 +120,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
         return bytes_each * np.where(c.zero >= from_stage, sharded, dense + routed)
 
     optimizer = np.where(c.width == 4, 8, MASTER_AND_MOMENTS)
+    optimizer = np.where(c.optimizer_bytes > 0, c.optimizer_bytes, optimizer)
     # With offloading, the trainer's shards of weights stay on the device as masters (ZeRO-2 and -3).
     left_behind = np.where(c.zero >= 2, habits.offload_keeps, 0.0)
     optimizer = np.where(c.offload, np.minimum(left_behind, optimizer), optimizer)

@@ -64,6 +64,7 @@ KNOBS = {
     "offload": "state kept in host memory",
 }
 """Settings that a question may pin, with their help texts."""
+OPTIMIZER_HELP = "bytes of optimizer state per weight, such as 8 with 16-bit moments (default: 12, all in float32)"
 COUNTS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks")
 MOST_TRIED = 4
 """Number of batch sizes tried in either direction to find a legal one."""
@@ -100,6 +101,7 @@ def legal(question: Question) -> Columns:
         recompute_group=alike(pinned.get("recompute_group", 1)),
         replicas=np.where(hybrid == 1, copies, pinned.get("replicas", 1)),
         width=alike(width), gradient_bytes=alike(gradient),
+        optimizer_bytes=alike(question.optimizer_bytes),
         sequence_parallel=(parallel == 1), fused_attention=np.ones(len(dp), bool),
         offload=alike(pinned.get("offload", Offload.NONE) == Offload.OPTIMIZER),
     )  # fmt: skip

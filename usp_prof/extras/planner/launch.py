@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from usp_prof.model.configuration import ENDS, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
+from usp_prof.model.footprint import MASTER_AND_MOMENTS
 from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from usp_prof.contract import ModelEntry
     from usp_prof.model.configuration import Configuration
 
+BYTES_WITH_16_BIT_MOMENTS = 8
+"""Bytes of optimizer state per weight: a float32 copy of the weight, and two moments of 16 bits."""
 Rules = Iterator[tuple[bool, str]]
 """For each rule, whether the configuration breaks it, and the message."""
 NODE = 8
@@ -34,6 +37,11 @@ class Trainer(NamedTuple):
 def torchrun(c: Configuration) -> str:
     """Return the torchrun words that start one process per device."""
     return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
+
+
+def has_other_optimizer(c: Configuration) -> bool:
+    """Return whether the optimizer state is not the usual one: float32 moments, and a copy of 16-bit weights."""
+    return c.optimizer_bytes not in (0, 8 if c.dtype == "fp32" else MASTER_AND_MOMENTS)
 
 
 # Our own trainer: the words of `trainer/run.py`, and the configurations it cannot run.
@@ -84,6 +92,7 @@ def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
+    yield has_other_optimizer(c), "its optimizer state is in float32"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     some = c.recompute_layers > 0 or c.recompute_group > 1
     yield some, "it recomputes all layers of a stage, one at a time"
@@ -154,6 +163,7 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.dtype != "bf16", "its configurations are for bf16 only"
     yield c.tp > 1 and not c.sequence_parallel, "its loss needs sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
+    yield has_other_optimizer(c), "its optimizer state is in float32"
     schedule = named(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
@@ -173,6 +183,7 @@ MEGATRON_OFFLOADED = (
     "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer "
     "--overlap-cpu-optimizer-d2h-h2d"
 )
+MEGATRON_16_BIT_MOMENTS = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
 MEGATRON_PRECISION = {
     "bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid", "fp4": "--bf16 --fp4-format e2m1",
     "fp32": "",
@@ -199,6 +210,8 @@ def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
     if c.offload is Offload.OPTIMIZER:
         # Megatron requires the distributed optimizer, which shards nothing with one rank of dp.
         words += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
+    elif c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS:
+        words.append(MEGATRON_16_BIT_MOMENTS)
     if c.chunks > 1:
         words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
     if model.layers % c.stages:
@@ -277,6 +290,9 @@ def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
     yield is_offloaded and c.zero > 1, "plans do not combine Megatron-FSDP with an offloaded optimizer"
     yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
+    has_short_moments = c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS
+    yield has_other_optimizer(c) and not has_short_moments, "its optimizer state has 12 or 8 bytes per weight"
+    yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"
 
 
 # All trainers.

@@ -59,6 +59,7 @@ class Question:
     dtype: str = "bf16"
     convention: str = "palm"
     gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
     profile: Profile = DEFAULT_PROFILE
     pinned: Mapping[str, Any] = field(default_factory=dict)
     trainer: str = ""
@@ -253,6 +254,7 @@ def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
         dtype=dtype,
         sequence_parallel=bool(c.sequence_parallel[row]),
         gradient_bytes=float(c.gradient_bytes[row]),
+        optimizer_bytes=float(c.optimizer_bytes[row]),
         offload=Offload.OPTIMIZER if c.offload[row] else Offload.NONE,
     )
 

@@ -61,6 +61,7 @@ COLUMNS = {
     "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
     "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
     "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
+    "optimizer_bytes": "bytes of optimizer state per weight; 0: a float32 copy and two moments",
 }  # fmt: skip
 ALIASES = {
     "seq": "sequence", "seq_len": "sequence", "gpu": "device", "n_gpus": "devices", "framework": "trainer",
@@ -165,6 +166,7 @@ def understood(row: Mapping[str, str]) -> Case:
         sequence_parallel=_flag(cells, "sequence_parallel", default=True),
         fused_attention=_flag(cells, "fused_attention", default=True),
         gradient_bytes=_number(cells, "gradient_bytes"),
+        optimizer_bytes=_number(cells, "optimizer_bytes"),
     )
     if rule := broken_rule(model, configuration):
         raise UsageError(rule, hint=_HINT)

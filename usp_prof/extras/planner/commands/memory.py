@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from usp_prof import limits
 from usp_prof.cli.opening import choice_options, note, open_from, whole_number, write_out
 from usp_prof.extras.planner.answers.one_plan import bars, fullest, memory_parts
-from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
@@ -73,6 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gradient-bytes", metavar="N", type=float, default=0, help="bytes per gradient (default: the trainer's)"
     )
+    parser.add_argument("--optimizer-bytes", metavar="N", type=float, default=0, help=OPTIMIZER_HELP)
     parser.add_argument(
         "--habits", choices=sorted(PROFILES), default=DEFAULT_TRAINER, help="trainer whose measured behavior is assumed"
     )
@@ -98,6 +99,7 @@ def _of_options(args: argparse.Namespace, device: str) -> Filled:
         "sequence_parallel": args.sequence_parallel == "on",
         "fused_attention": args.attention == "fused",
         "gradient_bytes": args.gradient_bytes,
+        "optimizer_bytes": args.optimizer_bytes,
     }
     model = model_named(args.model, args.sequence)
     for omission in not_modelled(model):

@@ -14,7 +14,7 @@ from usp_prof import limits
 from usp_prof.cli.opening import choice_options, open_from, output, progress_of, whole_number, write_out
 from usp_prof.extras.planner.answers.plan_text import GIVEN, as_csv, as_json, as_text
 from usp_prof.extras.planner.calibration import Calibration, calibrate
-from usp_prof.extras.planner.candidates import KNOBS
+from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
 from usp_prof.extras.planner.launch import TRAINERS
 from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
@@ -81,6 +81,7 @@ def _what_to_plan(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="bytes per gradient in memory (default: the trainer's)",
     )
+    parser.add_argument("--optimizer-bytes", metavar="N", type=float, default=0, help=OPTIMIZER_HELP)
     parser.add_argument("--node", metavar="N", type=whole_number(), default=0, help="devices per node")
     parser.add_argument("--network", metavar="GB/S", type=float, default=0, help="network bandwidth per device")
     parser.add_argument(
@@ -178,7 +179,7 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if not 0 <= value <= 1:
             raise UsageError(f"--{name.replace('_', '-')} is a share between 0 and 1, not {value:g}", hint=_LEAVE_OUT)
-    for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes"):
+    for name in ("sequence", "devices", "batch", "node", "network", "gradient_bytes", "optimizer_bytes"):
         value = getattr(args, name)
         if not 0 <= value < float("inf"):
             raise UsageError(f"--{name.replace('_', '-')} is positive, not {value}", hint=_LEAVE_OUT)
@@ -225,6 +226,7 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
         cluster=replace(question.cluster, **{name: value for name, value in overrides.items() if value}),
         convention=check_convention(args.convention),
         gradient_bytes=args.gradient_bytes,
+        optimizer_bytes=args.optimizer_bytes,
         pinned=_pins(args),
         trainer=args.trainer,
     )
