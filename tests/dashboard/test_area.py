@@ -25,7 +25,7 @@ ORIGIN = 1_790_857_026_000_000_000
 
 
 def made(counts: list[int], seed: int, rank: int = 0) -> Slices:
-    """Rows of so many slices each, one after the other with gaps, of seven names and five categories."""
+    """Rows with these numbers of slices, one after the other with gaps, of seven names and five categories."""
     rng = np.random.default_rng(seed)
     dur = [rng.integers(1, 3000, count) for count in counts]
     start = [np.cumsum(each + rng.integers(0, 2000, len(each))) - each for each in dur]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 CHARTED = ("Overview", "Timeline", "Communication", "Pipeline", "Ranks", "Compare")
 ANSWERS = ("", "ranks", "communication", "pipeline", "kernels", "host", "memory", "suggestions", "plan", "compare")
-"""The pages that answer a question without one being asked."""
+"""Pages that answer a question as soon as they are opened."""
 TALLEST_PX = 2500
 """At 1440 pixels of width, before something is unfolded."""
 HOSTILE_ADDRESSES = (
@@ -68,12 +68,16 @@ def test_every_page_is_drawn_without_a_fault(themed: Visit) -> None:
             themed.page.wait_for_function(f"() => ({COLORS})().length > 0")
 
 
-def test_no_page_is_longer_than_a_glance(visit: Visit) -> None:
-    tall = {}
-    for page in PAGES:
-        visit.go(page.path if page is not PAGES[0] else "")
-        tall[page.path] = visit.page.evaluate("() => document.querySelector(\"[data-testid='stMain']\").scrollHeight")
-    assert {path: height for path, height in tall.items() if height > TALLEST_PX} == {}
+def test_every_page_fits_a_glance_and_opens_with_a_sentence(visit: Visit) -> None:
+    paths = ["" if page is PAGES[0] else page.path for page in PAGES]
+    heights_px, sentences = {}, {}
+    for path in paths:
+        visit.go(path)
+        heights_px[path] = visit.page.evaluate("() => document.querySelector(\"[data-testid='stMain']\").scrollHeight")
+        if path in ANSWERS:
+            sentences[path] = visit.page.inner_text("h1.usp-verdict")
+    assert {path: height for path, height in heights_px.items() if height > TALLEST_PX} == {}
+    assert sorted(path for path, sentence in sentences.items() if sentence.endswith(".")) == sorted(ANSWERS)
 
 
 def test_a_narrow_screen_cuts_no_figure_and_leaves_the_timeline_its_room(visit: Visit) -> None:
@@ -91,12 +95,6 @@ def test_the_timeline_and_its_help_fit_a_laptop_screen(visit: Visit) -> None:
     lower = visit.page.locator(".usp-timeline canvas").first.bounding_box()
     assert lower is not None
     assert lower["y"] + lower["height"] <= 900
-
-
-def test_every_page_opens_with_a_sentence(visit: Visit) -> None:
-    for page in ANSWERS:
-        visit.go(page)
-        assert visit.page.inner_text("h1.usp-verdict").endswith("."), page
 
 
 def test_a_page_without_anything_to_show_says_why(visit: Visit) -> None:

@@ -37,7 +37,7 @@ ROUTES = [Route("/", _page), Route("/own", _own_policy), WebSocketRoute("/stream
 
 
 def ask(path: str = "/", host: str = "localhost:8501", kind: str = "http", **headers: str) -> list[Message]:
-    """Ask a guarded app; gives what it sends."""
+    """Send a request to a guarded app, and return what it sends."""
     sent: list[Message] = []
     first = {"type": "websocket.connect"} if kind == "websocket" else {"type": "http.request", "body": b""}
 

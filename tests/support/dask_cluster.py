@@ -32,7 +32,7 @@ class Cluster:
 
 @contextmanager
 def dask_cluster(workers: int, folder: Path) -> Iterator[Cluster]:
-    """Start a scheduler on a free port and so many workers of one thread; end them afterwards.
+    """Start a scheduler on a free port and workers with one thread each; end them afterwards.
 
     Not `LocalCluster`: its scheduler would live in the process of the tests, where Dask's warning that a loaded disk
     is slow to make a folder is an error.

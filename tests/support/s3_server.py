@@ -99,7 +99,7 @@ class Server:
 
     @contextmanager
     def expiry(self, key: str, after: int, status: int) -> Iterator[None]:
-        """Refuse requests that are signed with a key, after so many that are not."""
+        """Refuse requests that are signed with a key, after a number of requests that are not."""
         self.put("_expired", json.dumps({"key": key, "after": after, "status": status}).encode())
         try:
             yield

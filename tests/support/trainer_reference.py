@@ -90,7 +90,7 @@ class Reference:
     def update(
         self, tokens: torch.Tensor, targets: torch.Tensor, rate: float, clip: float, decay: float
     ) -> tuple[float, float]:
-        """Make one step of AdamW; gives the loss and the gradient norm before clipping."""
+        """Make one step of AdamW; return the loss and the gradient norm before clipping."""
         load = torch.zeros_like(self.bias)
         loss = self.loss(tokens, targets, load)
         gradients = dict(zip(self.weights, torch.autograd.grad(loss, list(self.weights.values())), strict=True))

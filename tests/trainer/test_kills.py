@@ -38,7 +38,7 @@ RECORDED = 12
 
 
 def begin(layout: str, folder: Path, recorded: int) -> tuple[subprocess.Popen[str], list[int]]:
-    """Start a run that would train for hours; gives its launch and the processes of its ranks."""
+    """Start a run that would train for hours; return its launch and the processes of its ranks."""
     processes = 1 if layout == "one process" else 2
     profile = f"--profile --profile-skip 0 --profile-steps {recorded} --output {folder}"
     options = f"--device cpu --metrics json --steps 1000000 --timeout 60 {profile}"

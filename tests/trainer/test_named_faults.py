@@ -78,7 +78,7 @@ WITH_A_SLOW_LINK = {"unoverlapped"}
 
 
 def record(processes: int, cases: dict[str, str], folder: Path) -> dict[str, Path]:
-    """Record each fault with its options; gives the folder of each run, by the fault."""
+    """Record each fault with its options; return the folder of each run, by fault."""
     window = "--steps 5 --profile-skip 1 --profile-steps 3 --no-profile-memory"
     named = {f"run-{place}": fault for place, fault in enumerate(cases)}
     asked = {name: f"{window} {cases[fault]} --fault {fault}" for name, fault in named.items()}

@@ -133,7 +133,7 @@ def test_resuming_continues_bit_for_bit(tmp_path: Path, options: str) -> None:
 
 
 def training(process: subprocess.Popen[str], rank: int, step: int = 0) -> int:
-    """Wait for a step; gives the process of a rank."""
+    """Wait for a step, and return the process of a rank."""
     for line in process.stdout:
         if line.startswith("{") and json.loads(line)["step"] == step:
             break
