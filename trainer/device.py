@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from trainer.configuration.config import Config
 from usp_prof import record
 from usp_prof.model import hardware
-
-if TYPE_CHECKING:
-    from trainer.configuration.config import Config
 
 
 def claim_device(kind: str) -> torch.device:

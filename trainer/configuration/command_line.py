@@ -9,17 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from trainer.configuration.faults import KINDS
 from trainer.configuration.options import OptionError, Options, described, flags_of, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from dataclasses import Field
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -17,12 +17,10 @@ from trainer.instrumentation.pacing import LayerTimer, Pace
 from trainer.model.decoder import Decoder
 from trainer.model.experts import Experts
 from trainer.parallel.collectives import Group, all_reduce
+from trainer.parallel.expert_parallel import Route
 from trainer.parallel.ring_attention import RingAttention
+from trainer.step import Update
 from usp_prof import record
-
-if TYPE_CHECKING:
-    from trainer.parallel.expert_parallel import Route
-    from trainer.step import Update
 
 
 def wrap(owner: object, method: str, wrapper: Callable[..., Any]) -> None:

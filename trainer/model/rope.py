@@ -10,12 +10,10 @@ Pair i of a head of width d turns by `position * theta ** (-2i / d)`. Three publ
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from trainer.configuration.shape import ModelShape
+from trainer.configuration.shape import ModelShape
 
 
 def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:

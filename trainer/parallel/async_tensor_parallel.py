@@ -23,15 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainer.foundation.weight_gradients import Product, WeightGradStore, weight_gradient
+from trainer.parallel.collectives import Group
 from trainer.parallel.ring_transfer import shift
-
-if TYPE_CHECKING:
-    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
-from trainer.parallel.collectives import all_gather, reduce_scatter
+from trainer.parallel.collectives import Group, all_gather, reduce_scatter
 from trainer.parallel.ring_transfer import RingTransfer, shift
 from usp_prof.record import mark
-
-if TYPE_CHECKING:
-    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,12 @@ is computed between `shift` and `arrived` hides the message.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from trainer.parallel.collectives import Group
 from usp_prof.record import mark
-
-if TYPE_CHECKING:
-    from trainer.parallel.collectives import Group
 
 
 @dataclass(frozen=True, slots=True)
