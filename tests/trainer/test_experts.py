@@ -13,7 +13,7 @@ from trainer.configuration.command_line import parse
 from trainer.instrumentation.injection import Faults
 from trainer.model.experts import multiplies_groups, one_by_one
 from trainer.parallel.collectives import Group
-from trainer.parallel.expert_capacity import Slots
+from trainer.parallel.expert_parallel import Slots
 from trainer.parallel.mesh import Mesh
 from trainer.rules import resolve
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MOST_FILES, MOST_LINES = 4, 600
 TECHNIQUES = (
-    "async_tensor_parallel", "collectives", "context_parallel", "data_parallel", "expert_capacity", "expert_parallel",
+    "async_tensor_parallel", "collectives", "context_parallel", "data_parallel", "expert_parallel",
     "offload", "pipeline_parallel", "recompute", "ring_attention", "sequence_parallel", "tensor_parallel", "ulysses",
     "weights", "zero",
 )  # fmt: skip

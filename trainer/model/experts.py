@@ -2,7 +2,7 @@
 
 A router picks `top_k` experts for each token. The tokens are sorted by expert, sent to the ranks that hold them (an
 all-to-all with uneven runs, after one that exchanges the counts), multiplied in groups, sent back and weighted. No
-token is dropped, unless `--capacity` limits what an expert takes (`parallel/expert_capacity.py`). A bias per expert,
+token is dropped, unless `--capacity` limits what an expert takes. A bias per expert,
 moved after each step against its load, keeps loads even without an auxiliary loss.
 """
 
@@ -16,12 +16,19 @@ from torch import nn
 
 from trainer.foundation.weight_gradients import Product, multiply
 from trainer.model.layers import ACTIVATIONS
-from trainer.parallel.expert_capacity import EACH, Slots, capacity
-from trainer.parallel.expert_parallel import Route, combine, dispatch
+from trainer.parallel.expert_parallel import Route, Slots, capacity, combine, dispatch
 from trainer.parallel.stage import Plan
 
 ROW_BYTES = 16
 """The kernel that multiplies groups needs rows whose bytes are multiples of this."""
+
+
+EACH = Product(
+    forward=torch.bmm,
+    input_gradient=lambda grad, weights: torch.bmm(grad, weights.mT),
+    weight_gradient=lambda grad, x: torch.bmm(x.mT, grad),
+)
+"""``[experts, slots, inputs]`` times ``[experts, inputs, outputs]``."""
 
 
 def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
