@@ -210,9 +210,14 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
     return found
 
 
+TORCHTITAN_CHUNKS = 8
+"""Chunks of torchtitan's loss in its release of 2026, which the rows of pith-train used."""
+
+
 def published_2026(folder: Path) -> Measured:
     """Return the rows published from 2024 to 2026, which already have the columns of a table."""
     rows = pd.read_csv(folder / "published_2026.csv", low_memory=False)
+    rows["loss_chunks"] = np.where(rows.group.str.startswith("pith-train"), TORCHTITAN_CHUNKS, 1)
     return _measured(rows, rows.to_dict("records"), rows.truth_s, rows.truth_gib * 2**30)
 
 

@@ -1,7 +1,7 @@
 """Accuracy of the shipped planner per published source, through `usp-prof plan --table`.
 
     python benchmarks/planner_sources.py [REFERENCE [PAGE]]
-    python benchmarks/planner_sources.py ../shared/reference docs/accuracy.md
+    python benchmarks/planner_sources.py ../shared/reference docs/reference/accuracy.md
 
 REFERENCE is the folder of tables, by default ../shared/reference. Every source is split into two halves by a hash of
 the row's configuration; cells show both. Per source: rows, median and 90th percentile of the error of the step time,

@@ -123,6 +123,15 @@ def test_a_row_may_name_the_bytes_of_its_optimizer() -> None:
     assert narrow.footprint.optimizer_bytes == pytest.approx(usual.footprint.optimizer_bytes * 8 / 12)
 
 
+def test_a_chunked_loss_keeps_the_logits_of_one_chunk() -> None:
+    whole, chunked = predict_table([ROW, {**ROW, "loss_chunks": "8"}])
+    assert isinstance(whole, Prediction)
+    assert isinstance(chunked, Prediction)
+    last = whole.footprint.logit_bytes
+    assert chunked.footprint.logit_bytes == pytest.approx(last / 8)
+    assert last > 0
+
+
 def test_a_refused_row_does_not_hold_up_the_others() -> None:
     found = predict_table([ROW, {**ROW, "tp": "5"}, {**ROW, "trainer": "nanotron"}, {**ROW, "model": "long" * 2000}])
     assert isinstance(found[0], Prediction)

@@ -64,6 +64,8 @@ class Configuration:
     """Bytes per gradient in memory; 0: as the trainer does."""
     optimizer_bytes: float = 0.0
     """Bytes of optimizer state per weight; 0: a float32 copy and two float32 moments."""
+    loss_chunks: int = 1
+    """Chunks of tokens for which logits and loss are computed one after the other (torchtitan's chunked loss)."""
     recompute_layers: int = 0
     """Layers per stage that full recomputation repeats (Megatron's method `block`); 0: all of them."""
     recompute_group: int = 1
@@ -151,6 +153,7 @@ class Columns:
     gradient_bytes: NDArray[Any]
     optimizer_bytes: NDArray[Any]
     """Bytes of optimizer state per weight; 0: the default."""
+    loss_chunks: NDArray[Any]
     recompute_layers: NDArray[Any]
     recompute_group: NDArray[Any]
     offload: NDArray[Any]
@@ -196,7 +199,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
     """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
     names = (
         "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group",
+        "recompute_layers", "recompute_group", "loss_chunks",
     )  # fmt: skip
     flags = ("sequence_parallel", "fused_attention")
     schedules = [named(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
@@ -222,7 +225,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
 def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
     """Return the first rule that makes a configuration impossible for a model, or an empty text."""
     c = configuration
-    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group)
+    counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group, c.loss_chunks)
     if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers) < 0:
         return "every degree and count is at least 1"
     columns = columns_of([c])

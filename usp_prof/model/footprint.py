@@ -131,7 +131,7 @@ def footprints(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) -
     is_gathered = (c.zero >= habits.first_stage_of_weights) & (c.shards > 1)
     gathered = np.where(is_gathered, 2 * c.width * sum(parameters(shape, c, layer)), 0.0)
     tokens = c.micro_batch * shape.sequence / c.cp
-    logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0)
+    logits = tokens * shape.vocabulary / c.tp * habits.logit_bytes * np.where(stage.head, 1.0, 0.0) / c.loss_chunks
     parts = {
         "parameter_bytes": weights,
         "gradient_bytes": gradients,

@@ -61,6 +61,7 @@ KNOBS = {
     "sequence_parallel": "sequence parallelism with tensor parallelism",
     "recompute_layers": "layers per stage that full recomputation repeats; 0: all",
     "recompute_group": "layers that share one stored input",
+    "loss_chunks": "chunks of tokens whose logits are in memory one at a time",
     "offload": "state kept in host memory",
 }
 """Settings that a question may pin, with their help texts."""
@@ -99,6 +100,7 @@ def legal(question: Question) -> Columns:
         recompute=recompute,
         recompute_layers=alike(pinned.get("recompute_layers", 0)),
         recompute_group=alike(pinned.get("recompute_group", 1)),
+        loss_chunks=alike(pinned.get("loss_chunks", 1)),
         replicas=np.where(hybrid == 1, copies, pinned.get("replicas", 1)),
         width=alike(width), gradient_bytes=alike(gradient),
         optimizer_bytes=alike(question.optimizer_bytes),

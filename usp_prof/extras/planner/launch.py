@@ -93,6 +93,7 @@ def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
     yield not c.fused_attention, "its attention is always fused"
     yield has_other_optimizer(c), "its optimizer state is in float32"
+    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     some = c.recompute_layers > 0 or c.recompute_group > 1
     yield some, "it recomputes all layers of a stage, one at a time"
@@ -285,6 +286,7 @@ def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
     sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
     yield is_uneven, f"its {c.stages} stages must divide the {sizes}"
     yield c.zero > 1 and c.pp > 1, f"plans do not combine ZeRO-{c.zero} (Megatron-FSDP) with a pipeline"
+    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
     yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
     is_offloaded = c.offload is Offload.OPTIMIZER
     yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"

@@ -244,7 +244,7 @@ def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
 def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
     names = (
         "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group",
+        "recompute_layers", "recompute_group", "loss_chunks",
     )  # fmt: skip
     degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in names}
     return Configuration(

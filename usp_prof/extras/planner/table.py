@@ -56,6 +56,7 @@ COLUMNS = {
     "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank", "recompute": "none, selective or full",
     "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
     "recompute_group": "layers that share one kept input (default 1)",
+    "loss_chunks": "chunks of tokens whose logits are in memory one at a time (default 1)",
     "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
     "recompute_num_layers": "Megatron's, with `recompute_method`",
     "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
@@ -136,7 +137,7 @@ Cells = dict[str, str]
 OF_MODEL = ("model", "sequence", *SHAPE, "gated_ffn", "tied_embeddings")
 SIZES = ("hidden", "heads", "ffn_hidden", "vocab", "experts", "experts_per_token", "expert_ffn_hidden")
 OF_CLUSTER = ("device", "node", "network", "efficiency", "memory_share")
-DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas")
+DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "replicas", "loss_chunks")
 
 
 def understood(row: Mapping[str, str]) -> Case:

@@ -32,7 +32,10 @@ EXAMPLES = """\
     --sequence-parallel off --attention unfused
   usp-prof memory traces/run-8r
 """
-NUMBERS = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group")
+NUMBERS = (
+    "dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group",
+    "loss_chunks",
+)  # fmt: skip
 OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype")
 
 
