@@ -15,10 +15,9 @@ from trainer.configuration.layout import Layout
 from trainer.configuration.load import load_shape
 from trainer.configuration.options import Options, check_ranges, refuse
 from trainer.device import multiplies_in_fp8
-from trainer.fault_rules import check_faults
 from trainer.instrumentation.pacing import Pace
 from trainer.metric_writers import check_installed
-from trainer.unused_options import check_effects, check_folders
+from trainer.unused_options import check_effects, check_faults, check_folders
 from usp_prof.schedule import Schedule
 
 DEFAULT_MESHES = {
