@@ -12,6 +12,9 @@ from corpus_sets import TRACES
 from usp_prof import open_run
 from usp_prof.cli.app import main
 from usp_prof.findings.engine import found_in, repairs_in
+from usp_prof.model.edit import Edit
+from usp_prof.model.errors import UsageError
+from usp_prof.whatif.predict import predict, unedited
 
 if TYPE_CHECKING:
     from usp_prof.run import Run
@@ -55,6 +58,18 @@ def test_the_sentence_and_the_findings_state_one_gain(run: Run) -> None:
             assert sentence.endswith("what its repair saves is unknown.")
         same = [each for each in found.findings if each.code == "late-rank" and each.where.get("rank") == repair.rank]
         assert all(finding.gain_fraction == pytest.approx(repair.gain_fraction) for finding in same)
+
+
+def test_a_rank_that_performs_like_its_peers_makes_no_step_longer(run: Run) -> None:
+    """An earlier start of a rank's recording once lengthened its first step, for a gain of -2.8%."""
+    if len(set(unedited(run.tables).step.tolist())) < 2:
+        pytest.skip("the length of a single step depends on when each rank's recording begins")
+    for rank in run.ranks:
+        try:
+            gain = predict(run.tables, [Edit("rank_as_peers", str(rank))]).gain_fraction
+        except UsageError:  # it has no peers
+            continue
+        assert gain > -0.01, rank
 
 
 def test_a_prediction_has_one_step_in_all_its_parts(

@@ -96,7 +96,8 @@ def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, 
     """Return the graph with late hosts starting the recording when their median peer does.
 
     How far a host is ahead of its device at the start of the recording was determined before it. It is measured in the
-    first step that all peers have: when the own time before the host's first node started.
+    first step that all peers have: when the own time before the host's first node started. A device whose recording
+    opens with this step is busy with earlier work until then, so it starts the step no earlier than its peers' devices.
     """
     think, earliest = think_times(graph), graph.earliest.copy()
     for group in peer_groups(tables, graph):
@@ -114,7 +115,18 @@ def _with_usual_lead(graph: Graph, tables: TableSet, hosts: dict[int, dict[int, 
             opens = opens[graph.nodes.first_of_lane[opens] & thinks(graph)[opens] & (earliest[opens] > NEVER)]
             if late_by > 0:
                 earliest[opens] -= round(late_by)
+                _keep_busy(graph, earliest, rank, [other for other in present if other != rank], min(common))
     return graph.with_changes(earliest=earliest)
+
+
+def _keep_busy(graph: Graph, earliest: Ints, rank: int, peers: list[int], step: int) -> None:
+    """Let a rank's first recorded device work start no earlier than its median peer's first work of the step."""
+    nodes = graph.nodes
+    in_step = ~nodes.of_host & (nodes.step == step) & graph.measured
+    begun = [nodes.start[rows].min() for peer in peers if len(rows := np.flatnonzero(in_step & (nodes.rank == peer)))]
+    opens = np.flatnonzero(in_step & (nodes.rank == rank) & nodes.first_of_lane & (graph.earliest <= NEVER))
+    if begun and len(opens):
+        earliest[opens] = np.minimum(nodes.start[opens], round(float(np.median(begun))))
 
 
 def without_hosts(tables: TableSet, ranks: Iterable[int]) -> list[int]:
