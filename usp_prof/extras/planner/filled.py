@@ -125,14 +125,11 @@ def fill_of_model(
     if not model.sequence:
         raise UsageError("the model's description has no sequence length", hint="set sequence=4096 or --sequence 4096")
     knobs = dict(degrees)
-    if "recompute" in knobs:
-        if knobs["recompute"] not in list(Recompute):
-            raise unknown_name("recomputation", str(knobs["recompute"]), list(Recompute))
-        knobs["recompute"] = Recompute(knobs["recompute"])
-    if "offload" in knobs:
-        if knobs["offload"] not in list(Offload):
-            raise unknown_name("offload", str(knobs["offload"]), list(Offload))
-        knobs["offload"] = Offload(knobs["offload"])
+    for name, what, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
+        if name in knobs:
+            if knobs[name] not in list(words):
+                raise unknown_name(what, str(knobs[name]), list(words))
+            knobs[name] = words(knobs[name])
     return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
 
 
