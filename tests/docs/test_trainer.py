@@ -10,7 +10,7 @@ from trainer.configuration.command_line import parse, parser
 from trainer.configuration.faults import KINDS
 from trainer.configuration.options import Options
 from trainer.rules import DEFAULT_MESHES, resolve
-from usp_prof.findings.draft import all_rules
+from usp_prof.findings.registry import all_rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trainer.md").read_text()

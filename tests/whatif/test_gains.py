@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from made_faults import run_with
 
 from usp_prof.findings import find_all
-from usp_prof.findings.draft import all_rules, damage
+from usp_prof.findings.draft import damage
+from usp_prof.findings.registry import all_rules
 from usp_prof.model.edit import Edit, parse_edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.whatif.predict import Gain, as_recorded, gain_of, predict

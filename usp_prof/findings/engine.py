@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from usp_prof._version import fingerprint
-from usp_prof.findings.draft import others
+from usp_prof.findings.registry import others
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Found
 from usp_prof.model.health import HealthRow, Severity

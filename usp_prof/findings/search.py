@@ -11,7 +11,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from usp_prof.findings.causes import same_place, with_causes
-from usp_prof.findings.draft import all_rules, damage, skipped_rules
+from usp_prof.findings.draft import damage, skipped_rules
+from usp_prof.findings.registry import all_rules
 from usp_prof.findings.repairs import ideal_of, repairs_of, unexplained_notes
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Basis, Finding, Found, Level

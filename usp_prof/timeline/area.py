@@ -17,6 +17,7 @@ import numpy as np
 
 from usp_prof.model.metric import Unit
 from usp_prof.report.document import DataTable, TableColumn
+from usp_prof.timeline.block_sums import BLOCK, first_blocks, keys_of
 from usp_prof.timeline.rows import CATEGORIES
 
 if TYPE_CHECKING:
@@ -26,47 +27,6 @@ if TYPE_CHECKING:
 
     from usp_prof.timeline.store import RankTimeline, TimelineStore
     from usp_prof.timeline.tiles import Level
-
-
-BLOCK = 4096
-"""Slices per block of sums; slices after a row's last whole block are always read individually."""
-SUMS = np.dtype(
-    [("block", "<i4"), ("name", "<i4"), ("category", "u1"), ("calls", "<i4"), ("total", "<i8"), ("longest", "<f4")]
-)
-"""Sums per name and category of a block: number of slices, their time in ns, the longest. Sorted by block."""
-
-
-def block_sums(level: Level) -> NDArray[np.void]:
-    """Return the sums of the ground level's whole blocks; blocks are numbered through the rows, see `_first_blocks`."""
-    first_block = _first_blocks(level)
-    # Block of each slice; -1 after its row's last whole block.
-    block = np.full(len(level.start), -1)
-    for low, first, after in zip(level.offsets.tolist(), first_block.tolist(), first_block[1:].tolist(), strict=False):
-        block[low : low + (after - first) * BLOCK] = np.repeat(np.arange(first, after), BLOCK)
-    rest = level.rest[block >= 0]
-    block = block[block >= 0]
-    key = _keys(rest["name"], rest["category"])
-    # One number per pair of block and key. A table of all blocks and keys would be nearly empty, because a block has
-    # few of the names, so only existing pairs get a sum.
-    key_count = int(key.max(initial=0)) + 1
-    pairs, pair_of_slice = np.unique(block * key_count + key, return_inverse=True)
-    sums = np.zeros(len(pairs), SUMS)
-    sums["block"] = pairs // key_count
-    sums["name"] = pairs % key_count // len(CATEGORIES)
-    sums["category"] = pairs % key_count % len(CATEGORIES)
-    sums["calls"] = np.bincount(pair_of_slice, minlength=len(pairs))
-    sums["total"] = np.bincount(pair_of_slice, rest["dur"], len(pairs))
-    np.maximum.at(sums["longest"], pair_of_slice, rest["dur"])
-    return sums
-
-
-def _first_blocks(level: Level) -> NDArray[np.int64]:
-    """Return the number of each row's first block; the last entry is the number of blocks."""
-    return np.concatenate([[0], np.cumsum(np.diff(level.offsets) // BLOCK)])
-
-
-def _keys(name: NDArray[np.integer], category: NDArray[np.integer]) -> NDArray[np.int64]:
-    return name.astype(np.int64) * len(CATEGORIES) + category
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +49,10 @@ def _pieces(line: RankTimeline, name_ids: NDArray[np.int64], row: int, start_ns:
     after_whole = max((last - 1 - low) // BLOCK, first_whole)
     if len(line.sums) and after_whole > first_whole:
         yield _slices(level, name_ids, (first, low + first_whole * BLOCK), (start_ns, end_ns))
-        begin = int(_first_blocks(level)[row])
+        begin = int(first_blocks(level)[row])
         bounds = np.searchsorted(line.sums["block"], [begin + first_whole, begin + after_whole])
         sums = line.sums[slice(*bounds.tolist())]
-        yield _Piece(_keys(name_ids[sums["name"]], sums["category"]), sums["calls"], sums["total"], sums["longest"])
+        yield _Piece(keys_of(name_ids[sums["name"]], sums["category"]), sums["calls"], sums["total"], sums["longest"])
         first = low + after_whole * BLOCK
     yield _slices(level, name_ids, (first, last), (start_ns, end_ns))
 
@@ -101,7 +61,7 @@ def _slices(level: Level, name_ids: NDArray[np.int64], span: tuple[int, int], wi
     start, rest = level.start[slice(*span)], level.rest[slice(*span)]
     end = np.minimum(start + rest["dur"].astype(np.int64), window_ns[1])
     inside = np.maximum(end - np.maximum(start, window_ns[0]), 0)
-    return _Piece(_keys(name_ids[rest["name"]], rest["category"]), np.ones(len(start), np.int64), inside, rest["dur"])
+    return _Piece(keys_of(name_ids[rest["name"]], rest["category"]), np.ones(len(start), np.int64), inside, rest["dur"])
 
 
 COLUMNS = (

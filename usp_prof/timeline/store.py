@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.tables.clock import of as clock_of
-from usp_prof.timeline.area import SUMS, block_sums
+from usp_prof.timeline.block_sums import SUMS, block_sums
 from usp_prof.timeline.rows import Row, rank_slices
-from usp_prof.timeline.tiles import REST, Level, build
+from usp_prof.timeline.tiles import REST, Level, View, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,17 +57,6 @@ class JobStep:
     number: int
     start_ns: int
     end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Entries of some rows in a range of time."""
-
-    counts: NDArray[np.int64]
-    start: NDArray[np.int64]
-    rest: NDArray[np.void]
-    names: NDArray[np.int64]
-    bucket_ns: int
 
 
 class TimelineStore:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.timeline.rows import Slices
-    from usp_prof.timeline.store import View
 
 
 FIRST_BUCKET_NS = 1024
@@ -133,6 +132,17 @@ LARGEST_PX = 1e7
 COUNTER = category_number("counter")
 MOST_SLICES = 30_000
 """Number of slices above which the server paints the tile instead of the browser."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Entries of some rows in a range of time."""
+
+    counts: NDArray[np.int64]
+    start: NDArray[np.int64]
+    rest: NDArray[np.void]
+    names: NDArray[np.int64]
+    bucket_ns: int
 
 
 def encode(view: View, start_ns: int, end_ns: int, width_px: int) -> bytes:

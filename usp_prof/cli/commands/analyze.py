@@ -27,7 +27,7 @@ from usp_prof.cli.opening import (
     whole_number,
     write_out,
 )
-from usp_prof.findings.draft import others
+from usp_prof.findings.registry import others
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.files import write
 from usp_prof.model.finding import NOTHING_FOUND
