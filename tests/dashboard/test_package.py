@@ -34,6 +34,19 @@ assert shown.metric
 """
 
 
+TRAIN_FROM_WHEEL = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from usp_prof.extras.learn.lessons import _home_of_trainer, lesson
+home = _home_of_trainer()
+assert home.is_relative_to(sys.argv[1])
+words = lesson("overlap").command(lesson("overlap").runs[0], sys.argv[2])
+words[words.index("--nproc-per-node") + 1] = "1"
+script = words.index("trainer/run.py") + 1
+subprocess.run([sys.executable, "-m", *words[:script], "--steps", "1", "--output", sys.argv[2]], cwd=home, check=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel of this working tree."""
@@ -46,7 +59,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_installs_nothing_under_a_name_that_is_not_ours(wheel: Path) -> None:
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     packages = {name for name in names if not name.endswith(".dist-info")}
-    assert packages == {"usp_prof", "usp_prof_dashboard"}
+    assert packages == {"usp_prof", "usp_prof_dashboard", "usp_prof_trainer"}
 
 
 def test_the_wheel_holds_what_the_dashboard_reads_beside_its_code(wheel: Path) -> None:
@@ -68,6 +81,19 @@ def test_every_link_of_the_description_leads_somewhere_from_outside_of_a_clone(w
         kind, _, path = target.removeprefix("https://github.com/usp-prof/usp-prof/").partition("/main/")
         assert kind == ("raw" if image else "blob"), target
         assert (ROOT / path.partition("#")[0]).exists(), target
+
+
+@pytest.mark.trainer
+def test_lessons_are_recorded_by_the_trainer_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", TRAIN_FROM_WHEEL, str(tmp_path / "site"), str(tmp_path / "run")]
+    outcome = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    assert "loss" in outcome.stdout
 
 
 def test_the_dashboard_runs_from_the_wheel(wheel: Path, run_folder: Path, tmp_path: Path) -> None:

@@ -155,10 +155,13 @@ def lessons() -> tuple[Lesson, ...]:
     return tuple(lesson(name) for name in LESSONS)
 
 
-# Recording: each run by the trainer of a clone, one after another, on this machine's cores.
+# Recording: each run by the trainer, one after another, on this machine's cores.
 
 
 CLONE = Path(__file__).parents[3]
+"""The repository or, without a clone, the folder of installed packages."""
+HOMES = (CLONE, CLONE / "usp_prof_trainer")
+"""Folders that may hold the trainer: the clone's, or the installed one."""
 MOST_SECONDS = 600
 """A run takes less than a minute on two quiet cores; one that takes this long hangs."""
 
@@ -171,13 +174,13 @@ def record(lesson: Lesson, folder: Path, *, again: bool = False, say: Callable[[
     """
     missing = [run for run in lesson.runs if again or not _is_recorded(path_of(run, folder))]
     if missing:
-        _check_trainer()
+        home = _home_of_trainer()
     for run in missing:
         output = folder / run.name
         rmtree(output, ignore_errors=True)
         words = lesson.command(run, str(output.absolute()))
         say(f"recording {run.name}: torchrun {' '.join(words[1:])}")
-        _run([sys.executable, "-m", *words])
+        _run([sys.executable, "-m", *words], home)
 
 
 def path_of(run: LessonRun, folder: Path) -> Path:
@@ -191,20 +194,20 @@ def _is_recorded(path: Path) -> bool:
     return (path / "run.json").exists()
 
 
-def _check_trainer() -> None:
-    if not (CLONE / "trainer" / "run.py").exists():
-        raise InputError(
-            "lessons are recorded by the trainer, which is in the repository and not in the installed package",
-            hint="git clone https://github.com/usp-prof/usp-prof, and in it: pip install -e '.[trainer]'",
-        )
+def _home_of_trainer() -> Path:
+    """Return the folder that holds the trainer; raises without the trainer or PyTorch."""
+    home = next((home for home in HOMES if (home / "trainer" / "run.py").exists()), None)
+    if home is None:
+        raise InputError("lessons need the trainer, which is missing", hint="pip install 'usp-prof[trainer]'")
     if importlib.util.find_spec("torch") is None:
-        raise InputError("PyTorch is not installed, which lessons are recorded with", hint="pip install torch")
+        raise InputError("lessons need PyTorch, which is not installed", hint="pip install 'usp-prof[trainer]'")
+    return home
 
 
-def _run(words: list[str]) -> None:
+def _run(words: list[str], home: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread a process: ranks share the cores
     with subprocess.Popen(  # noqa: S603 - our own command
-        words, cwd=CLONE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             output, _ = process.communicate(timeout=MOST_SECONDS)
