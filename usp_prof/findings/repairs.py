@@ -15,8 +15,8 @@ import numpy as np
 
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS
-from usp_prof.findings.rules.unequal_lengths import evened, has_longer_sequences
-from usp_prof.findings.rules.uneven_work import UNEVEN, worst_of
+from usp_prof.findings.micro_batches import evened, has_longer_sequences
+from usp_prof.findings.work_shares import UNEVEN, worst_of
 from usp_prof.model.edit import Edit
 from usp_prof.model.errors import UspProfError
 from usp_prof.model.finding import Repair

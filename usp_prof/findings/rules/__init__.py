@@ -1,8 +1,8 @@
 """Rules: each looks for one pattern; its docstring is its page in `usp-prof explain`.
 
 A rule is a class without instances: `CODE`, `TITLE`, its required inputs (`NEEDS`) and `look`. Rules on one cause share
-a file. A new rule is one class, one line in `NAMES` and one test. Rules do not depend on each other; a shared
-measurement is in the file of one of them.
+a file. A new rule is one class, one line in `NAMES` and one test. Rules do not depend on each other; measurements
+that they share are in the folder above.
 """
 
 NAMES: tuple[str, ...] = (

@@ -10,10 +10,10 @@ from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import COVERS, Why
 from usp_prof.findings import proof
 from usp_prof.findings.draft import Draft, Input
+from usp_prof.findings.micro_batches import has_longer_sequences
 from usp_prof.findings.proof import longest, slowest_step
 from usp_prof.findings.repairs import repair_edit
-from usp_prof.findings.rules.unequal_lengths import has_longer_sequences
-from usp_prof.findings.rules.uneven_work import everywhere
+from usp_prof.findings.work_shares import everywhere
 from usp_prof.model.edit import Edit
 from usp_prof.model.health import spans
 from usp_prof.model.rule_code import RuleCode
