@@ -1,8 +1,8 @@
-"""usp-prof: where does the step of a large training run go, who is to blame, and what would a change be worth?
+"""usp-prof: where the step of a training run goes, which rank or link is at fault, and what a change would save.
 
-The public surface: `open_run` reads a folder of Kineto traces and gives a `Run`, which is asked by its methods;
-`compare`, `check`, `plan` and `memory` take runs or paths. Everything that goes wrong on purpose is a `UspProfError`
-with a hint. Everything is imported at first use, so that `import usp_prof` costs nothing.
+The public API: `open_run` reads a folder of traces and returns a `Run`, whose methods answer questions; `compare`,
+`check`, `plan` and `memory` take runs or paths. Expected errors are a `UspProfError` with a hint. Names are imported at
+first use, so `import usp_prof` is fast.
 """
 
 from __future__ import annotations
