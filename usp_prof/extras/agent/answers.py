@@ -106,10 +106,10 @@ class Answers:
         the same cause. Call `evidence` with a finding's number before you report it, and `whatif` with its edit.
         """
         findings = self._opened(path, run).report.document.findings
-        listed = tuple(_finding_row(number, finding) for number, finding in enumerate(findings, 1))
+        finding_rows = tuple(_finding_row(number, finding) for number, finding in enumerate(findings, 1))
         source = "rules over the tables of all ranks; gain_fraction: share of the step that replaying `edit` saves"
         most = bounded(rows)
-        table = Table(source, _FINDING_COLUMNS, listed[:most], more=len(listed) > most)
+        table = Table(source, _FINDING_COLUMNS, finding_rows[:most], more=len(finding_rows) > most)
         return Reply(f"{counted(len(findings), 'finding')}." if findings else "No rule found anything.", (table,))
 
     def evidence(self, path: str, finding: int, rows: int = 20, run: str = "") -> Reply:
@@ -148,8 +148,8 @@ class Answers:
     def tables(self, name: str = "") -> Reply:
         """List the tables for `sql`, or the columns of one table with unit and meaning."""
         if not name:
-            listed = tuple((schema.name, schema.doc) for schema in catalogue.SCHEMAS)
-            return Reply("", (Table("usp-prof tables", ("table", "meaning"), listed),))
+            table_rows = tuple((schema.name, schema.doc) for schema in catalogue.SCHEMAS)
+            return Reply("", (Table("usp-prof tables", ("table", "meaning"), table_rows),))
         schema = catalogue.schema(name)
         columns = tuple((column.name, str(column.kind), column.unit, column.doc) for column in schema.columns)
         return Reply(schema.doc, (Table(f"usp-prof tables {name}", ("column", "kind", "unit", "meaning"), columns),))
@@ -160,9 +160,9 @@ class Answers:
         A gain no larger than its error is no gain. Several edits are applied together: their gains do not add up.
         """
         if not edits:
-            listed = tuple((kind.name, kind.example, kind.doc) for kind in EDITS)
-            listed += tuple((kind.name, kind.example, kind.doc) for kind in PIPELINE_EDITS)
-            return Reply("", (Table("docs/reference/edits.md", ("edit", "example", "meaning"), listed),))
+            edit_rows = tuple((kind.name, kind.example, kind.doc) for kind in EDITS)
+            edit_rows += tuple((kind.name, kind.example, kind.doc) for kind in PIPELINE_EDITS)
+            return Reply("", (Table("docs/reference/edits.md", ("edit", "example", "meaning"), edit_rows),))
         predicted = self._opened(path, run).run.whatif(*edits)
         source = (
             "run.whatif: the recorded run replayed with the edits made; before_ns without what recording adds, if known"
@@ -195,7 +195,7 @@ class Answers:
         Without a run, give model, device (such as H100), devices and batch (sequences per step). `pinned` fixes
         settings: {"tp": 8, "zero": 1}.
         """
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             **(pinned or {}),  # first, so that no setting overrides what is checked below
             "run": self._opened(path).run if path else None,
             "model": self._model(model) or None,
@@ -204,7 +204,7 @@ class Answers:
             "devices": devices,
             "batch": batch,
         }
-        planned = plan(**asked)
+        planned = plan(**arguments)
         basis = "calibrated by the recorded run" if path else "of the hardware table and assumed habits of a trainer"
         source = f"usp_prof.plan: predicted, nothing was measured; {basis}"
         return Reply(planned.explain(), (table_of_frame(source, planned.df, rows),))
@@ -257,8 +257,8 @@ def _finding_row(number: int, finding: Finding) -> tuple[object, ...]:
 
 def _metrics(answer: Answer) -> Table:
     """Return the figures over all ranks and steps, each with its unit and its definition."""
-    whole = [value for value in answer.metric_values if not value.dims]
-    rows = tuple((value.metric.id, value.value, str(value.metric.unit), value.metric.doc) for value in whole)
+    overall_values = [value for value in answer.metric_values if not value.dims]
+    rows = tuple((value.metric.id, value.value, str(value.metric.unit), value.metric.doc) for value in overall_values)
     return Table("metrics over all ranks and settled steps", ("metric", "value", "unit", "meaning"), rows)
 
 

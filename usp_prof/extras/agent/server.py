@@ -59,7 +59,7 @@ class _Server(MCPServer[Any]):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             problems = error.__cause__.errors(include_url=False, include_input=False, include_context=False)
-            words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in problems)
+            words = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}" for problem in problems)
             raise ToolError(shown(f"{name}: {words}\nhint: the description of {name} lists its arguments")) from error
 
 

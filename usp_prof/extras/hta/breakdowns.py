@@ -63,7 +63,7 @@ def kernels(
     """Return time by kernel type (and by types running at once) over all ranks, and each rank's kernels by name."""
     types = _TYPES if memory else _TYPES[:2]
     sums: dict[str, int] = {}
-    named = []
+    frames = []
     for rank in window.ranks:
         sets = {kind: busy for kind, busy in _by_type(window, rank).items() if kind in types}
         for label, time in _exclusive(sets).items():
@@ -80,11 +80,11 @@ def kernels(
         )
         for kind in types:
             of_kind = summed(frame[frame["kernel_type"] == kind], duration_ratio, num_kernels)
-            named.append(of_kind.assign(kernel_type=kind, rank=rank))
+            frames.append(of_kind.assign(kernel_type=kind, rank=rank))
     by_type = pd.DataFrame({"kernel_type": list(sums), "sum": [time / 1000 for time in sums.values()]})
     by_type = by_type.sort_values("sum", ascending=False, ignore_index=True)
     by_type["percentage"] = (100 * by_type["sum"] / by_type["sum"].sum()).round(1)
-    by_name = pd.concat(named, ignore_index=True).sort_values(["kernel_type", "name", "rank"], ignore_index=True)
+    by_name = pd.concat(frames, ignore_index=True).sort_values(["kernel_type", "name", "rank"], ignore_index=True)
     return by_type, by_name
 
 

@@ -112,10 +112,10 @@ def _events(window: Window, rank: int, wanted: list[int], device: DeviceType) ->
     on_device = np.isin(events["event"], kernel_events) | events.matches("category", "gpu_user_annotation")
     device_step = _steps_of_device_work(window, rank, len(every_event))[events["event"]]
     step = np.where(on_device, device_step, _steps_of_host(window, rank, events["start_ns"]))
-    kept = np.isin(step, wanted)
+    is_selected = np.isin(step, wanted)
     if device is not DeviceType.ALL:
-        kept &= on_device if device is DeviceType.GPU else ~on_device
-    chosen = events.take(np.flatnonzero(kept))
+        is_selected &= on_device if device is DeviceType.GPU else ~on_device
+    chosen = events.take(np.flatnonzero(is_selected))
     codes, names = chosen.codes("name")
     return pd.DataFrame({"name": lookup(names, codes, missing=""), "dur": chosen["dur_ns"] / 1000})
 

@@ -66,13 +66,13 @@ def blocked(window: Window, series: Mapping[int, pd.DataFrame], most: int) -> pd
     """Sum the time with a full queue, one row per stream that was ever full; relative to the length of the steps."""
     rows = []
     for rank, frame in series.items():
-        whole = window.host_length(rank) / 1000
+        window_us = window.host_length(rank) / 1000
         for stream, of_stream in frame.groupby("stream"):
             lasted = of_stream["ts"].shift(-1) - of_stream["ts"]  # duration of each queue length; NaN for the last
             full = of_stream["queue_length"] >= most
             if full.any():
                 time = lasted[full].sum()
-                rows.append((rank, stream, time, time / whole))
+                rows.append((rank, stream, time, time / window_us))
     names = ["rank", "stream", "duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
     return pd.DataFrame(rows, columns=names)
 
@@ -168,8 +168,10 @@ def annotations_by_time(
     frames = []
     for rank in window.ranks:
         marks = _annotations(window, rank, on_device=on_device)
-        kept = [name for name in marks["name"].unique() if any(re.search(pattern, name) for pattern in patterns)]
-        frames.append(summed(marks, duration_ratio, num_kernels, kept).assign(rank=rank))
+        matching_names = [
+            name for name in marks["name"].unique() if any(re.search(pattern, name) for pattern in patterns)
+        ]
+        frames.append(summed(marks, duration_ratio, num_kernels, matching_names).assign(rank=rank))
     sums = pd.concat(frames, ignore_index=True)
     return sums.sort_values(["rank", "name"], ignore_index=True) if len(sums) else None
 

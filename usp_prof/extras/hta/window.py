@@ -48,17 +48,17 @@ class Window:
 
     def bounds(self, rank: int) -> tuple[int, int] | None:
         """Return the start and end of the selected steps on the rank's own clock, or None if steps are unknown."""
-        steps, kept = self.tables.columns("steps", rank), self.steps(rank)
-        if not kept:
+        steps, selected_steps = self.tables.columns("steps", rank), self.steps(rank)
+        if not selected_steps:
             return None
-        chosen = np.isin(steps["step"], kept)
+        chosen = np.isin(steps["step"], selected_steps)
         return int(steps["start_ns"][chosen].min()), int(steps["end_ns"][chosen].max())
 
     def host_length(self, rank: int) -> int:
         """Return the length in ns of the selected steps on the host, or of everything recorded if steps are unknown."""
-        steps, kept = self.tables.columns("steps", rank), self.steps(rank)
-        if kept:
-            chosen = np.isin(steps["step"], kept)
+        steps, selected_steps = self.tables.columns("steps", rank), self.steps(rank)
+        if selected_steps:
+            chosen = np.isin(steps["step"], selected_steps)
             return int(steps["host_end_ns"][chosen].max() - steps["host_start_ns"][chosen].min())
         events = self.tables.columns("events", rank)
         ends = events["start_ns"] + np.maximum(events["dur_ns"], 0)
@@ -83,8 +83,8 @@ class Window:
         launch_event, launch_kind, op_event; sorted by start.
         """
         kernels = self.tables.columns("kernels", rank)
-        kept = np.flatnonzero(self.keeps(rank, kernels["step"], kernels["start_ns"]))
-        kernels = kernels.take(kept[np.argsort(kernels["start_ns"][kept], kind="stable")])
+        selected_rows = np.flatnonzero(self.keeps(rank, kernels["step"], kernels["start_ns"]))
+        kernels = kernels.take(selected_rows[np.argsort(kernels["start_ns"][selected_rows], kind="stable")])
         launches = self.tables.columns("launches", rank)
         launch = rows_of(launches["event"], kernels["launch_event"])  # -1: not launched in the window
         kinds, kind_names = kernels.codes("kind")

@@ -145,8 +145,8 @@ def index(known: Mapping[str, LessonFigures]) -> str:
     lines = ["# The playbook, live", MADE, _INTRODUCTION.strip()]
     by_part = sorted(chosen, key=lambda entry: _order(entry, chosen))
     for part, members in groupby(by_part, key=lambda entry: entry.part):
-        listed = "\n".join(_entry(entry, is_recorded=entry.name in known) for entry in members)
-        lines += [f"## {part}", listed]
+        entries = "\n".join(_entry(entry, is_recorded=entry.name in known) for entry in members)
+        lines += [f"## {part}", entries]
     lines += ["## Limits of a CPU", _NOT_SHOWN.strip()]
     toctree = "\n".join(lesson.name for lesson in chosen if lesson.name in known)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")

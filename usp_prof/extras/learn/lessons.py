@@ -186,8 +186,8 @@ def record(lesson: Lesson, folder: Path, *, again: bool = False, say: Callable[[
 def path_of(run: LessonRun, folder: Path) -> Path:
     """Return where a run of a lesson lies: below the folder, else in the repository's `traces/`."""
     own = folder / run.name
-    kept = CLONE / "traces" / run.recorded if run.recorded else own
-    return own if _is_recorded(own) or not _is_recorded(kept) else kept
+    shipped = CLONE / "traces" / run.recorded if run.recorded else own
+    return own if _is_recorded(own) or not _is_recorded(shipped) else shipped
 
 
 def _is_recorded(path: Path) -> bool:

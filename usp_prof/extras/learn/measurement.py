@@ -176,13 +176,14 @@ def _mean_update(run: Run, *, in_time: bool) -> float:
 def _sent_bytes(calls: Columns) -> float:
     code, names = calls.codes("op")
     sizes = np.maximum(calls["group_size"], 1).tolist()
-    # What a rank receives is sent by another.
+    # Receives count 0 bytes: the sender counts them.
     factors = (
         0.0 if names[op] == "recv" else bus_factor(names[op], size)
         for op, size in zip(code.tolist(), sizes, strict=True)
     )
-    whole = np.maximum(calls["in_bytes"], calls["out_bytes"])  # of a gather what comes out, of a scatter what goes in
-    return float(np.dot(whole, np.fromiter(factors, float, len(calls))))
+    # The unsharded side: the output of a gather, the input of a scatter.
+    full_bytes = np.maximum(calls["in_bytes"], calls["out_bytes"])
+    return float(np.dot(full_bytes, np.fromiter(factors, float, len(calls))))
 
 
 def _figures(chosen: Lesson, run: LessonRun, opened: Run, first: Run, learnt: Calibration | None) -> RunFigures:

@@ -52,13 +52,13 @@ def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> floa
     the link takes one bucket after another.
     """
     del measured
-    whole = gradients_time(manifest)
+    all_reduce_ns = gradients_time(manifest)
     if any(fault["kind"] == "unoverlapped" for fault in manifest.faults):
-        return whole
+        return all_reduce_ns
     backward = _model(manifest).layers * sum(pace(manifest)[1:3])
     end = 0.0
     for bucket in range(1, _BUCKETS + 1):
-        end = max(end, bucket / _BUCKETS * backward) + whole / _BUCKETS
+        end = max(end, bucket / _BUCKETS * backward) + all_reduce_ns / _BUCKETS
     return end - backward
 
 

@@ -138,8 +138,8 @@ def calibrate(tables: TableSet) -> Calibration:
 
 def _memory_bytes(tables: TableSet, device: Device | None) -> float:
     """Return the smallest memory of the run's devices: as reported by their driver, else from the device table."""
-    known = memory.capacity_of_ranks(tables, tables.ranks).values()
-    return float(min(known, default=device.memory_bytes if device is not None else float("inf")))
+    reported_bytes = memory.capacity_of_ranks(tables, tables.ranks).values()
+    return float(min(reported_bytes, default=device.memory_bytes if device is not None else float("inf")))
 
 
 def _contradicted(rows: tuple[HealthRow, ...]) -> InputError:
@@ -178,8 +178,8 @@ def _with_compute(
     """Scale all device work to the mean rank's compute per step."""
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     layer, head = compute.layer(c), compute.head(c)
-    whole = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
-    seconds = float(np.ravel(whole)[0]) * configuration.micro_batches / configuration.pp
+    micro_batch_seconds = model.layers * (layer.forward + layer.backward) + head.forward + head.backward
+    seconds = float(np.ravel(micro_batch_seconds)[0]) * configuration.micro_batches / configuration.pp
     return replace(profile, work_scale=measured_ns / 1e9 / seconds)
 
 
@@ -296,8 +296,8 @@ def _with_prefetch(
 
 
 def _whole(values: list[Value], metric: str) -> float:
-    whole = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
-    return whole if whole == whole else 0.0  # noqa: PLR0124 - not NaN
+    overall = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
+    return overall if overall == overall else 0.0  # noqa: PLR0124 - not NaN
 
 
 def _by(values: list[Value], metric: str, dimension: str) -> dict[str, float]:

@@ -136,8 +136,8 @@ def nearest_legal(question: Question) -> str:
     if legal_batches:
         return f"batch {_around(np.unique(legal_batches), question.batch)}"
     for name in [name for name in COUNTS if name in pinned]:
-        others = {other: value for other, value in pinned.items() if other != name}
-        values = np.unique(getattr(legal(replace(question, pinned=others)), name))
+        other_pins = {other: value for other, value in pinned.items() if other != name}
+        values = np.unique(getattr(legal(replace(question, pinned=other_pins)), name))
         if values.size:
             return f"{name} {_around(values, pinned[name])}"
     return ""
@@ -160,8 +160,8 @@ def _degrees(question: Question) -> NDArray[np.int64]:
         for cp in _divisors(devices // pp // tp)
         for size in sizes
     ]
-    whole = [(dp, *others, size) for dp, *others, size in rows if question.batch % (dp * size) == 0]
-    return np.array(whole, np.int64).reshape(-1, 5)
+    dividing_rows = [(dp, *degrees, size) for dp, *degrees, size in rows if question.batch % (dp * size) == 0]
+    return np.array(dividing_rows, np.int64).reshape(-1, 5)
 
 
 def _variants(question: Question, pipelines: Sequence[tuple[Schedule, int]]) -> NDArray[np.int64]:

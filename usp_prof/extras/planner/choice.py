@@ -68,10 +68,10 @@ def barred(columns: Columns, need: NDArray[np.float64], fits: NDArray[np.bool_])
 
 def runners_up(plans: Iterable[Prediction]) -> tuple[RunnerUp, ...]:
     """Return the fastest plans whose degrees differ from each other's and from the first's."""
-    first, *others = plans
+    first, *slower_plans = plans
     seen = {_degrees(first)}
     chosen: list[RunnerUp] = []
-    for plan in others:
+    for plan in slower_plans:
         if _degrees(plan) in seen:
             continue
         seen.add(_degrees(plan))

@@ -146,8 +146,8 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     """Build the cluster of a device in the hardware table."""
     device = find(name)
     if device is None:
-        known = ", ".join(sorted(entry.name for entry in DEVICES))
-        raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {known}")
+        device_names = ", ".join(sorted(entry.name for entry in DEVICES))
+        raise UsageError(f"the hardware table has no device {name!r}", hint=f"it has {device_names}")
     if device.link == "ICI":
         raise UsageError(
             f"{device.name} cannot be planned for: no trainer here runs on TPUs", hint="choose a GPU (--devices-known)"

@@ -115,20 +115,20 @@ def fill_of_model(
     model: ModelEntry, degrees: Mapping[str, Any], device: str = "", habits: str = DEFAULT_TRAINER
 ) -> Filled:
     """Predict a configuration, given by fields of `Configuration`, with a trainer's habits."""
-    known = {field.name for field in fields(Configuration)}
+    knob_names = {field.name for field in fields(Configuration)}
     for name in degrees:
-        if name not in known:
-            raise unknown_name("knob", name, known)
+        if name not in knob_names:
+            raise unknown_name("knob", name, knob_names)
     if habits not in PROFILES:
         raise unknown_name("trainer", habits, PROFILES)
     model = replace(model, sequence=model.sequence or usual_sequence(model))
     if not model.sequence:
         raise UsageError("the model's description has no sequence length", hint="set sequence=4096 or --sequence 4096")
     knobs = dict(degrees)
-    for name, what, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
+    for name, setting, words in (("recompute", "recomputation", Recompute), ("offload", "offload", Offload)):
         if name in knobs:
             if knobs[name] not in list(words):
-                raise unknown_name(what, str(knobs[name]), list(words))
+                raise unknown_name(setting, str(knobs[name]), list(words))
             knobs[name] = words(knobs[name])
     return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
 

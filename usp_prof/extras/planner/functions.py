@@ -83,9 +83,12 @@ def plan(  # noqa: PLR0913 - what one plans with has as many parts
     the trainer whose measured behavior is assumed. `pinned` settings are fixed: `plan(..., tp=8, zero=1)`.
     Raises `UspProfError` if the prediction of the recorded run's own step is too far off.
     """
-    for what, name, known in (("trainer", habits, list(PROFILES)), *(("knob", knob, list(KNOBS)) for knob in pinned)):
-        if name and name not in known:
-            raise unknown_name(what, name, known)
+    for kind, name, valid_names in (
+        ("trainer", habits, list(PROFILES)),
+        *(("knob", knob, list(KNOBS)) for knob in pinned),
+    ):
+        if name and name not in valid_names:
+            raise unknown_name(kind, name, valid_names)
     for name, value, most in (
         ("sequence", sequence, COUNT.high),
         ("devices", devices, MAX_RANKS),

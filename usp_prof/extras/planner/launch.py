@@ -83,7 +83,7 @@ def _own_words(model: ModelEntry, c: Configuration) -> list[str]:
 def preset(model: ModelEntry) -> str:
     """Return the preset with a model's sizes, ignoring the number of layers; empty if there is none."""
     sizes = (model.hidden, model.heads, model.kv_heads, model.expert_ffn_hidden or model.ffn_hidden, model.vocab)
-    return next((name for name, known in PRESETS.items() if known == sizes), "")
+    return next((name for name, preset_sizes in PRESETS.items() if preset_sizes == sizes), "")
 
 
 def _own_rules(model: ModelEntry, c: Configuration) -> Rules:

@@ -65,7 +65,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     product_bytes = PRODUCT_BYTES.get(configuration.dtype, 2.0)
     shape, columns = shape_of(model), columns_of([configuration], gradient_bytes_of(profile, product_bytes))
     schedule, chunks = int(columns.schedule[0]), configuration.chunks
-    layers, kept = ranks_of(
+    layers, kept_micro_batches = ranks_of(
         model.layers,
         configuration.pp,
         chunks,
@@ -79,7 +79,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     habits = habits_of(profile, columns, product_bytes)
     of_rank = []
     for rank, count in enumerate(layers):
-        parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept[rank]), habits)
+        parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept_micro_batches[rank]), habits)
         of_rank.append(Footprint(**{part: round(float(size[0])) for part, size in parts.items()}))
     return tuple(of_rank)
 

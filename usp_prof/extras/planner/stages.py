@@ -76,13 +76,13 @@ def _laid(
 ) -> tuple[float, ...]:
     if ranks == 1:
         return (layers,) * 3 + (1.0,) * 3
-    held, kept = ranks_of(
+    held, kept_micro_batches = ranks_of(
         int(layers), int(ranks), int(chunks), int(schedule), int(micro_batches), uneven=bool(uneven), head=head
     )
     between = held[1:-1] or held[:1]
     most = max(between)
     middle = 1 + between.index(most) if len(held) > 2 else 0
-    return (held[0], most, held[-1], kept[0], kept[middle], kept[-1])
+    return (held[0], most, held[-1], kept_micro_batches[0], kept_micro_batches[middle], kept_micro_batches[-1])
 
 
 def ranks_of(
@@ -98,8 +98,8 @@ def ranks_of(
     held = [0] * ranks
     for stage, rank in enumerate(home[:stages]):
         held[rank] += layers_of_stage[stage]
-    kept = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
-    return tuple(held), kept
+    kept_micro_batches = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
+    return tuple(held), kept_micro_batches
 
 
 def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float) -> tuple[int, ...]:
@@ -121,10 +121,10 @@ def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
 
 def by_cost(layers: int, stages: int, head: float) -> tuple[int, ...]:
     """Split layers so that each stage reaches its share of the cost, like nanotron; `head` is in layers' cost."""
-    whole = layers + head
+    total_cost = layers + head
     layers_of_stage, stage = [0] * stages, 0
     for done in range(1, layers + 1):
         layers_of_stage[stage] += 1
-        if done > whole * (stage + 1) / stages:
+        if done > total_cost * (stage + 1) / stages:
             stage = min(stage + 1, stages - 1)
     return tuple(layers_of_stage)

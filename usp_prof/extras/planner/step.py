@@ -81,11 +81,11 @@ def step(
     busiest = rank_time.argmax(axis=0)
     held = np.take_along_axis(stages.layers, busiest[None], 0)[0]
     most = rank_time.max(axis=0)
-    whole = c.shape.layers * layer + head.forward + head.backward
+    model_time = c.shape.layers * layer + head.forward + head.backward
     busy = (most - held * held_up) * c.micro_batches
     stall = stalls.seconds(c)
     actions = _work_of_actions(times, head, layer)
-    filled = filling.closed(c, actions, most, whole)
+    filled = filling.closed(c, actions, most, model_time)
     if simulates:
         filled = filling.simulated(c, actions, most, filled)
     window = most * c.micro_batches + _waiting(c, filled)
@@ -144,10 +144,10 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
 def _ring(c: Cases) -> Column:
     """Return the exposed time of the ring of keys and values during attention's core; backward sends twice as much."""
     values = c.tokens * c.shape.key_value / c.tp * c.width
-    one = cluster.send(c, "cp", values)
+    send_time = cluster.send(c, "cp", values)
     core = compute.core_time(c) / c.cp
-    forward = data_parallel.beside(one, core)
-    backward = data_parallel.beside(2 * one, compute.CORE_BACKWARD * core)
+    forward = data_parallel.beside(send_time, core)
+    backward = data_parallel.beside(2 * send_time, compute.CORE_BACKWARD * core)
     return np.where(c.cp > 1, (c.cp - 1) * (forward + backward) * c.profile.context_exposed, 0.0)
 
 

@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _listed() -> str:
-    known = lessons.lessons()
-    width = max(len(lesson.name) for lesson in known)
-    lines = [f"  {lesson.name:{width}}  {lesson.title}" for lesson in known]
+    all_lessons = lessons.lessons()
+    width = max(len(lesson.name) for lesson in all_lessons)
+    lines = [f"  {lesson.name:{width}}  {lesson.title}" for lesson in all_lessons]
     return "\n".join(["lessons", *lines, "", "usp-prof learn LESSON records one and shows it"]) + "\n"
 
 

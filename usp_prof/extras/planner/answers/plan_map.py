@@ -119,7 +119,7 @@ def section(
         tuple(_text(cells.get(place), what, is_recorded=place == ran_at) for place in places),
         tuple(_label(cells.get(place), trainer) for place in places),
     )  # fmt: skip
-    listed = DataTable(
+    cell_table = DataTable(
         "",
         (
             TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(what, unit),
@@ -135,7 +135,7 @@ def section(
         f"fits; of one that says '{REFUSED}', point at it for the reason.",
         quiet=True,
     )
-    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), note, listed))
+    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), note, cell_table))
 
 
 def _text(cell: Cell | None, what: str, *, is_recorded: bool) -> str:

@@ -145,8 +145,8 @@ def _one(plan: Prediction, question: Question) -> list[str]:
 def on_host(plan: Prediction, question: Question) -> str:
     """Return the node memory of an offloaded optimizer."""
     devices = min(question.cluster.devices_per_node, plan.configuration.devices)
-    whole = quantity(plan.host_bytes * devices, Unit.BYTES)
-    return f"{whole} per node of {devices} for the optimizer; its time is from data sheets, not measured"
+    node_memory = quantity(plan.host_bytes * devices, Unit.BYTES)
+    return f"{node_memory} per node of {devices} for the optimizer; its time is from data sheets, not measured"
 
 
 def stalls(plan: Prediction) -> str:
@@ -174,10 +174,10 @@ def _row(plan: Prediction, width: int) -> str:
     step, memory = quantity(plan.step_ns, Unit.NS), quantity(plan.footprint.total_bytes, Unit.BYTES)
     under = f"\n{'':{ROW}}"
     name = str(plan.configuration) + (" (tight)" if plan.fit_probability < SAFE_PROBABILITY else "")
-    named = textwrap.wrap(name, max(width - ROW, 20), break_long_words=False)
+    name_lines = textwrap.wrap(name, max(width - ROW, 20), break_long_words=False)
     return (
         f"{step:>8} {plan.tokens_per_second:10,.0f} {plan.mfu:5.1%} {memory:>8}"
-        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {under.join(named)}"
+        f" {plan.bubble_fraction:6.1%} {exposed:7.1%}  {under.join(name_lines)}"
     )
 
 
@@ -269,12 +269,12 @@ GIVEN = (*FIGURES, "error")
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction | str]) -> str:
     """Format a table's rows with the columns of `GIVEN` added; input columns with these names are replaced."""
-    kept = [column for column in columns if column not in GIVEN]
+    input_columns = [column for column in columns if column not in GIVEN]
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([csv_cell(column) for column in (*kept, *GIVEN)])
+    writer.writerow([csv_cell(column) for column in (*input_columns, *GIVEN)])
     for row, prediction in zip(rows, predictions, strict=True):
-        writer.writerow([csv_cell(text) for text in (*(row[column] for column in kept), *_given(prediction))])
+        writer.writerow([csv_cell(text) for text in (*(row[column] for column in input_columns), *_given(prediction))])
     return file.getvalue()
 
 

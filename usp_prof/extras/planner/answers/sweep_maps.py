@@ -37,10 +37,10 @@ AXES: dict[str, Callable[[Row], int]] = {
 
 def best_map(rows: Sequence[Row], models: Sequence[str], sizes: Sequence[int], *, drawn: bool) -> Section:
     """Build a map of the fastest configuration by model and number of nodes (devices if nodes are not known)."""
-    what = "nodes" if any(row.nodes for row in rows) else "devices"
+    size_unit = "nodes" if any(row.nodes for row in rows) else "devices"
     cells = fastest(rows, lambda row: (models.index(row.model), row.size))
-    title = f"Best configuration by model and {what}"
-    best = _Map(("model", what), tuple(models), tuple(sizes), cells, names_degrees=True)
+    title = f"Best configuration by model and {size_unit}"
+    best = _Map(("model", size_unit), tuple(models), tuple(sizes), cells, names_degrees=True)
     return Section("sweep-best", title, (best.block(drawn=drawn),))
 
 
@@ -67,8 +67,8 @@ def degree_maps(rows: Sequence[Row], axes: tuple[str, str], *, drawn: bool) -> l
         lines = tuple(sorted({AXES[down](row) for row in part}))
         columns = tuple(sorted({AXES[across](row) for row in part}))
         cells = fastest(part, lambda row: (lines.index(AXES[down](row)), AXES[across](row)))  # noqa: B023 - used at once
-        what = "MFU" if _has_mfu(part) else "tokens/s"
-        title = f"{what} by {down} and {across}: {model} on {sized(part[0])}"
+        metric = "MFU" if _has_mfu(part) else "tokens/s"
+        title = f"{metric} by {down} and {across}: {model} on {sized(part[0])}"
         degrees_map = _Map(axes, lines, columns, cells, _tried(part, axes, lines))
         maps.append(Section(f"sweep-map-{len(maps)}", title, (degrees_map.block(drawn=drawn),)))
     if maps and len(several) > len(chosen):

@@ -114,11 +114,11 @@ def _text(filled: Filled) -> str:
     """Format one line per pipeline rank, followed by one bar per part of its memory."""
     footprints = filled.footprints
     largest = fullest(footprints)
-    whole = filled.room_bytes if isfinite(filled.room_bytes) else footprints[largest].total_bytes
+    full_bar_bytes = filled.room_bytes if isfinite(filled.room_bytes) else footprints[largest].total_bytes
     lines = [f"{filled.configuration}: predicted peak of each pipeline rank"]
     for rank, need in enumerate(footprints):
         lines += ["", _rank_line(filled, rank, is_fullest=rank == largest and len(footprints) > 1)]
-        lines += bars(memory_parts(need, ""), whole)
+        lines += bars(memory_parts(need, ""), full_bar_bytes)
     return "\n".join(lines) + "\n"
 
 

@@ -130,8 +130,8 @@ def _how_to_write(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print; return 1 if nothing fits."""
     if args.devices_known or args.models_known:
-        known = [device.name for device in DEVICES] if args.devices_known else list(model_names())
-        write_out("\n".join(known) + "\n")
+        names = [device.name for device in DEVICES] if args.devices_known else list(model_names())
+        write_out("\n".join(names) + "\n")
         return 0
     if args.table:
         return _table(args)

@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     axes = _axes(args.map)
     if args.published:
         table = published.read(args.published[0], Path(args.published[1]))
-        kept = _only(table.rows, args.only)
-        _write(args, table.name, kept, score(kept), table.notes, axes)
+        selected_rows = _only(table.rows, args.only)
+        _write(args, table.name, selected_rows, score(selected_rows), table.notes, axes)
         return 0
     if not args.folder:
         raise UsageError("a sweep needs a folder", hint=EXAMPLES.splitlines()[0].strip())
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
         rows_of_cells, judged = _judge(args, folder, sweep, outcomes, rows_of_cells)
     with whole_file(folder / "table.csv") as file:
         file.write(_csv(rows_of_cells).encode())
-    kept = _only(rows_of_cells, args.only)
-    _write(args, folder.name, kept, judged, (f"Cells and table.csv are in {folder}.",), axes)
+    selected_rows = _only(rows_of_cells, args.only)
+    _write(args, folder.name, selected_rows, judged, (f"Cells and table.csv are in {folder}.",), axes)
     return 0 if any(row.is_ok for row in rows_of_cells) else 1
 
 
@@ -181,28 +181,28 @@ def _judge(
     except UspProfError as error:
         note(args, f"the planner is not judged: {error.message}")
         return table, None
-    joined = predicted(table, outcomes, learnt, chosen.cell)
+    predicted_rows = predicted(table, outcomes, learnt, chosen.cell)
     reasons = Counter(
         reason
         for row, reason in zip(table, reasons_against(table, outcomes, learnt, chosen.cell), strict=True)
         if reason and row.is_ok
     )
-    return joined, score(joined, learnt.error_fraction, chosen.cell, tuple(reasons.most_common()))
+    return predicted_rows, score(predicted_rows, learnt.error_fraction, chosen.cell, tuple(reasons.most_common()))
 
 
 def _only(table: Sequence[Row], wanted: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows whose columns have the given values."""
-    kept = tuple(table)
+    selected_rows = tuple(table)
     for condition in wanted:
         name, _, values = condition.partition("=")
         read = {"model": lambda row: row.model, "nodes": lambda row: row.nodes, "devices": lambda row: row.devices,
                 **AXES}.get(name)  # fmt: skip
         if read is None or not values:
             raise UsageError(f"--only {condition!r} chooses nothing", hint="write it like --only model=8B nodes=1,2")
-        kept = tuple(row for row in kept if str(read(row)) in values.split(","))
-    if table and not kept:
+        selected_rows = tuple(row for row in selected_rows if str(read(row)) in values.split(","))
+    if table and not selected_rows:
         raise UsageError(f"no row has {' '.join(wanted)}", hint="leave --only out to see all")
-    return kept
+    return selected_rows
 
 
 def _axes(text: str) -> tuple[str, str] | None:

@@ -85,8 +85,8 @@ def of_grid(axes: Sequence[str], processes: int) -> list[Cell]:
     """Return the cells of all combinations of `name=value,value` axes."""
     values: dict[str, list[str]] = {}
     for axis in axes:
-        name, _, listed = axis.partition("=")
-        texts = [value.strip() for value in listed.split(",") if value.strip()]
+        name, _, value_list = axis.partition("=")
+        texts = [value.strip() for value in value_list.split(",") if value.strip()]
         if not name or not texts:
             raise UsageError(f"--grid {axis!r} is not an axis of a grid", hint="write it like --grid tp=1,2 zero=0,1")
         if _option(name) in values:

@@ -60,23 +60,23 @@ def playbook(path: Path) -> Published:
     if not records or not set(NEEDED) <= records[0].keys():
         lacking = ", ".join(sorted(set(NEEDED) - set(records[0] if records else ())))
         raise InputError(f"{path} is not the table of the playbook's sweep: it lacks {lacking}", hint=_HINT)
-    kept = [row for row in records if row["model"] in SHAPES and _batch(row) == SEQUENCES]
-    if not kept:
+    sweep_records = [row for row in records if row["model"] in SHAPES and _batch(row) == SEQUENCES]
+    if not sweep_records:
         raise InputError(
             f"{path} has no row of the playbook's sweep (256 sequences a step; {', '.join(SHAPES)})", hint=_HINT
         )
-    columns = [{name: str(value) for name, value in table_columns(row).items()} for row in kept]
+    columns = [{name: str(value) for name, value in table_columns(row).items()} for row in sweep_records]
     predictions = predict_table(columns)
     rows = []
-    for row, row_columns, predicted in zip(kept, columns, predictions, strict=True):
+    for row, row_columns, predicted in zip(sweep_records, columns, predictions, strict=True):
         ok = row["status"] == "success"
-        known = not isinstance(predicted, str)
+        is_predicted = not isinstance(predicted, str)
         rows.append(
             Row(
                 model=row["model"],
                 devices=int(row["n_gpus"]),
                 nodes=int(row["nodes"]),
-                configuration=understood(row_columns).configuration if known else None,
+                configuration=understood(row_columns).configuration if is_predicted else None,
                 status=Status.OK if ok else Status.FAILED,
                 reason="" if ok else "the table does not tell why",
                 step_ns=SEQUENCES * TOKENS / _number(row, "tok_s") * 1e9 if ok else NAN,
@@ -88,7 +88,7 @@ def playbook(path: Path) -> Published:
                 predicted_memory_bytes=NAN if isinstance(predicted, str) else float(predicted.footprint.total_bytes),
             )
         )
-    return Published("the Ultra-Scale Playbook's sweep", tuple(rows), tuple(_notes(len(records) - len(kept))))
+    return Published("the Ultra-Scale Playbook's sweep", tuple(rows), tuple(_notes(len(records) - len(sweep_records))))
 
 
 def _notes(dropped: int) -> Iterator[str]:

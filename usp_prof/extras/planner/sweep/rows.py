@@ -79,7 +79,7 @@ def measured(lines: Sequence[str]) -> dict[str, Any]:
     tokens = round(settled[-1]["tokens_per_second"] * settled[-1]["seconds"])
     middle = min(settled, key=lambda line: abs(line["seconds"] - seconds))
     shares = middle.get("mfu")
-    named = re.search(r"^model: (\S+),", "\n".join(lines), re.MULTILINE)
+    model_match = re.search(r"^model: (\S+),", "\n".join(lines), re.MULTILINE)
     return {
         "step_seconds": seconds,
         "tokens_per_second": tokens / seconds,
@@ -88,7 +88,7 @@ def measured(lines: Sequence[str]) -> dict[str, Any]:
         "convention": middle.get("mfu_convention", ""),
         "memory_bytes": max((line.get("memory_bytes") or 0 for line in steps), default=0) or None,
         "steps": len(steps),
-        "model": named[1] if named else "",
+        "model": model_match[1] if model_match else "",
         "extra": {"tokens_per_step": tokens},
     }
 

@@ -102,7 +102,7 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
     predictions = iter(
         predict_all(learnt.model, configurations, learnt.cluster, profile=learnt.profile) if configurations else ()
     )
-    joined = []
+    predicted_rows = []
     for row, same in zip(rows, alike, strict=True):
         if same:
             prediction = next(predictions)
@@ -111,8 +111,8 @@ def predicted(rows: Sequence[Row], outcomes: Sequence[Outcome], learnt: Calibrat
                 predicted_step_ns=prediction.step_ns,
                 predicted_memory_bytes=float(prediction.footprint.total_bytes),
             )
-        joined.append(row)
-    return tuple(joined)
+        predicted_rows.append(row)
+    return tuple(predicted_rows)
 
 
 def reasons_against(
