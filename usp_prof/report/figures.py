@@ -99,14 +99,14 @@ def parts(figures: Figures, **dims: Key) -> list[tuple[str, str, Number]]:
     """Return label, role and time of each part of the step at these dimensions, without empty parts."""
     exposed = figures.along("exposed_comm_time", "axis", **dims)
     idle = figures.along("idle_time", "cause", **dims)
-    listed: list[tuple[str, str, Number | None]] = [
+    all_parts: list[tuple[str, str, Number | None]] = [
         ("compute", "compute", figures.at("compute_time", **dims)),
         *((f"exposed {axis}", f"comm:{axis}", exposed[axis]) for axis in axes_in_order(exposed)),
         ("memcpy", "memcpy", figures.at("memcpy_time", **dims)),
         (UNRECORDED, "unrecorded", figures.at("unrecorded_time", **dims)),
         *((_idle_label(cause), f"idle:{cause}", idle[cause]) for cause in _in_order(idle, _CAUSES)),
     ]
-    return [(label, role, value) for label, role, value in listed if value]
+    return [(label, role, value) for label, role, value in all_parts if value]
 
 
 def axes_in_order(axes: Iterable[Key]) -> list[Key]:
@@ -156,4 +156,4 @@ class Context:
 
     def values_of(self, result: Result) -> Values:
         """Return the metric values of one of the analyses."""
-        return next(self.values[name] for name, each in self.results.items() if each is result)
+        return next(self.values[name] for name, candidate in self.results.items() if candidate is result)

@@ -77,13 +77,15 @@ class ColumnScale:
 
 def column_scale(values: Sequence[Number | None], unit: Unit) -> ColumnScale:
     """Return the scale at which all numbers of a column are readable."""
-    known = [abs(value) for value in values if value is not None and math.isfinite(value)]
-    largest = max(known, default=0)
-    if not known or (not largest and unit is not Unit.FRACTION):
+    sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    largest = max(sizes, default=0)
+    if not sizes or (not largest and unit is not Unit.FRACTION):
         return ColumnScale(1.0, "", 0)
     scale = _scale(largest, unit)
-    whole = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1
-    return ColumnScale(scale.factor, scale.suffix, 0 if whole else _column_decimals(largest / scale.factor, unit))
+    are_integers = all(isinstance(value, int) for value in values if value is not None) and scale.factor == 1
+    return ColumnScale(
+        scale.factor, scale.suffix, 0 if are_integers else _column_decimals(largest / scale.factor, unit)
+    )
 
 
 def column(values: Sequence[Number | None], unit: Unit) -> tuple[str, list[str]]:
@@ -187,8 +189,8 @@ def fills(roles: Sequence[str], *, ascii_only: bool) -> list[str]:
     chosen = []
     for role in roles:
         family = role.partition(":")[0]
-        known = sets.get(family, sets["idle"])
+        family_fills = sets.get(family, sets["idle"])
         place = used.get(family, 0)
         used[family] = place + 1
-        chosen.append(known[place % len(known)])
+        chosen.append(family_fills[place % len(family_fills)])
     return chosen

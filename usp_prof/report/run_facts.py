@@ -95,13 +95,13 @@ def _axes_seen(tables: TableSet, ranks: list[int]) -> tuple[str, ...]:
 
 
 def _steps(tables: TableSet, selection: Selection, ranks: list[int]) -> tuple[tuple[int, ...], str]:
-    taken: set[int] = set()
+    selected_steps: set[int] = set()
     sources: Counter[str] = Counter()
     for rank in ranks:
         steps = tables.columns("steps", rank)
-        taken.update(int(step) for step in steps["step"] if selection.takes_step(int(step)))
+        selected_steps.update(int(step) for step in steps["step"] if selection.takes_step(int(step)))
         sources.update(steps["source"])
-    return tuple(sorted(taken)), sources.most_common(1)[0][0] if sources else ""
+    return tuple(sorted(selected_steps)), sources.most_common(1)[0][0] if sources else ""
 
 
 def _texts(tables: TableSet, ranks: list[int], column: str) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def verdict_of(figures: Figures, findings: Sequence[Finding], culprits: Sequence
     step_ns = figures.whole("job_step_time")
     span, length_ns = ("step", step_ns) if step_ns is not None else ("window", figures.whole("window_time"))
     late = tuple(
-        LateRank(each.rank, each.axis, str(each.why), each.cost_ns, _late_fraction(figures, each)) for each in culprits
+        LateRank(culprit.rank, culprit.axis, str(culprit.why), culprit.cost_ns, _late_fraction(figures, culprit))
+        for culprit in culprits
     )
     return Verdict(span, length_ns, first_notable(findings), late)
 

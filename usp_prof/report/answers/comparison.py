@@ -146,12 +146,12 @@ def as_waterfall(pair: Pair) -> Waterfall:
     shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
     before = sum(part.before_ns for part in rows)
     rest = sum(part.delta_ns for part in rows if part not in shown)
-    named = [(part.name, part.delta_ns) for part in shown] + ([("other", rest)] if rest else [])
+    deltas = [(part.name, part.delta_ns) for part in shown] + ([("other", rest)] if rest else [])
     return Waterfall(
         "before, mean rank",
         before,
-        tuple(name for name, _ in named),
-        tuple(delta for _, delta in named),
+        tuple(name for name, _ in deltas),
+        tuple(delta for _, delta in deltas),
         "after, mean rank",
     )
 

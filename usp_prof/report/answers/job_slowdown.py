@@ -29,18 +29,18 @@ def of_run(slowdown: Slowdown, *, as_json: bool) -> str:
             {"what": part.what, "name": part.name, "step_ns": part.step_ns, "share": part.share}
             for part in slowdown.parts
         ]
-        whole = slowdown.whole
-        step_ns, ideal_ns = whole.step_ns or None, None if whole.unknown else whole.ideal_ns
-        return _ideal_json(step_ns, ideal_ns, whole.slowdown, parts, whole.unknown, replayed)
-    whole = slowdown.whole
-    if whole.unknown:
-        return MISSING.format(whole.unknown) + "\n"
-    head = _head(whole.step_ns, whole.ideal_ns, whole.step_ns / whole.ideal_ns)
+        overall = slowdown.whole
+        step_ns, ideal_ns = overall.step_ns or None, None if overall.unknown else overall.ideal_ns
+        return _ideal_json(step_ns, ideal_ns, overall.slowdown, parts, overall.unknown, replayed)
+    overall = slowdown.whole
+    if overall.unknown:
+        return MISSING.format(overall.unknown) + "\n"
+    head = _head(overall.step_ns, overall.ideal_ns, overall.step_ns / overall.ideal_ns)
     if replayed:
         head += f"\nThe ideal step is {replayed}."
     if not slowdown.parts:
-        is_uncertain = whole.loss_fraction > LEAST_LOSS
-        why = WITHIN_ERROR.format(quantity(whole.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
+        is_uncertain = overall.loss_fraction > LEAST_LOSS
+        why = WITHIN_ERROR.format(quantity(overall.error_fraction, Unit.FRACTION)) if is_uncertain else NO_LOSS
         return f"{head}\n{why}\n"
     lines = [head, "Share of the loss that disappears if only this part is ideal:"]
     lines += [f"  {part.what:6} {part.name:12} {part.share:z8.1%}" for part in slowdown.parts]

@@ -175,8 +175,8 @@ def _together(rows: Sequence[DataclassInstance], keys: tuple[str, ...], by: str)
 
 def _joined(name: str, alike: Sequence[Any]) -> float:
     """Combine the values of several ranks, without unknown ones."""
-    known = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
-    return _HOW.get(name, sum)(known) if known else nan
+    known_values = [figure for figure in map(attrgetter(name), alike) if figure == figure]  # noqa: PLR0124 - NaN
+    return _HOW.get(name, sum)(known_values) if known_values else nan
 
 
 # Memory: the need of each rank, allocations at its peak, and the speed of copies.

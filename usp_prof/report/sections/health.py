@@ -19,9 +19,11 @@ def build_findings(context: Context, title: str) -> Section | None:
     if not context.findings:
         return None
     shown = causes_of(context.findings).shown
-    listed = [listed_finding for cause in shown for listed_finding in (cause.finding, *cause.parts)]
+    shown_findings = [listed_finding for cause in shown for listed_finding in (cause.finding, *cause.parts)]
     rest = tuple(
-        finding for finding in context.findings if not any(finding is listed_finding for listed_finding in listed)
+        finding
+        for finding in context.findings
+        if not any(finding is listed_finding for listed_finding in shown_findings)
     )
     rest = tuple(finding for cause in shown for finding in cause.parts) + rest
     return Section("findings", title, (Findings(shown, rest=rest, title="", proofs=True),))

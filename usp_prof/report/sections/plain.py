@@ -64,12 +64,12 @@ def unit_of(column: str) -> tuple[str, Unit | None]:
 def listed(listing: Listing, title: str, columns: Mapping[str, str] | None = None, rows: int = ROWS) -> DataTable:
     """Build a table of the first rows of a listing; `columns` selects, orders and renames columns."""
     names = dict.fromkeys(listing, "") if columns is None else columns
-    kept = [name for name in names if name in listing]
+    shown_names = [name for name in names if name in listing]
     heads = []
-    for name in kept:
+    for name in shown_names:
         head, unit = unit_of(name)
         heads.append(TableColumn(names[name] or head.replace("_", " "), unit, prose=name in _PROSE))
-    shown = zip(*(listing[name][:rows] for name in kept), strict=True)
+    shown = zip(*(listing[name][:rows] for name in shown_names), strict=True)
     cells = tuple(tuple(_cell(value, head.unit) for value, head in zip(row, heads, strict=True)) for row in shown)
     return without_blanks(DataTable(title, tuple(heads), cells, more=max(0, length(listing) - rows)))
 
@@ -81,9 +81,11 @@ def length(listing: Listing) -> int:
 
 def without_blanks(table: DataTable) -> DataTable:
     """Remove columns without known values; the notes say what is unknown."""
-    known = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
-    columns = tuple(table.columns[place] for place in known)
-    return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in known) for row in table.rows))
+    filled_columns = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    columns = tuple(table.columns[place] for place in filled_columns)
+    return replace(
+        table, columns=columns, rows=tuple(tuple(row[place] for place in filled_columns) for row in table.rows)
+    )
 
 
 def rows_table(rows: Sequence[Any], title: str) -> DataTable:
@@ -152,12 +154,12 @@ _OF_LARGEST_RANK = frozenset({"slowdown", "straggler_cost", "peak_memory", "take
 
 def key_figures(context: Context, result: Result) -> Iterable[KeyFigures]:
     """Yield the overall values of an analysis, with their explanation and the rank that has the value."""
-    whole = [value for value in context.values_of(result) if not value.dims]
-    if whole:
+    overall_values = [value for value in context.values_of(result) if not value.dims]
+    if overall_values:
         yield KeyFigures(
             tuple(
                 KeyFigure(value.metric.title, value.value, value.metric.unit, _second(context, value.metric.id))
-                for value in whole[:_MOST_FIGURES]
+                for value in overall_values[:_MOST_FIGURES]
             )
         )
 

@@ -50,18 +50,18 @@ def build_step_time(context: Context, title: str) -> Section | None:
 def rank_grid(context: Context) -> RankGrid | None:
     """Return compute time on the mesh: the largest axis horizontally, the others vertically."""
     topology, compute = context.tables.topology, context.figures.along("compute_time", "rank")
-    placed = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
-    if not topology.axes or len(compute) < 2 or not all(placed.values()):
+    coordinates_by_rank = {int(rank): topology.coordinates.get(int(rank), {}) for rank in compute}
+    if not topology.axes or len(compute) < 2 or not all(coordinates_by_rank.values()):
         return None
     across = max(topology.axes, key=lambda axis: topology.axes[axis])
     down = [axis for axis in topology.axes if axis != across]
-    keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in placed.values()})
-    width = 1 + max(place.get(across, 0) for place in placed.values())
+    keys = sorted({tuple(place.get(axis, 0) for axis in down) for place in coordinates_by_rank.values()})
+    width = 1 + max(place.get(across, 0) for place in coordinates_by_rank.values())
     if width > topology.axes[across]:  # a rank's coordinates are outside the mesh
         return None
     rank = np.full((len(keys), width), -1, np.int64)  # -1: no rank at these coordinates
     values = np.full(rank.shape, np.nan)
-    for placed_rank, place in placed.items():
+    for placed_rank, place in coordinates_by_rank.items():
         at = keys.index(tuple(place.get(axis, 0) for axis in down)), place.get(across, 0)
         if rank[at] >= 0:
             return None
@@ -131,15 +131,18 @@ def readable(rows: BreakdownRows) -> BreakdownRows:
     values = np.array([part.values_ns for part in rows.parts])  # parts by ranks
     # Distance of each rank's parts from the median rank's, summed over parts.
     deviation = np.abs(values - np.median(values, axis=1, keepdims=True)).sum(axis=0)
-    kept = np.sort(np.argsort(-deviation, kind="stable")[: _BARS - 1])
-    others = np.setdiff1d(np.arange(len(rows.labels)), kept)
+    outlier_places = np.sort(np.argsort(-deviation, kind="stable")[: _BARS - 1])
+    other_places = np.setdiff1d(np.arange(len(rows.labels)), outlier_places)
     return BreakdownRows(
-        (f"mean of {len(others)} others", *(rows.labels[place] for place in kept)),
+        (f"mean of {len(other_places)} others", *(rows.labels[place] for place in outlier_places)),
         tuple(
             Part(
                 part.label,
                 part.role,
-                (float(values_of_part[others].mean()), *(float(value_ns) for value_ns in values_of_part[kept])),
+                (
+                    float(values_of_part[other_places].mean()),
+                    *(float(value_ns) for value_ns in values_of_part[outlier_places]),
+                ),
             )
             for part, values_of_part in zip(rows.parts, values, strict=True)
         ),

@@ -103,7 +103,7 @@ def communication(figures: Figures) -> DataTable | None:
 
 def _key_figures(context: Context) -> KeyFigures | None:
     figures = context.figures
-    listed = [
+    candidates = [
         _step(figures),
         KeyFigure("MFU", figures.whole("mfu"), Unit.FRACTION, _mfu_second(context)),
         _tokens(context),
@@ -111,8 +111,10 @@ def _key_figures(context: Context) -> KeyFigures | None:
         _bubble(context),
         _slowdown(context),
     ]
-    kept = tuple(figure for figure in listed if figure is not None and (figure.value is not None or figure.second))
-    return KeyFigures(kept) if kept else None
+    known_figures = tuple(
+        figure for figure in candidates if figure is not None and (figure.value is not None or figure.second)
+    )
+    return KeyFigures(known_figures) if known_figures else None
 
 
 def _step(figures: Figures) -> KeyFigure:

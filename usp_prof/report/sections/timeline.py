@@ -59,8 +59,8 @@ def levels(slices: Slices, budget: int) -> tuple[Slices, tuple[int, ...]]:
 
     Returns all levels in one, each sorted by start, and the start index of each (with the total at the end).
     """
-    whole = int(slices.end_ns.max(initial=0) - slices.start_ns.min(initial=0))
-    width = max(1, whole // _FIRST_BUCKETS)
+    span_ns = int(slices.end_ns.max(initial=0) - slices.start_ns.min(initial=0))
+    width = max(1, span_ns // _FIRST_BUCKETS)
     coarse_first: list[Slices] = []
     used = 0
     while True:
@@ -157,16 +157,16 @@ def slices_of(tables: TableSet, ranks: tuple[int, ...], step: int) -> TimelineSl
 
 def _levelled(parts: list[Slices], rows: list[str], roles: dict[str, int], names: dict[str, int]) -> TimelineSlices:
     first = min(int(part.start_ns.min()) for part in parts)
-    joined = Slices(
+    all_slices = Slices(
         *(
             np.concatenate([getattr(part, field) for part in parts]) - (first if field.endswith("_ns") else 0)
             for field in Slices.__dataclass_fields__
         )
     )
-    drawn, starts = levels(joined, _BUDGET)
+    drawn, starts = levels(all_slices, _BUDGET)
     # The page contains only names that some level shows.
     shown, name = np.unique(drawn.name, return_inverse=True)
-    known = list(names)
+    all_names = list(names)
     return TimelineSlices(
         tuple(rows),
         drawn.row,
@@ -175,7 +175,7 @@ def _levelled(parts: list[Slices], rows: list[str], roles: dict[str, int], names
         drawn.role,
         name.astype(np.int64),
         tuple(roles),
-        tuple(known[place] for place in shown.tolist()),
+        tuple(all_names[place] for place in shown.tolist()),
         starts,
     )
 

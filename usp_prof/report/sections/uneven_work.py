@@ -41,11 +41,11 @@ def build_moe(context: Context, title: str) -> Section | None:
     blocks: list[Block] = [KeyFigures(tuple(key))] if key else []
     loads = result.experts or result.tokens
     if loads:
-        what = "expert" if result.experts else "rank"
+        bar_label = "expert" if result.experts else "rank"
         values = tuple(float(count) for count in loads.values())
         even = tuple(_even(result, number) for number in loads) if not result.experts else _all_even(values)
-        bars = RankBars("tokens per step", tuple(f"{what} {n}" for n in loads), values, even, "comm:ep")
-        blocks.append(Chart(f"Tokens by {what}", bars))
+        bars = RankBars("tokens per step", tuple(f"{bar_label} {n}" for n in loads), values, even, "comm:ep")
+        blocks.append(Chart(f"Tokens by {bar_label}", bars))
     if result.experts:
         blocks.append(_by_expert(result))
     if result.times or result.tokens:
@@ -70,8 +70,8 @@ def _all_even(values: tuple[float, ...]) -> tuple[float, ...]:
 def _even(result: MoeResult, rank: int) -> float:
     """Return the mean of the ranks that share experts with this one."""
     group = next((load.ranks for load in result.loads if rank in load.ranks), tuple(result.tokens))
-    known = [result.tokens[member] for member in group if member in result.tokens]
-    return sum(known) / len(known)
+    group_tokens = [result.tokens[member] for member in group if member in result.tokens]
+    return sum(group_tokens) / len(group_tokens)
 
 
 def _experts_by_rank(result: MoeResult) -> DataTable:
@@ -150,8 +150,8 @@ def build_cp(context: Context, title: str) -> Section | None:
         KeyFigure(_NAMES[kind].capitalize(), figures.at("cp_time", exchange=kind), Unit.NS, "per step, mean over ranks")
         for kind in kinds
     ]
-    known = tuple(figure for figure in key if figure.value is not None)
-    blocks: list[Block] = [KeyFigures(known)] if known else []
+    known_figures = tuple(figure for figure in key if figure.value is not None)
+    blocks: list[Block] = [KeyFigures(known_figures)] if known_figures else []
     if result.ranks:
         blocks += [_bars(result), _parts_by_rank(result, kinds)]
     if result.ring_waits:

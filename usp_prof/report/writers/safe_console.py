@@ -42,12 +42,12 @@ def print_trimmed(what: RenderableType, console: Console) -> None:
 
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip(" "):
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(" "), kept[-1].style)
-    return kept
+    trimmed = list(line)
+    while trimmed and not trimmed[-1].text.rstrip(" "):
+        trimmed.pop()
+    if trimmed:
+        trimmed[-1] = Segment(trimmed[-1].text.rstrip(" "), trimmed[-1].style)
+    return trimmed
 
 
 class _LogFile:

@@ -166,9 +166,9 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
     if block.title:
         _put(Line(_plain(block.title, console), style="bold"), console)
     columns = [_column(block, place, console) for place in range(len(block.columns))]
-    kept, width = fitting(columns, console.width - _INDENT)
+    n_fitting, width = fitting(columns, console.width - _INDENT)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_edge=False)
-    for (head, _, numbers), column in zip(columns[:kept], block.columns, strict=False):
+    for (head, _, numbers), column in zip(columns[:n_fitting], block.columns, strict=False):
         table.add_column(
             Line(head),
             justify="right" if numbers else "left",
@@ -177,15 +177,15 @@ def _data_table(block: doc.DataTable, console: Console) -> None:
         )
     shown = [
         texts if numbers or column.prose else [_cut(text, max(width, len(head)), console) for text in texts]
-        for (head, texts, numbers), column in zip(columns[:kept], block.columns, strict=False)
+        for (head, texts, numbers), column in zip(columns[:n_fitting], block.columns, strict=False)
     ]
     for row in zip(*shown, strict=True):
         table.add_row(*(Line(cell) for cell in row))
     _put(table, console)
     left = [f"{block.more:,} more rows"] if block.more else []
     left += (
-        [f"columns not shown: {', '.join(head for head, _, _ in columns[kept:])} (widen the terminal)"]
-        if kept < len(columns)
+        [f"columns not shown: {', '.join(head for head, _, _ in columns[n_fitting:])} (widen the terminal)"]
+        if n_fitting < len(columns)
         else []
     )
     if left:
@@ -205,19 +205,19 @@ def fitting(columns: list[tuple[str, list[str], bool]], width: int) -> tuple[int
 
     A column is its heading, its texts, and whether they are numbers, which are never cut; two blanks separate columns.
     """
-    for kept in range(len(columns), 0, -1):
-        shown = columns[:kept]
+    for n_columns in range(len(columns), 0, -1):
+        shown = columns[:n_columns]
         wide = [_widest([head, *texts]) for head, texts, _ in shown]
         needed = sum(
             size if numbers else max(len(head), min(size, _NARROWEST))
             for size, (head, _, numbers) in zip(wide, shown, strict=True)
         )
-        spare = width - needed - 2 * (kept - 1)
-        if spare >= 0 or kept == 1:
+        spare = width - needed - 2 * (n_columns - 1)
+        if spare >= 0 or n_columns == 1:
             texts = [
                 size for size, (_, _, numbers) in zip(wide, shown, strict=True) if not numbers and size > _NARROWEST
             ]
-            return kept, _NARROWEST + max(0, spare) // max(1, len(texts))
+            return n_columns, _NARROWEST + max(0, spare) // max(1, len(texts))
     return 0, _NARROWEST
 
 

@@ -84,8 +84,8 @@ def patch(light: Any, dark: Any, path: Path | None = None) -> Iterator[tuple[Pat
         for key in light:
             yield from patch(light[key], dark[key], [*here, key])
     elif isinstance(light, (list, tuple)):
-        for place, (one, other) in enumerate(zip(light, dark, strict=True)):
-            yield from patch(one, other, [*here, place])
+        for place, (light_item, dark_item) in enumerate(zip(light, dark, strict=True)):
+            yield from patch(light_item, dark_item, [*here, place])
     elif light != dark:
         yield here, dark
 
@@ -201,8 +201,8 @@ def _cell(text: str, mark: str, prose: bool) -> str:  # noqa: FBT001 - from a co
     """Format a cell: short names on one line, long ones wrapped, very long ones cut. Sentences are never cut."""
     if not mark and not prose and len(text) > _LONG:
         return f'<td class="long"><div title="{escape(text)}">{escape(text)}</div></td>'
-    whole = ' class="whole"' if not mark and len(text) <= _SHORT else mark
-    return f"<td{whole}>{escape(text)}</td>"
+    attribute = ' class="whole"' if not mark and len(text) <= _SHORT else mark
+    return f"<td{attribute}>{escape(text)}</td>"
 
 
 @_set.register(doc.Text)
