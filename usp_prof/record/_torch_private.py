@@ -92,9 +92,9 @@ def default_store() -> Any | None:  # noqa: ANN401 - dist.Store, whose stubs mis
 def local_groups() -> list[dist.ProcessGroup]:
     """Return the process groups that this process belongs to, in order of creation."""
     world = getattr(c10d, "_world", None)
-    known = getattr(world, "pg_map", {}) if world is not None else {}
-    if known:
-        return list(known)
+    group_map = getattr(world, "pg_map", {}) if world is not None else {}
+    if group_map:
+        return list(group_map)
     return [dist.group.WORLD] if dist.is_initialized() and dist.group.WORLD is not None else []
 
 

@@ -142,19 +142,19 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
         return Enriched(iter((text,)), 0, 0)
     operators = find_events(text, (_C10D,))
     by_name = {group.name: group for group in groups}
-    joined = join(collectives, operators, entries, list(by_name))
+    call_of_event = join(collectives, operators, entries, list(by_name))
     transfers = [event for event in events if event.name in _TRANSFERS]
     marks = find_events(text, [f"{area}::" for area in AREAS])
     arguments_of_transfer = peers(transfers, operators, marks, groups, rank)
     changed: list[TextEvent] = []
     additions: dict[int, dict[str, Any]] = {}
-    for place, collective in joined.items():
+    for place, collective in call_of_event.items():
         additions[len(changed)] = collective_arguments(collective, by_name.get(collective.entry.group))
         changed.append(collectives[place])
     for place, arguments in arguments_of_transfer.items():
         additions[len(changed)] = arguments
         changed.append(transfers[place])
-    return Enriched(edited(text, additions, changed), len(collectives), len(joined))
+    return Enriched(edited(text, additions, changed), len(collectives), len(call_of_event))
 
 
 def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, Any]:
@@ -168,7 +168,9 @@ def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, 
         inside = _elements(operator, 1) or inside
     if kind == "alltoall":
         inputs = operator.args.get("Concrete Inputs", ())
-        name = "all_to_allv" if any(str(one).startswith("[") and one != _UNEVEN for one in inputs) else "all_to_all"
+        name = (
+            "all_to_allv" if any(str(value).startswith("[") and value != _UNEVEN for value in inputs) else "all_to_all"
+        )
     arguments: dict[str, Any] = {
         "Collective name": name,
         "In msg nelems": inside,
@@ -187,8 +189,8 @@ def _elements(operator: TextEvent, place: int) -> int:
     dims = operator.args.get("Input Dims", ())
     if place >= len(dims) or not dims[place]:
         return 0
-    one = dims[place]
-    return elements(one if isinstance(one[0], list) else [one])
+    shape = dims[place]
+    return elements(shape if isinstance(shape[0], list) else [shape])
 
 
 # Peers of gloo's sends and receives. The operator has the peer's rank within a group. The mark around it identifies the
@@ -231,9 +233,11 @@ def peers(
         caller = _caller(transfer, callers)
         if caller is None:
             continue
-        fitting = [one for one in _candidates(caller.operator, marks, groups) if caller.peer_in_group < len(one.ranks)]
+        fitting = [
+            group for group in _candidates(caller.operator, marks, groups) if caller.peer_in_group < len(group.ranks)
+        ]
         # If several groups fit, the peer is known only if they agree on it.
-        global_peers = {one.ranks[caller.peer_in_group] for one in fitting} - {rank}
+        global_peers = {group.ranks[caller.peer_in_group] for group in fitting} - {rank}
         if len(global_peers) != 1:
             continue
         peer = global_peers.pop()
@@ -276,7 +280,7 @@ def _callers(operators: Sequence[TextEvent]) -> dict[int, list[_Caller]]:
 def _caller(transfer: TextEvent, callers: dict[int, list[_Caller]]) -> _Caller | None:
     """Return the operator within which a transfer started, on the same thread (gloo posts from the caller's thread)."""
     of_thread = callers.get(transfer.thread, [])
-    last = bisect_right([one.operator.start_ns for one in of_thread], transfer.start_ns)
+    last = bisect_right([caller.operator.start_ns for caller in of_thread], transfer.start_ns)
     if last and transfer.start_ns <= of_thread[last - 1].operator.end_ns:
         return of_thread[last - 1]
     return None

@@ -114,12 +114,12 @@ def join(
         threads[events[place].thread].append(place)
     order = [name for name in groups if name in calls] + sorted(set(calls) - set(groups))
     owners = _owners(threads, calls, kinds, events, order)
-    joined: dict[int, Joined] = {}
+    call_of_event: dict[int, Joined] = {}
     for group in order:
         of_group = [place for thread, owner in owners.items() if owner == group for place in threads[thread]]
         for place, call in _pairs(of_group, calls[group], kinds, events):
-            joined[place] = Joined(call.entry, call.operator)
-    return joined
+            call_of_event[place] = Joined(call.entry, call.operator)
+    return call_of_event
 
 
 def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent]) -> list[tuple[FlightEntry, TextEvent]]:
@@ -219,9 +219,9 @@ def _likeliest(
             moments[call.kind].append(call.entry.created_ns)
         total = 0.0
         for place in places:
-            known = moments.get(kinds[place], [])
-            before = bisect_right(known, events[place].start_ns + _SLACK_NS)
-            total += min(events[place].start_ns - known[before - 1], 10**9) if before else 10**9
+            call_times = moments.get(kinds[place], [])
+            before = bisect_right(call_times, events[place].start_ns + _SLACK_NS)
+            total += min(events[place].start_ns - call_times[before - 1], 10**9) if before else 10**9
         return total
 
     return min(calls, key=delay)

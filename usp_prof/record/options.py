@@ -157,10 +157,10 @@ class Settings:
 def resolve(given: Mapping[str, Any]) -> Settings:
     """Group options by topic; raise for an unknown one, with the nearest known names."""
     kinds: tuple[Any, ...] = (Window, Content, Declared)
-    known = {field.name for kind in kinds for field in fields(kind)}
+    option_names = {field.name for kind in kinds for field in fields(kind)}
     for name in given:
-        if name not in known:
-            raise TypeError(f"a session has no option {name!r}{_suggestion(name, known)}")
+        if name not in option_names:
+            raise TypeError(f"a session has no option {name!r}{_suggestion(name, option_names)}")
     window, content, declared = (
         kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given}) for kind in kinds
     )

@@ -182,8 +182,8 @@ def dtype_name(dtype: object) -> str:
 
 
 def _merge(groups: dict[tuple[str, tuple[int, ...]], GroupEntry], entry: GroupEntry) -> None:
-    known = groups.setdefault((entry.name, tuple(entry.ranks)), entry)
-    known.axes += [axis for axis in entry.axes if axis not in known.axes]
+    first_entry = groups.setdefault((entry.name, tuple(entry.ranks)), entry)
+    first_entry.axes += [axis for axis in entry.axes if axis not in first_entry.axes]
 
 
 def _group_order(key: tuple[str, tuple[int, ...]]) -> tuple[bool, int, str, tuple[int, ...]]:

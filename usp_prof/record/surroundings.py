@@ -103,8 +103,8 @@ def survey(
         for device_mesh in _meshes(mesh):
             _read_mesh(device_mesh, topology, served)
     for axes, group in (groups or {}).items():
-        for one in _one_or_more(group):
-            _serve(served, one, (axes,) if isinstance(axes, str) else axes)
+        for process_group in _one_or_more(group):
+            _serve(served, process_group, (axes,) if isinstance(axes, str) else axes)
     if coordinates is not None:
         topology.coordinates.setdefault(rank, {}).update(coordinates)
     topology.groups = [_entry(group, served) for group in _all_groups(groups)]
@@ -160,21 +160,21 @@ def _read_mesh(mesh: DeviceMesh, topology: Topology, served: dict[str, list[str]
             _serve(served, mesh.get_group(axis), (axis,))
     for place in (mesh.mesh >= 0).nonzero().tolist():
         rank = int(mesh.mesh[tuple(place)])
-        known = topology.coordinates.setdefault(rank, {})
+        coordinates = topology.coordinates.setdefault(rank, {})
         for axis, index in zip(names, place, strict=True):
-            known.setdefault(axis, index)
+            coordinates.setdefault(axis, index)
 
 
 def _one_or_more(group: dist.ProcessGroup | Sequence[dist.ProcessGroup] | None) -> list[dist.ProcessGroup]:
     if group is None:
         return []
     candidates: Iterable[object] = group if isinstance(group, (list, tuple)) else [group]
-    return [one for one in candidates if isinstance(one, dist.ProcessGroup)]
+    return [candidate for candidate in candidates if isinstance(candidate, dist.ProcessGroup)]
 
 
 def _serve(served: dict[str, list[str]], group: dist.ProcessGroup, axes: Iterable[str]) -> None:
-    known = served.setdefault(group.group_name, [])
-    known.extend(axis for axis in axes if axis not in known)
+    served_axes = served.setdefault(group.group_name, [])
+    served_axes.extend(axis for axis in axes if axis not in served_axes)
 
 
 def _all_groups(groups: GroupsLike | None) -> list[dist.ProcessGroup]:
