@@ -179,10 +179,10 @@ def executor_of(args: argparse.Namespace) -> Executor | None:
     """Return the executor that the options name; None means processes of this machine."""
     if args.executor is None:
         return None
-    kept: OpenUntilTheEnd = args.open_until_the_end
-    if kept.executor is None:
-        kept.executor = kept.enter_context(cluster_executor(args.executor, lambda text: note(args, text)))
-    return kept.executor
+    resources: OpenUntilTheEnd = args.open_until_the_end
+    if resources.executor is None:
+        resources.executor = resources.enter_context(cluster_executor(args.executor, lambda text: note(args, text)))
+    return resources.executor
 
 
 def cluster_executor(name: str, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[Executor]:
@@ -249,6 +249,6 @@ def read_snapshots(given: str) -> tuple[MemorySnapshot, ...]:
     """Read the devices of one snapshot, given as FILE or RANK=FILE."""
     match = _GIVEN.match(given)
     path = Path(match["path"] if match else given)
-    named = match or _NAMED.search(path.name)
-    rank = int(named["rank"]) if named else -1
-    return tuple(replace(one, rank=rank, name=path.name) for one in read_memory_snapshot(path))
+    rank_match = match or _NAMED.search(path.name)
+    rank = int(rank_match["rank"]) if rank_match else -1
+    return tuple(replace(snapshot, rank=rank, name=path.name) for snapshot in read_memory_snapshot(path))

@@ -237,7 +237,7 @@ def _document(
     opened: Run, selection: Selection, only: Sequence[str], assumptions: Assumptions, unseen: frozenset[str]
 ) -> Document:
     opened.tables.refuse_if_absent(selection, opened.name)
-    absent = sorted({one.rank for one in assumptions.snapshots if one.rank >= 0} - set(opened.ranks))
+    absent = sorted({snapshot.rank for snapshot in assumptions.snapshots if snapshot.rank >= 0} - set(opened.ranks))
     if absent:
         raise UsageError(
             f"a memory snapshot belongs to rank {spans(absent)}, which is not in run {opened.name}",
@@ -258,7 +258,7 @@ def _document(
 
 def _assumptions(args: argparse.Namespace) -> Assumptions:
     model = load_model(args.model, args.sequence) if args.model else None
-    snapshots = tuple(one for given in args.memory_snapshot for one in read_snapshots(given))
+    snapshots = tuple(snapshot for given in args.memory_snapshot for snapshot in read_snapshots(given))
     if args.tokens_per_step < 0:
         raise UsageError(f"--tokens-per-step {args.tokens_per_step} is below 0", hint="the global batch, in tokens")
     return Assumptions(model, args.device, args.convention, args.tokens_per_step, snapshots=snapshots)

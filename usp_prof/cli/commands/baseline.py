@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     runs = [checking.measured(open_run(path, cache_dir=args.cache_dir), path) for path in args.paths]
     _check_alike(runs)
     # Ops and kernels are stored for the last run only: a check uses it to explain why a step got longer.
-    kept = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
-    baselines.save(baselines.Baseline(tuple(kept)), args.output)
+    stored_runs = [*(replace(run, work=()) for run in runs[:-1]), runs[-1]]
+    baselines.save(baselines.Baseline(tuple(stored_runs)), args.output)
     steps = ", ".join(str(_step_count(run)) for run in runs)
     note(args, f"wrote {args.output}: {counted(len(runs), 'run')}, {steps} {'step' if steps == '1' else 'steps'}")
     return 0
@@ -58,12 +58,13 @@ def _check_alike(runs: Sequence[Measured]) -> None:
     """Raise if runs differ in configuration, or cannot be compared with anything."""
     first = runs[0]
     for run in runs:
-        others = [
+        configuration_differences = [
             difference for difference in differences(first.facts, run.facts) if difference.kind is not FactKind.SOFTWARE
         ]
-        if others:
+        if configuration_differences:
             raise InputError(
-                f"{run.label} has another configuration than {first.label}: {others[0]}", hint="save them apart"
+                f"{run.label} has another configuration than {first.label}: {configuration_differences[0]}",
+                hint="save them apart",
             )
         reasons = unusable_input((first,), run, Severity.DATA_LOSS, ())
         if reasons:

@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "clear":
         cleared = cache.clear()
         ranks = counted(cleared.entries, "rank")
-        what = f"{ranks}, {cleared.derived} prepared timelines and the like, {_mb(cleared.size_bytes)}"
-        console.print(f"removed {what} from {cache.place}", markup=False, soft_wrap=True)
+        summary = f"{ranks}, {cleared.derived} prepared timelines and the like, {_mb(cleared.size_bytes)}"
+        console.print(f"removed {summary} from {cache.place}", markup=False, soft_wrap=True)
         return 0
     size = cache.size()
     console.print(f"folder   {cache.place}", markup=False, soft_wrap=True)

@@ -104,10 +104,10 @@ def _file(args: argparse.Namespace, option: str) -> str:
 
     `--baseline "$BASELINE"` in a CI script with an unset variable would otherwise check against nothing.
     """
-    named: str | None = getattr(args, option)
-    if named == "":
+    file_name: str | None = getattr(args, option)
+    if file_name == "":
         raise UsageError(f"--{option} names no file", hint=f"name one, or leave --{option} out")
-    return named or ""
+    return file_name or ""
 
 
 def _known(form: str) -> bool:

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("streamlit") is None or not dashboard_package:
         raise InputError("the dashboard is not installed", hint="pip install 'usp-prof[dashboard]'")
     sweeps = [str(Path(path).resolve()) for path in args.paths if (Path(path) / SWEEP_FILE).is_file()]
-    named = [path for path in args.paths if not (Path(path) / SWEEP_FILE).is_file()]
-    for path in named:
+    run_paths = [path for path in args.paths if not (Path(path) / SWEEP_FILE).is_file()]
+    for path in run_paths:
         _check_path(path)
     form, table = args.published or ("", "")
     if form and form not in PUBLISHED_SWEEPS:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     token = "" if args.host in LOOPBACK else secrets.token_urlsafe(16)
     link = link_to(args.host, port, page=args.page, token=token)
     sys.stderr.write(f"usp-prof dashboard: {one_line(link)}  (Ctrl-C ends it)\n")
-    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(named)}
+    environment = os.environ | {"USP_PROF_DASHBOARD_PATHS": json.dumps(run_paths)}
     environment["USP_PROF_DASHBOARD_SWEEPS"] = json.dumps(sweeps)
     environment["USP_PROF_DASHBOARD_PUBLISHED"] = json.dumps([form, str(Path(table).resolve())] if form else [])
     environment |= {"USP_PROF_DASHBOARD_HOSTS": args.host, "USP_PROF_DASHBOARD_TOKEN": token}

@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     }
     for head, lines in headed.items():
         width = max(len(code) for code in lines)
-        listed = "\n".join(f"  {code:{width}}  {title}" for code, title in lines.items())
-        write_out(f"{head}\n{wrapped(listed, screen_width, hanging=width + 2)}")
+        entries = "\n".join(f"  {code:{width}}  {title}" for code, title in lines.items())
+        write_out(f"{head}\n{wrapped(entries, screen_width, hanging=width + 2)}")
     return 0
 
 

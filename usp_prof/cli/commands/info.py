@@ -129,12 +129,12 @@ def _steps(ranks: list[dict[str, Any]]) -> str:
 
 
 def _devices(ranks: list[dict[str, Any]]) -> str:
-    named = _distinct(ranks, "device")
+    device_names = _distinct(ranks, "device")
     kinds = {row["device_kind"] for row in ranks}
     if "unrecorded" not in kinds:
-        return named or "CPU only"
-    known = named or "unnamed"
-    return f"{known}, " + ("not recorded" if kinds == {"unrecorded"} else "on some ranks not recorded")
+        return device_names or "CPU only"
+    label = device_names or "unnamed"
+    return f"{label}, " + ("not recorded" if kinds == {"unrecorded"} else "on some ranks not recorded")
 
 
 def _distinct(ranks: list[dict[str, Any]], column: str) -> str:

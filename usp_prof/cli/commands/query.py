@@ -80,29 +80,29 @@ def _show(args: argparse.Namespace, answer: pa.Table) -> None:
 
     console = output(args)
     columns = _columns(answer)
-    kept = len(columns)
+    n_shown = len(columns)
     if console.is_terminal:
-        kept, _ = fitting(columns, console.width)
+        n_shown, _ = fitting(columns, console.width)
     else:  # a pipe is as wide as its content
         console.width = _PIPED_WIDTH
     lined = box.SIMPLE_HEAD if console.is_terminal else None
     shown = Table(box=lined, pad_edge=False, show_edge=False, padding=(0, 1 if lined else 2, 0, 0))
-    for name, _, is_number in columns[:kept]:  # a folded number would look like two
+    for name, _, is_number in columns[:n_shown]:  # a folded number would look like two
         shown.add_column(
             Text(name, overflow="ellipsis"),
             justify="right" if is_number else "left",
             no_wrap=is_number,
             overflow="fold",
         )
-    for row in zip(*(texts for _, texts, _ in columns[:kept]), strict=True):
+    for row in zip(*(texts for _, texts, _ in columns[:n_shown]), strict=True):
         shown.add_row(*map(Text, row))
     console.print(shown)
-    if kept < len(columns):
-        left = ", ".join(name for name, _, _ in columns[kept:])
+    if n_shown < len(columns):
+        left = ", ".join(name for name, _, _ in columns[n_shown:])
         note(args, f"and columns {left} on a wider screen; --format csv prints all")
     if answer.num_rows > _ROWS_SHOWN:
         note(args, f"the first {_ROWS_SHOWN} of {answer.num_rows} rows; --format csv prints all")
-    if any(len(text) > _CELL_SHOWN for _, texts, _ in columns[:kept] for text in texts):
+    if any(len(text) > _CELL_SHOWN for _, texts, _ in columns[:n_shown] for text in texts):
         note(args, f"cells are cut after {_CELL_SHOWN:,} characters; --format csv prints all")
 
 
@@ -159,16 +159,16 @@ def _written(answer: pa.Table, form: str) -> bytes:
 
 def _with_names_apart(answer: pa.Table) -> pa.Table:
     """Make column names unique (a, a_1, a_2), as DuckDB does in a subquery: a JSON object has each name once."""
-    taken = set(answer.column_names)
+    used_names = set(answer.column_names)
     seen: set[str] = set()
     names = []
     for name in answer.column_names:
         apart = name
         if name in seen:
             apart = next(
-                candidate for candidate in (f"{name}_{number}" for number in count(1)) if candidate not in taken
+                candidate for candidate in (f"{name}_{number}" for number in count(1)) if candidate not in used_names
             )
-            taken.add(apart)
+            used_names.add(apart)
         seen.add(name)
         names.append(apart)
     return answer.rename_columns(names)

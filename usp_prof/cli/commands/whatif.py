@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
     """Replay and print."""
     edits = [parse_edit(text) for text in args.edit]
     if args.list:
-        listed = [(kind.example, kind.doc) for kind in EDITS] + [(kind.example, kind.doc) for kind in PIPELINE_EDITS]
-        write_out(wrapped("\n".join(f"{example}\n    {doc}" for example, doc in listed), output(args).width))
+        examples = [(kind.example, kind.doc) for kind in EDITS] + [(kind.example, kind.doc) for kind in PIPELINE_EDITS]
+        write_out(wrapped("\n".join(f"{example}\n    {doc}" for example, doc in examples), output(args).width))
         return 0
     if args.ideal:
         return _ideal(args, edits)
