@@ -48,12 +48,12 @@ def breakdown(data: BreakdownRows, theme: Theme) -> Figure:
     rows = len(data.labels)
     height = int(min(_MAX_HEIGHT, 90 + rows * _STEP_ROW_HEIGHT))
     plot = base(theme, height, y_range=FactorRange(*reversed(data.labels)), tools="pan,xbox_zoom,reset")
-    whole = np.sum([part.values_ns for part in data.parts], axis=0) if data.parts else np.zeros(rows)
+    step_ns = np.sum([part.values_ns for part in data.parts], axis=0) if data.parts else np.zeros(rows)
     hatch = {"hatch_color": theme.muted, "hatch_alpha": 0.5, "hatch_scale": 8, "hatch_weight": 0.6}
     stack = _Stack(plot, data.labels, theme)
     for part in data.parts:
         values = np.asarray(part.values_ns, float)
-        share = np.divide(values, whole, out=np.zeros(rows), where=whole > 0)
+        share = np.divide(values, step_ns, out=np.zeros(rows), where=step_ns > 0)
         details = {"ms": values / 1e6, "share": share}
         stack.add(part.label, values, details, theme.color(part.role), hatch_pattern=PATTERNS.get(part.role), **hatch)
     plot.x_range.start = 0

@@ -35,8 +35,8 @@ _MOST_ROWS = 64
 def heat_map(data: HeatMap, theme: Theme) -> Figure:
     """Draw the map: neutral at the median, warm for slower ranks, cool for faster ones."""
     data, deviation, shown_rank = folded(data)
-    known = np.isfinite(deviation)
-    limit = max(_FLOOR, float(np.quantile(np.abs(deviation[known]), 0.99)) if known.any() else _FLOOR)
+    is_measured = np.isfinite(deviation)
+    limit = max(_FLOOR, float(np.quantile(np.abs(deviation[is_measured]), 0.99)) if is_measured.any() else _FLOOR)
     mapper = LinearColorMapper(palette=diverging(theme), low=-limit, high=limit, nan_color=theme.panel)
     row, col = np.meshgrid(np.arange(len(data.ranks)), np.arange(len(data.steps)), indexing="ij")
     source = ColumnDataSource(
@@ -82,8 +82,8 @@ def folded(data: HeatMap, most: int = _MOST_ROWS) -> tuple[HeatMap, Floats, Ints
     for row, head in enumerate(heads.tolist()):
         pick[row] = head + np.argmax(np.nan_to_num(np.abs(deviation[head : head + count])), axis=0)
     at = np.arange(deviation.shape[1])
-    kept = replace(data, ranks=tuple(ranks[heads].tolist()), values_ns=data.values_ns[pick, at])
-    return kept, deviation[pick, at], ranks[pick]
+    folded_map = replace(data, ranks=tuple(ranks[heads].tolist()), values_ns=data.values_ns[pick, at])
+    return folded_map, deviation[pick, at], ranks[pick]
 
 
 def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str, form: str = "") -> None:
@@ -108,9 +108,9 @@ def color_bar(plot: Figure, theme: Theme, mapper: LinearColorMapper, title: str,
 
 def deviations(values_ns: Floats) -> Floats:
     """Return each value's deviation from the median of its step over ranks, as a fraction; NaN if unknown."""
-    known = np.isfinite(values_ns).any(axis=0)
+    is_measured = np.isfinite(values_ns).any(axis=0)
     median = np.full(values_ns.shape[1], np.nan)
-    median[known] = np.nanmedian(values_ns[:, known], axis=0)
+    median[is_measured] = np.nanmedian(values_ns[:, is_measured], axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(median > 0, values_ns / median - 1, np.nan)
 
@@ -150,10 +150,10 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
     Compared with zero: neutral at zero, warmer with the amount.
     """
     row, column = np.nonzero(data.rank >= 0)
-    known = data.values_ns[row, column]
-    deviation = _from_median(known)
+    shown_ns = data.values_ns[row, column]
+    deviation = _from_median(shown_ns)
     if data.ground is Ground.NOTHING:
-        color, mapper = known / 1e6, _warmer(known / 1e6, theme)
+        color, mapper = shown_ns / 1e6, _warmer(shown_ns / 1e6, theme)
     else:
         color, mapper = deviation, _either_side(deviation, theme)
     source = ColumnDataSource(
@@ -162,7 +162,7 @@ def rank_grid(data: RankGrid, theme: Theme) -> Figure:
             "y": row.astype(float),
             "rank": data.rank[row, column],
             "name": [str(rank) for rank in data.rank[row, column].tolist()],
-            "ms": known / 1e6,
+            "ms": shown_ns / 1e6,
             "deviation": deviation,
             "color": color,
             "ink": _inks(color, mapper, theme),

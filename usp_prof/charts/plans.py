@@ -98,8 +98,10 @@ _SHADES = 48
 
 def plan_grid(data: PlanGrid, theme: Theme) -> Figure:
     """Draw the map: stronger colors for larger values; empty if nothing fits."""
-    known = np.isfinite(data.values)
-    low, high = (float(data.values[known].min()), float(data.values[known].max())) if known.any() else (0.0, 1.0)
+    has_value = np.isfinite(data.values)
+    low, high = (
+        (float(data.values[has_value].min()), float(data.values[has_value].max())) if has_value.any() else (0.0, 1.0)
+    )
     shades = [mix(theme.panel, theme.color("measured"), 0.08 + 0.8 * i / (_SHADES - 1)) for i in range(_SHADES)]
     mapper = LinearColorMapper(palette=shades, low=low, high=high if high > low else low + 1, nan_color=theme.panel)
     columns, rows = [str(degree) for degree in data.columns], [str(degree) for degree in data.rows]

@@ -89,8 +89,8 @@ def _ticks(sizes: np.ndarray) -> list[float]:
 
 def _rates(values: Sequence[float]) -> list[float]:
     """Return powers of 10, with 2 and 5 of each if the rates are close."""
-    known = [value for value in values if np.isfinite(value)]
-    near = len(known) > 0 and max(known) < _FEW_DECADES * min(known)
+    finite_rates = [value for value in values if np.isfinite(value)]
+    near = len(finite_rates) > 0 and max(finite_rates) < _FEW_DECADES * min(finite_rates)
     return [float(first * 10**power) for power in range(18) for first in ((1, 2, 5) if near else (1,))]
 
 
@@ -110,9 +110,9 @@ def _draw_peak(plot: Figure, data: BandwidthPoints, theme: Theme) -> None:
             y_offset=3,
         )
     )
-    known = data.busbw[data.busbw > 0]
-    lowest = float(known.min()) if len(known) else data.peak / 1000
-    plot.y_range.start, plot.y_range.end = lowest / 2, max(data.peak, float(known.max(initial=0))) * 3
+    positive_busbw = data.busbw[data.busbw > 0]
+    lowest = float(positive_busbw.min()) if len(positive_busbw) else data.peak / 1000
+    plot.y_range.start, plot.y_range.end = lowest / 2, max(data.peak, float(positive_busbw.max(initial=0))) * 3
 
 
 def roofline(data: RooflinePoints, theme: Theme) -> Figure:
@@ -189,14 +189,14 @@ def _name_largest(plot: Figure, source: ColumnDataSource, theme: Theme, corners:
     gain_of_op = {op: sum(gain[row] for row in range(len(ops)) if ops[row] == op) for op in dict.fromkeys(ops)}
     decades = np.maximum(np.log10(corners[1::2] / corners[::2]), 1.0)
     places = np.log10(np.stack([source.data["intensity"], source.data["rate"]], axis=1)) * (_SPAN / decades)
-    named: dict[str, int] = {}
+    row_of_op: dict[str, int] = {}
     large = [row for row in np.argsort(-gain, kind="stable").tolist() if gain_of_op[ops[row]] >= _LARGE]
     for row in large:
         op = ops[row]
-        away = [np.abs(places[row] - places[other]) >= _APART for other in named.values()]
-        if op not in named and len(named) < _NAMED and all(apart.any() for apart in away):
-            named[op] = row
-    for op, row in named.items():
+        away = [np.abs(places[row] - places[other]) >= _APART for other in row_of_op.values()]
+        if op not in row_of_op and len(row_of_op) < _NAMED and all(apart.any() for apart in away):
+            row_of_op[op] = row
+    for op, row in row_of_op.items():
         short = op if len(op) <= _LETTERS else f"…{op[1 - _LETTERS :]}"
         plot.add_layout(
             Label(

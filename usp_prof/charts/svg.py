@@ -97,12 +97,12 @@ def _axes(data: inputs.AxisCommunication, theme: Theme = LIGHT) -> str:
     parts = zip(data.axes, data.exposed_ns, data.contended_ns, data.hidden_ns, strict=True)
     for row, (axis, exposed, contended, hidden) in enumerate(parts):
         end = 0.0
-        for what, role, time in (
+        for part, role, time in (
             ("exposed", f"comm:{axis}", exposed),
             ("contended", "idle:sync", contended),
             ("hidden", "idle:other", hidden),
         ):
-            boxes.append(_Box(row, end, end + time, role, f"{axis}: {what} {time_text(time)}"))
+            boxes.append(_Box(row, end, end + time, role, f"{axis}: {part} {time_text(time)}"))
             end += time
     legend = (
         ("exposed, in the color of the axis", "comm"),
@@ -238,12 +238,12 @@ def _points(
     theme: Theme,
 ) -> str:
     across, up = (np.asarray(values, float) for values in places)
-    known = np.isfinite(across) & np.isfinite(up) & (across > 0) & (up > 0)
-    if not known.any():
+    is_drawable = np.isfinite(across) & np.isfinite(up) & (across > 0) & (up > 0)
+    if not is_drawable.any():
         return ""
     left, height = 70.0, 220.0
-    x0, x1 = _decades(across[known])
-    y0, y1 = _decades(up[known])
+    x0, x1 = _decades(across[is_drawable])
+    y0, y1 = _decades(up[is_drawable])
     x_scale, y_scale = (WIDTH - left - _RIGHT) / (x1 - x0), height / (y1 - y0)  # pixels per decade
     parts = [legend_row(legend, left, theme)]
     for power in range(x0, x1 + 1):
@@ -254,7 +254,7 @@ def _points(
         y = _TOP + height - (power - y0) * y_scale
         parts.append(line(left, y, WIDTH - _RIGHT, y, theme.grid))
         parts.append(text_at(left - 6, y + 4, number_text(10.0**power), theme.muted, "end"))
-    for place in np.flatnonzero(known).tolist():
+    for place in np.flatnonzero(is_drawable).tolist():
         x = left + (log10(across[place]) - x0) * x_scale
         y = _TOP + height - (log10(up[place]) - y0) * y_scale
         parts.append(
@@ -306,5 +306,5 @@ def _thinned(time: np.ndarray, size: np.ndarray) -> list[tuple[int, int]]:
     if len(time) <= _MOST_POINTS:
         return list(zip(time.tolist(), size.tolist(), strict=True))
     cuts = np.linspace(0, len(time), _MOST_POINTS + 1).astype(int).tolist()
-    kept = [first + int(np.argmax(size[first:last])) for first, last in pairwise(cuts)]
-    return list(zip(time[kept].tolist(), size[kept].tolist(), strict=True))
+    peak_places = [first + int(np.argmax(size[first:last])) for first, last in pairwise(cuts)]
+    return list(zip(time[peak_places].tolist(), size[peak_places].tolist(), strict=True))

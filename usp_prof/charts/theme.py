@@ -62,11 +62,11 @@ class Theme:
     def color(self, role: str) -> str:
         """Return a role's color; roles without their own use that of their family (`comm:x` that of `comm`)."""
         family = role.partition(":")[0]
-        for known in (role, family):
-            if known in HUES:
-                return HUES[known]
-            if known in self.greys:
-                return self.greys[known]
+        for key in (role, family):
+            if key in HUES:
+                return HUES[key]
+            if key in self.greys:
+                return self.greys[key]
         return self.muted
 
 
