@@ -56,9 +56,9 @@ def counters_of(tables: TableSet, rank: int) -> Iterator[Counter]:
 
 def _memory(tables: TableSet, rank: int) -> Counter | None:
     line = memory_line_of(tables, rank)
-    known = line["allocated_bytes"] >= 0
-    time = np.asarray(clock_of(tables).align(rank, line["start_ns"][known]))
-    in_use = line["allocated_bytes"][known].astype(np.float64)
+    has_value = line["allocated_bytes"] >= 0
+    time = np.asarray(clock_of(tables).align(rank, line["start_ns"][has_value]))
+    in_use = line["allocated_bytes"][has_value].astype(np.float64)
     if not len(time) or not in_use.max():
         return None
     # The last value holds for an unknown time, so it is not drawn.

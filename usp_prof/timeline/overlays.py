@@ -118,7 +118,7 @@ def _assemble(rank: int, spans: list[_Spans]) -> Slices:
     # Spans of one track share rows, as many as needed for overlaps; each counter is a separate track.
     track_of_span = [(span.kind, span.track or KINDS[span.kind], span.lane) for span in spans]
     tracks = sorted(dict.fromkeys(track_of_span), key=lambda track: list(KINDS).index(track[0]))
-    track = np.repeat(np.array([tracks.index(each) for each in track_of_span], np.int64), lengths)
+    track = np.repeat(np.array([tracks.index(span_track) for span_track in track_of_span], np.int64), lengths)
     start = _joined([span.start_ns for span in spans])
     dur = _joined([span.dur_ns for span in spans])
     event = _joined([span.event for span in spans])
@@ -171,19 +171,19 @@ def prepare_calls(tables: TableSet, folder: Path) -> None:
     axis_code, axis_names = table.codes("axis")
     counts = np.bincount(group_code, minlength=len(keys)) if len(group_code) else np.zeros(0, np.int64)
     most_calls_first = np.argsort(-counts, kind="stable")[:MOST_GROUPS].tolist()
-    kept = [group for group in most_calls_first if counts[group]]
-    calls_of_group = {group: np.flatnonzero(group_code == group) for group in kept}
+    groups = [group for group in most_calls_first if counts[group]]
+    calls_of_group = {group: np.flatnonzero(group_code == group) for group in groups}
     titles = {}
     for group, calls in calls_of_group.items():
         axis = axis_names[int(axis_code[calls[0]])]
         titles[group] = _title_of_group(axis, keys[group])
     waited = np.zeros(len(keys), np.int64)
     np.add.at(waited, group_code, np.maximum(table["last_ns"] - table["first_ns"], 0))
-    kept.sort(key=lambda group: (-int(waited[group]), titles[group]))
+    groups.sort(key=lambda group: (-int(waited[group]), titles[group]))
     delayed = _delayed_ranks(tables)
-    for number, group in enumerate(kept):
+    for number, group in enumerate(groups):
         write(_slices_of_group(table, calls_of_group[group], number, delayed), folder / f"rank{number}")
-    labels = {number: titles[group] for number, group in enumerate(kept)}
+    labels = {number: titles[group] for number, group in enumerate(groups)}
     (folder / "run.json").write_text(json.dumps({"steps": [], "labels": labels}), encoding="utf-8")
 
 

@@ -93,8 +93,8 @@ def packed(store: TimelineStore, ranks: Sequence[int]) -> bytes:
                 counts.append(len(entries[0]))
                 columns.append(entries)
     nothing = (np.zeros(0, np.int64),) * 5
-    joined = [np.concatenate(parts) for parts in zip(*(columns or [nothing]), strict=True)]
-    used = np.unique(joined[2])
+    entry_columns = [np.concatenate(parts) for parts in zip(*(columns or [nothing]), strict=True)]
+    used = np.unique(entry_columns[2])
     head = {
         "rows": rows, "counts": counts, "names": [store.names[number] for number in used], "categories": CATEGORIES,
         "span_ns": store.span_ns, "origin_ns": str(store.origin_ns),
@@ -103,9 +103,9 @@ def packed(store: TimelineStore, ranks: Sequence[int]) -> bytes:
         "steps": [{"number": step.number, "start_ns": step.start_ns, "end_ns": step.end_ns} for step in store.steps],
     }  # fmt: skip
     text = json.dumps(head, separators=(",", ":")).encode()
-    wide = [joined[0], joined[1], np.searchsorted(used, joined[2]).astype(np.uint32)]
+    wide = [entry_columns[0], entry_columns[1], np.searchsorted(used, entry_columns[2]).astype(np.uint32)]
     planes = [column.astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes() for column in wide]
-    flat = [column.astype(np.uint8).tobytes() for column in joined[3:]]
+    flat = [column.astype(np.uint8).tobytes() for column in entry_columns[3:]]
     return b"".join([len(text).to_bytes(4, "little"), text, *planes, *flat])
 
 

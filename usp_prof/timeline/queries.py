@@ -53,10 +53,10 @@ def place(store: TimelineStore, rank: int, event: int) -> Place | None:
         return None
     line = store.ranks[rank]
     level = line.levels[0]
-    found = np.flatnonzero(level.rest["event"] == event)
-    if not len(found):
+    matching_slices = np.flatnonzero(level.rest["event"] == event)
+    if not len(matching_slices):
         return None
-    at = int(found[0])
+    at = int(matching_slices[0])
     row = int(np.searchsorted(level.offsets, at, side="right")) - 1
     return Place(rank, row, int(level.start[at]) + line.shift_ns, float(level.rest["dur"][at]), event)
 
@@ -95,7 +95,7 @@ def launch_of(tables: TableSet, rank: int, event: int) -> int | None:
 def launched_by(tables: TableSet, rank: int, event: int) -> list[int]:
     """Return the events of the device work that a host call launched."""
     kernels = tables.columns("kernels", rank)
-    return [int(each) for each in kernels["event"][kernels["launch_event"] == event]]
+    return [int(device_event) for device_event in kernels["event"][kernels["launch_event"] == event]]
 
 
 def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
@@ -105,8 +105,8 @@ def op_of(tables: TableSet, rank: int, event: int) -> tuple[str, str] | None:
     if not len(rows) or kernels["op_event"][rows[0]] < 0:
         return None
     ops = tables.columns("ops", rank)
-    found = np.flatnonzero(ops["event"] == kernels["op_event"][rows[0]])
-    return str(kernels["op"][rows[0]]), str(ops["input_dims"][found[0]] or "") if len(found) else ""
+    op_rows = np.flatnonzero(ops["event"] == kernels["op_event"][rows[0]])
+    return str(kernels["op"][rows[0]]), str(ops["input_dims"][op_rows[0]] or "") if len(op_rows) else ""
 
 
 # Search: every slice with a matching name on the ranks shown, by start.
@@ -163,12 +163,12 @@ def search(
         line, hits = store.ranks[rank], store.named(rank, set(wanted))
         level = line.levels[0]
         row = np.searchsorted(level.offsets, hits, side="right") - 1
-        shown = lookup([each.kind in kinds for each in line.rows], row, missing=False)
+        shown = lookup([line_row.kind in kinds for line_row in line.rows], row, missing=False)
         hits, row = hits[shown], row[shown]
         rest = level.rest[hits]
         parts = np.full(len(hits), rank), row, level.start[hits] + line.shift_ns, rest["dur"], rest["event"]
         for column, part in zip(columns, parts, strict=True):
             column.append(part.astype(np.int64))
-    joined = [np.concatenate(column) for column in columns]
-    order = np.argsort(joined[2], kind="stable")
-    return Matches(*(column[order] for column in joined))
+    match_columns = [np.concatenate(column) for column in columns]
+    order = np.argsort(match_columns[2], kind="stable")
+    return Matches(*(column[order] for column in match_columns))

@@ -104,17 +104,17 @@ def _device(columns: Columns) -> _Half:
     talks = columns.matches("kind", "communication")
     category = np.where(talks, by_axis[axes], by_kind[kinds]).astype(np.uint8)
     name, names = columns.codes("name")
-    found: list[tuple[str, str, NDArray[np.int64]]] = []
+    tracks: list[tuple[str, str, NDArray[np.int64]]] = []
     for code in sorted(set(lanes.tolist()), key=lambda c: _natural(lane_names[c])):
         rows = np.flatnonzero(lanes == code)
         time = np.bincount(category[rows], columns["dur_ns"][rows], len(CATEGORIES))
         called = CATEGORIES[int(time.argmax())]
         if called == "pp":
-            called = direction_of([names[one] for one in set(name[rows].tolist())])
-        found.append((called, lane_names[code], rows))
-    found.sort(key=lambda each: ORDER.get(each[0], len(ORDER)))
+            called = direction_of([names[name_code] for name_code in set(name[rows].tolist())])
+        tracks.append((called, lane_names[code], rows))
+    tracks.sort(key=lambda each: ORDER.get(each[0], len(ORDER)))
     parts, counts = [], Counter[str]()
-    for called, lane, rows in found:
+    for called, lane, rows in tracks:
         counts[called] += 1
         track = called if counts[called] == 1 else f"{called} {counts[called]}"
         depth = depths(columns["start_ns"][rows], columns["dur_ns"][rows])
@@ -208,10 +208,10 @@ def _assemble(rank: int, halves: list[_Half]) -> Slices:
                 columns["name"].append(remap[half.name[index]])
                 columns["category"].append(half.category[index])
                 offsets.append(offsets[-1] + len(index))
-    joined = {key: np.concatenate(value) if value else np.zeros(0, np.int64) for key, value in columns.items()}
+    arrays = {key: np.concatenate(value) if value else np.zeros(0, np.int64) for key, value in columns.items()}
     return Slices(
-        tuple(rows), np.array(offsets, np.int64), joined["start"], joined["dur"], joined["event"], joined["name"],
-        joined["category"].astype(np.uint8), tuple(names),
+        tuple(rows), np.array(offsets, np.int64), arrays["start"], arrays["dur"], arrays["event"], arrays["name"],
+        arrays["category"].astype(np.uint8), tuple(names),
     )  # fmt: skip
 
 

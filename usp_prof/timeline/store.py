@@ -151,8 +151,8 @@ def job_steps(tables: TableSet) -> list[JobStep]:
         steps = tables.columns("steps", rank)
         start, end = (clock_of(tables).align(rank, steps[name]) for name in ("start_ns", "end_ns"))
         for number, first, last in zip(steps["step"].tolist(), start.tolist(), end.tolist(), strict=True):
-            kept = bounds.setdefault(number, [first, last])
-            bounds[number] = [min(kept[0], first), max(kept[1], last)]
+            span = bounds.setdefault(number, [first, last])
+            bounds[number] = [min(span[0], first), max(span[1], last)]
     return [JobStep(number, first, last) for number, (first, last) in sorted(bounds.items())]
 
 
