@@ -214,8 +214,8 @@ class StoredTable:
                 self._rows, self._schema = int(about.num_rows), self._shared(file.schema_arrow)
 
     def _shared(self, schema: pa.Schema) -> pa.Schema:
-        known = _SCHEMAS.setdefault(self._path.name, schema)
-        return known if known.equals(schema, check_metadata=True) else schema
+        shared = _SCHEMAS.setdefault(self._path.name, schema)
+        return shared if shared.equals(schema, check_metadata=True) else schema
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:

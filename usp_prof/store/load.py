@@ -236,11 +236,11 @@ class _Loading:
         return source, [_damaged(job.rank, why), *rows]
 
     def _hold(self, stored: StoredTables, tables: Mapping[str, pa.Table | Parted]) -> None:
-        whole = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
-        size = sum(table.nbytes for table in whole.values())
+        unsplit_tables = {name: table for name, table in tables.items() if isinstance(table, pa.Table)}
+        size = sum(table.nbytes for table in unsplit_tables.values())
         if size <= self._room:
             self._room -= size
-            for name, table in whole.items():
+            for name, table in unsplit_tables.items():
                 stored.view(name).hold(table)
 
     def _opened(self, key: str) -> StoredTables | None:

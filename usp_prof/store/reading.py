@@ -71,7 +71,7 @@ def read_run(
         manifest, more = _manifest_inside(loaded)
         health_of_manifest += more
     if sampling is not None and chosen is None:
-        chosen = sampling.after_reading({rank: one.source for rank, one in loaded.items()}, manifest)
+        chosen = sampling.after_reading({rank: loaded_rank.source for rank, loaded_rank in loaded.items()}, manifest)
         loaded = {rank: loaded[rank] for rank in chosen}
         _log.info("chose %d ranks of %s: %s", len(loaded), run_files.name, sampling)
     health = [
@@ -83,7 +83,7 @@ def read_run(
     ]
     if chosen is not None:
         health += _left_out(run_files, chosen, str(sampling) if sampling else "")
-    health += [row for one in loaded.values() for row in one.health]
+    health += [row for loaded_rank in loaded.values() for row in loaded_rank.health]
     return RunRead(run_files, manifest, loaded, tuple(health))
 
 
@@ -124,7 +124,7 @@ def read_ranks(
         return RanksRead((), 0, (), cache.place)
     loaded, lost = load(files, manifest, cache, progress, executor)
     rows = [row for row in lost if row.severity is Severity.DATA_LOSS]
-    rows += [row for one in loaded.values() for row in one.health if row.code == "not_cached"]
+    rows += [row for loaded_rank in loaded.values() for row in loaded_rank.health if row.code == "not_cached"]
     unstored = {row.rank for row in rows if row.code == "not_cached"}
     stored = tuple(sorted(set(loaded) - unstored))
     return RanksRead(stored, len(files), tuple(rows), cache.place)
@@ -133,10 +133,10 @@ def read_ranks(
 def _chosen(discovery: Discovery, name: str | None) -> FoundRun:
     if name is None:
         return discovery.runs[0]
-    named = {run.name: run for run in discovery.runs}
-    if name not in named:
-        raise unknown_name("run", name, named)
-    return named[name]
+    run_by_name = {run.name: run for run in discovery.runs}
+    if name not in run_by_name:
+        raise unknown_name("run", name, run_by_name)
+    return run_by_name[name]
 
 
 def _chosen_before_reading(sampling: Sampling, run: FoundRun, manifest: Manifest | None) -> tuple[int, ...] | None:
@@ -163,19 +163,19 @@ def _manifest(run: FoundRun) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
 
 def _manifest_inside(loaded: Mapping[int, LoadedRank]) -> tuple[Manifest | None, tuple[HealthRow, ...]]:
     """Return the manifest that the recorder wrote into the traces, if `run.json` was not copied with them."""
-    for one in loaded.values():
-        recorded = one.metadata.get("usp_prof")
+    for loaded_rank in loaded.values():
+        recorded = loaded_rank.metadata.get("usp_prof")
         if recorded:
             return manifest_from(recorded, "trace metadata")
     return None, ()
 
 
 def _other_runs(discovery: Discovery, opened: FoundRun) -> list[HealthRow]:
-    others = [run.name for run in discovery.runs if run is not opened]
-    if not others:
+    other_names = [run.name for run in discovery.runs if run is not opened]
+    if not other_names:
         return []
-    detail = f"the folder has several runs; opened {opened.name}, not {first_few(others, 8)}"
-    return [HealthRow("other_runs", Severity.INFO, count=len(others), detail=detail)]
+    detail = f"the folder has several runs; opened {opened.name}, not {first_few(other_names, 8)}"
+    return [HealthRow("other_runs", Severity.INFO, count=len(other_names), detail=detail)]
 
 
 def _missing(run: FoundRun, loaded: Mapping[int, LoadedRank]) -> list[HealthRow]:
