@@ -60,8 +60,8 @@ def place(rank: int, title: str, events: pa.Table, threads: pa.Table, start_ns: 
         ]
     texts = events.select(["process", "thread"]).take(pa.array(first)).to_pylist()
     for code, (row, text) in enumerate(zip(first.tolist(), texts, strict=True)):
-        known = names.get((text["process"], text["thread"]), {})
-        label = known.get("thread_name") or text["thread"]
+        thread_row = names.get((text["process"], text["thread"]), {})
+        label = thread_row.get("thread_name") or text["thread"]
         label += f" (overlap {lane[row]})" if lane[row] else ""
         pid = base + int(process_code[row])
         metadata += [
@@ -161,8 +161,8 @@ def _number(values: Ints) -> pa.Array:
 
 
 def _microseconds(ns: Ints) -> pa.Array:
-    whole, rest = np.divmod(ns, 1000)
-    return pc.binary_join_element_wise(_number(whole), pc.utf8_lpad(_number(rest), 3, "0"), ".")
+    microseconds, rest = np.divmod(ns, 1000)
+    return pc.binary_join_element_wise(_number(microseconds), pc.utf8_lpad(_number(rest), 3, "0"), ".")
 
 
 def _duration(ns: Ints) -> pa.Array:

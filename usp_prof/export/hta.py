@@ -71,8 +71,8 @@ def to_hta(tables: TableSet, ranks: Iterable[int] | None = None, *, synchronisat
 def _columns(tables: TableSet, rank: int, *, synchronisation: bool) -> dict[str, Any]:
     """Return the contents of HTA's frames as arrays by event."""
     events = tables.columns("events", rank)
-    kept = np.flatnonzero(events.matches("phase", "X") & ~events.matches("category", *_LEFT_OUT))
-    chosen = events.take(kept)
+    exported_rows = np.flatnonzero(events.matches("phase", "X") & ~events.matches("category", *_LEFT_OUT))
+    chosen = events.take(exported_rows)
     device = chosen.matches("category", *DEVICE_WORK, *(("cuda_sync",) if synchronisation else ()))
     args = read_arguments(chosen.arrow.column("args"), np.arange(len(chosen)), _FIELDS)
     start = chosen["start_ns"]

@@ -135,10 +135,10 @@ def _rank_texts(
     sizes, places = tables.topology.axes, tables.topology.coordinates.get(rank, {})
     place_title = ", ".join(f"{axis} {at}" for axis, at in places.items() if sizes.get(axis, 0) > 1)
     title = f" ({place_title})" if place_title else ""
-    placed = place(rank, title, events, tables.arrow("threads", [rank]), start)
-    texts = event_texts(placed, zero).to_pylist()
-    flows = flow_texts(rank, placed, _links(tables, rank, rows), zero)
-    yield joined([*placed.metadata, *texts, *flows]), len(texts)
+    placed_events = place(rank, title, events, tables.arrow("threads", [rank]), start)
+    texts = event_texts(placed_events, zero).to_pylist()
+    flows = flow_texts(rank, placed_events, _links(tables, rank, rows), zero)
+    yield joined([*placed_events.metadata, *texts, *flows]), len(texts)
 
 
 def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
