@@ -106,8 +106,8 @@ class Questions:
         `.df` has one row per convention. Its MFU is `per_token_flop * tokens_per_second / (devices *
         peak_flop_per_second)`.
         """
-        asked = copy(self).assume(convention=convention) if convention else self
-        return asked._ask("mfu", ranks, steps)  # noqa: SLF001 - this run, with another assumption
+        run_to_ask = copy(self).assume(convention=convention) if convention else self
+        return run_to_ask._ask("mfu", ranks, steps)  # noqa: SLF001 - this run, with another assumption
 
     def host(self, *, ranks: Ranks | None = None, steps: Steps | None = None) -> Answer:
         """Return whether the host keeps the device waiting. `.df` has one row per rank."""
@@ -183,18 +183,24 @@ class Questions:
         from usp_prof.model.flops import check_convention  # noqa: PLC0415 - needed only for assumptions
 
         before = self.tables.assumptions
-        known = _model_of(model, sequence) if model is not None else before.model
+        assumed_model = _model_of(model, sequence) if model is not None else before.model
         if sequence and model is None:
             recorded = self.tables.manifest.model if self.tables.manifest is not None else None
-            if (of_run := known or recorded) is None:
+            if (of_run := assumed_model or recorded) is None:
                 raise UsageError("no model is known that has a sequence length", hint="give its model=config.json, too")
-            known = replace(of_run, sequence=sequence)
-        named = check_convention(convention) if convention else before.convention
+            assumed_model = replace(of_run, sequence=sequence)
+        assumed_convention = check_convention(convention) if convention else before.convention
         if min(sequence, tokens_per_step) < 0:
             raise UsageError("a sequence length and tokens per step are above 0", hint="omit unknown values")
         is_nothing = not (model or sequence or tokens_per_step or device or convention)
         tokens = tokens_per_step or before.tokens_per_step
-        after = replace(before, model=known, device=device or before.device, convention=named, tokens_per_step=tokens)
+        after = replace(
+            before,
+            model=assumed_model,
+            device=device or before.device,
+            convention=assumed_convention,
+            tokens_per_step=tokens,
+        )
         self.tables = self.tables.assuming(NOTHING_ASSUMED if is_nothing else after)
         self.__dict__.pop("summary", None)  # it depends on the previous assumptions
         return self

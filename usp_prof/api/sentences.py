@@ -181,14 +181,14 @@ def host(figures: Figures) -> str:
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
         clauses.append(f"{quantity(empty, Unit.FRACTION)} of launches found an idle device")
-    for metric, what in (
+    for metric, activity in (
         ("host_sync_time", "in calls that wait for the device"),
         ("input_time", "in the data loader"),
         ("gc_time", "in Python's garbage collector"),
     ):
         time = figures.whole(metric)
         if time:
-            clauses.append(f"{quantity(time, Unit.NS)} per step {what}")
+            clauses.append(f"{quantity(time, Unit.NS)} per step {activity}")
     if clauses and empty is None:
         clauses.append("no launches were recorded (a run on CPUs has none)")
     return f"Host: {'; '.join(clauses)}." if clauses else "No host activity was recorded that delays the device."
@@ -196,9 +196,9 @@ def host(figures: Figures) -> str:
 
 def memory(figures: Figures) -> str:
     """Describe the peak memory of the fullest rank."""
-    peak, taken = figures.whole("peak_memory"), figures.whole("taken_memory")
-    if peak is None and taken is not None:
-        most = quantity(taken, Unit.BYTES)
+    peak, allocated = figures.whole("peak_memory"), figures.whole("taken_memory")
+    if peak is None and allocated is not None:
+        most = quantity(allocated, Unit.BYTES)
         return f"The fullest rank allocated {most} after the profiler started; earlier allocations are unknown."
     if peak is None:
         return "Memory was not recorded: use `profile_memory=True` or a memory snapshot."
