@@ -121,9 +121,9 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     pattern = f.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [_word(letter, _LETTERS, "hybrid_override_pattern") for letter in pattern if letter != "|"]
-    listed = f.listed("layers_block_type")
-    count = len(listed) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    listed = listed or f.listed("layer_types")
+    layer_names = f.listed("layers_block_type")
+    count = len(layer_names) or f.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layer_names = layer_names or f.listed("layer_types")
     # All notations are requested, so that none counts as a field that was not understood.
     f.size("num_hidden_layers")
     if set(f.listed("indexer_types")) - {"full"}:
@@ -131,10 +131,10 @@ def layer_words(f: Fields, family: Family) -> list[str]:
     ways: list[Callable[[Fields, int], list[str] | None]] = [_by_period, _by_lists, _by_chunks]
     lists = [way(f, count) for way in ways]
     window = _by_window(f, family, count)
-    if listed:
-        if len(listed) < count:
-            raise ArchitectureError(f"layer_types names {len(listed)} of {count} layers")
-        return [_word(str(name), _WORDS, "layer_types") for name in listed[:count]]
+    if layer_names:
+        if len(layer_names) < count:
+            raise ArchitectureError(f"layer_types names {len(layer_names)} of {count} layers")
+        return [_word(str(name), _WORDS, "layer_types") for name in layer_names[:count]]
     words = next((words for words in lists if words is not None), None)
     if words is None and family.linear and not family.parallel:
         raise ArchitectureError("the configuration does not say which layers are attention (layer_types)")
@@ -209,13 +209,13 @@ def mixture_layers(f: Fields, count: int) -> list[bool]:
     frequency = f.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
     period, offset = f.size("expert_layer_period", default=1), f.size("expert_layer_offset")
     dense = set(f.listed("mlp_only_layers"))
-    listed = f.listed("moe_layers")
+    mixture_places = f.listed("moe_layers")
     if experts < 2:
         return [False] * count
     if types:
         return [kind == "sparse" for kind in types[:count]]
-    if listed:
-        return [place in set(listed) for place in range(count)]
+    if mixture_places:
+        return [place in set(mixture_places) for place in range(count)]
     if isinstance(frequency, list):
         return [bool(is_mixture) for is_mixture in frequency[:count]]
     every = int(frequency or 1)

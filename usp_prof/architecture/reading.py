@@ -168,16 +168,16 @@ def _add_mtp(entry: ModelEntry, f: Fields, trained: int, notes: list[str]) -> No
 def _say_what_was_not_understood(f: Fields, model_type: str, notes: list[str]) -> None:
     """Note the fields that were not interpreted; raise for an unlisted type that has any."""
     left = f.not_understood()
-    listed = model_type in FAMILIES
-    if left and not listed:
+    is_listed = model_type in FAMILIES
+    if left and not is_listed:
         raise ArchitectureError(_unknown(model_type, left))
     activation = f.get(*_ACTIVATIONS)
-    if activation not in _OF_A_GATE and not listed:
+    if activation not in _OF_A_GATE and not is_listed:
         raise ArchitectureError(
             f"model type {model_type!r} is not known, and its activation ({activation}) does not say whether its"
             " feed-forward blocks have a gate: two matrices, or three"
         )
-    if not listed:
+    if not is_listed:
         notes.append(f"model type {model_type!r} is not known: counted by its fields as a plain decoder")
     if left:
         notes.append(f"fields of the model's configuration that were not understood: {', '.join(left)}")
