@@ -199,10 +199,10 @@ _BLOCKS, _OPS, _EVENTS_PER_OP = 6, 20, 5
 
 
 def _check_names(kind: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401 - any of the dataclasses above
-    known = kind.__dataclass_fields__
+    field_names = kind.__dataclass_fields__
     for name in values:
-        if name not in known:
-            raise unknown_name(f"field of {kind.__name__.lower()}", name, known)
+        if name not in field_names:
+            raise unknown_name(f"field of {kind.__name__.lower()}", name, field_names)
 
 
 def with_events(run: Declaration, events: int) -> Declaration:

@@ -64,10 +64,10 @@ class Topology:
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return a rank's coordinate on each axis."""
         places = np.argwhere(self.grid == rank)[0]
-        named = {axis: int(place) for axis, place in zip(AXES, places, strict=True)}
+        place_by_axis = {axis: int(place) for axis, place in zip(AXES, places, strict=True)}
         if self.mesh.ep > 1:
-            named["ep"] = self.by_rank[rank]["ep"].ranks.index(rank)
-        return named
+            place_by_axis["ep"] = self.by_rank[rank]["ep"].ranks.index(rank)
+        return place_by_axis
 
     def stage_peer(self, rank: int, pipeline_rank: int) -> int:
         """Return the rank at another pipeline coordinate with the same other coordinates."""

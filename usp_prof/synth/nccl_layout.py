@@ -53,8 +53,10 @@ def events(sheet: Sheet) -> Iterator[str]:
         threads[sheet.thread(WATCHDOG)] = f"thread {sheet.thread(WATCHDOG)} (pt_nccl_watchdg)"
     yield from layout.names(sheet, "python3", "CPU", threads, sheet.pid)
     streams = _streams(sheet.log.parts)
-    known = {COMPUTE_STREAM: f"stream {COMPUTE_STREAM} "} | {number: f"stream {number} " for number in streams.values()}
-    yield from layout.names(sheet, "python3", "GPU 0", known, 0)
+    stream_names = {COMPUTE_STREAM: f"stream {COMPUTE_STREAM} "} | {
+        number: f"stream {number} " for number in streams.values()
+    }
+    yield from layout.names(sheet, "python3", "GPU 0", stream_names, 0)
     yield from layout.spans(sheet)
     kernels = sum(len(block.ops) for block in sheet.log.blocks)
     yield from _kernels(sheet)
@@ -180,5 +182,7 @@ def _copies(sheet: Sheet, first: int) -> Iterator[str]:
         args = f'"bytes": {copy.bytes}, "memory bandwidth (GB/s)": {copy.bytes / copy.dur_ns:.6f}, '
         memcpy = _kernel(f"Memcpy {kind}", COMPUTE_STREAM, args).replace('"cat": "kernel"', '"cat": "gpu_memcpy"', 1)
         template = _op(sheet, "aten::copy_", '"Ev Idx": 0') + _launch(sheet, "cudaMemcpyAsync", 41) + memcpy
-        one = [np.array([value]) for value in (copy.host_ns, copy.start_ns, copy.dur_ns, sheet.pid, first + number + 1)]
-        yield from fill(template, *_numbers(sheet, *one))
+        columns = [
+            np.array([value]) for value in (copy.host_ns, copy.start_ns, copy.dur_ns, sheet.pid, first + number + 1)
+        ]
+        yield from fill(template, *_numbers(sheet, *columns))

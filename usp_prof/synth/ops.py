@@ -167,8 +167,8 @@ class Catalogue:
 
     def _blocks(self, *parts: tuple[Op, ...]) -> tuple[Block, ...]:
         extra = tuple(self._pointwise("aten::add_", _POINTWISE, self.hidden) for _ in range(self.extra))
-        whole = sum(op.flop for part in parts for op in part)
-        return tuple(Block(_weighted((*part, *extra)), sum(op.flop for op in part) / whole) for part in parts)
+        total_flop = sum(op.flop for part in parts for op in part)
+        return tuple(Block(_weighted((*part, *extra)), sum(op.flop for op in part) / total_flop) for part in parts)
 
 
 def _weighted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
