@@ -152,11 +152,11 @@ def _words(policy: Policy) -> list[str]:
 
 def check_names(policy: Policy) -> None:
     """Raise if a rule or bound names an unknown metric: a misspelled rule would silently check nothing."""
-    known = known_metrics()
+    metric_names = known_metrics()
     for word in _words(policy):
         name = word.partition("[")[0]
-        if not any(_pattern(name).fullmatch(metric) for metric in known):
-            raise unknown_name("metric", name, known)
+        if not any(_pattern(name).fullmatch(metric) for metric in metric_names):
+            raise unknown_name("metric", name, metric_names)
 
 
 def _pattern(word: str) -> re.Pattern[str]:

@@ -223,27 +223,27 @@ class Manifest:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
         """Read a manifest; unknown fields of later versions are passed over."""
-        known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in known.pop("groups", [])]
-        model = known.pop("model", None)
-        return cls(**known, groups=groups, model=model_entry(model) if model else None)
+        field_values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in field_values.pop("groups", [])]
+        model = field_values.pop("model", None)
+        return cls(**field_values, groups=groups, model=model_entry(model) if model else None)
 
 
 def model_entry(data: Mapping[str, Any]) -> ModelEntry:
     """Read a model's entry from plain data; fields of later versions are passed over."""
-    known = _known(ModelEntry, data)
-    known["layer_kinds"] = [_layer_entry(kind) for kind in known.get("layer_kinds", [])]
-    mtp_kind = known.get("mtp_kind")
-    known["mtp_kind"] = _layer_entry(mtp_kind) if mtp_kind else None
-    if not all(0 <= place < len(known["layer_kinds"]) for place in known.get("layer_order", [])):
+    field_values = _known(ModelEntry, data)
+    field_values["layer_kinds"] = [_layer_entry(kind) for kind in field_values.get("layer_kinds", [])]
+    mtp_kind = field_values.get("mtp_kind")
+    field_values["mtp_kind"] = _layer_entry(mtp_kind) if mtp_kind else None
+    if not all(0 <= place < len(field_values["layer_kinds"]) for place in field_values.get("layer_order", [])):
         raise ValueError("layer_order names a kind of layer that is not described")
-    return ModelEntry(**known)
+    return ModelEntry(**field_values)
 
 
 def _layer_entry(data: Mapping[str, Any]) -> LayerEntry:
-    known = _known(LayerEntry, data)
-    blocks = [BlockEntry(**_known(BlockEntry, block)) for block in known.pop("blocks", [])]
-    return LayerEntry(**known, blocks=blocks)
+    field_values = _known(LayerEntry, data)
+    blocks = [BlockEntry(**_known(BlockEntry, block)) for block in field_values.pop("blocks", [])]
+    return LayerEntry(**field_values, blocks=blocks)
 
 
 def _known(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above

@@ -135,10 +135,10 @@ def mean_layer(entry: ModelEntry) -> LayerWeights:
     if entry.layer_kinds:
         layers = [entry.layer_kinds[place] for place in entry.layer_order]
         blocks = [block for layer in layers for block in layer.blocks]
-        whole = sum(block.parameters for block in blocks) + sum(layer.norm_parameters for layer in layers)
+        total_parameters = sum(block.parameters for block in blocks) + sum(layer.norm_parameters for layer in layers)
         routed = sum(block.experts for block in blocks) * expert
         multiplying = sum(block.multiplying_parameters for block in blocks)
-        return LayerWeights((whole - routed) / len(layers), routed / len(layers), multiplying / len(layers))
+        return LayerWeights((total_parameters - routed) / len(layers), routed / len(layers), multiplying / len(layers))
     sparse = expert_layers(entry) / entry.layers if entry.layers else 0.0
     every_token: float = attention_parameters(entry) + (1 - sparse) * ffn_parameters(entry, entry.ffn_hidden)
     every_token += sparse * (expert * entry.shared_experts + entry.hidden * entry.experts)
@@ -231,8 +231,8 @@ def _vocabulary(entry: ModelEntry) -> int:
 def _from_shape(entry: ModelEntry, experts: int) -> int | None:
     sparse = expert_layers(entry)
     dense = entry.layers - sparse
-    known = entry.layers and entry.hidden and entry.vocab and (entry.ffn_hidden or not dense)
-    if not known:
+    has_shape = entry.layers and entry.hidden and entry.vocab and (entry.ffn_hidden or not dense)
+    if not has_shape:
         return None
     block = attention_parameters(entry) * entry.layers + ffn_parameters(entry, entry.ffn_hidden) * dense
     expert = ffn_parameters(entry, entry.expert_ffn_hidden or entry.ffn_hidden)

@@ -219,7 +219,10 @@ def open_run(
         sources = {rank: of_rank.source for rank, of_rank in read.loaded.items()}
         tables = assemble(sources, manifest=read.manifest, health=read.health)
         gather_late_health(read.loaded.values(), tables.health)
-        if executor is not None or sum(one.json_bytes for one in read.loaded.values()) > _WORTH_PROCESSES:
+        if (
+            executor is not None
+            or sum(loaded_rank.json_bytes for loaded_rank in read.loaded.values()) > _WORTH_PROCESSES
+        ):
             tables.workers = Workers(executor)
         return tables
 
