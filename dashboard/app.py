@@ -37,7 +37,7 @@ ROUTES = [LANDING_PAGE, *routes.ROUTES, *routes.perfetto_routes(), drawings.LIBR
 
 @asynccontextmanager
 async def lifespan(_: st.App) -> AsyncIterator[None]:
-    """Begin to read before the first visitor comes; a prepared run is there when the first question is answered.
+    """Begin to read before the first visitor comes; a prepared run is ready for the first request.
 
     What is read while pages are asked for would only slow both down. A run that takes longer shows how far it is.
     """

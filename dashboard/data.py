@@ -103,10 +103,10 @@ def _runs(named: tuple[str, ...]) -> tuple[ServedRun, ...]:
             served.append(ServedRun(path, None, folder, (), ()))
             continue
         is_name_of_run = discovery.runs[0].name == Path(path).name and not discovery.path.exists()
-        listed = discovery.runs[:1] if is_name_of_run else discovery.runs
-        for run in listed:
+        listed_runs = discovery.runs[:1] if is_name_of_run else discovery.runs
+        for run in listed_runs:
             files = tuple(file.path for file in run.files)
-            run_name, shown_name = (run.name, f"{folder}: {run.name}") if len(listed) > 1 else (None, folder)
+            run_name, shown_name = (run.name, f"{folder}: {run.name}") if len(listed_runs) > 1 else (None, folder)
             served.append(ServedRun(path, run_name, shown_name, files, _stamps(files)))
     return tuple(served)
 
@@ -342,11 +342,11 @@ def ask_prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] 
     def replay() -> Prediction:
         worker.tell("replaying the run with " + " ".join(str(edit) for edit in edits))
         replayed = replayed_ranks(open_numbered(index).tables, of_ranks)
-        found: Prediction = worker.ask(
+        predicted: Prediction = worker.ask(
             ("prediction on", index, edits, replayed.tables.ranks), lambda: predict_on(replayed, edits), lane=index
         ).result()
-        worker.keep_latest(("prediction", "prediction on"), MOST_KEPT_NODES // max(1, len(found.graph.nodes)))
-        return found
+        worker.keep_latest(("prediction", "prediction on"), MOST_KEPT_NODES // max(1, len(predicted.graph.nodes)))
+        return predicted
 
     return worker.ask(("prediction", index, edits, of_ranks), replay, lane=index)
 

@@ -54,10 +54,10 @@ class Drawings:
         """Return the drawing of a chart, identified by the object, not by its value."""
         key = id(data), theme.name
         with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
+            entry = self._kept.get(key)
+            if entry is not None:
                 self._kept.move_to_end(key)
-                return known[1]
+                return entry[1]
         return self.keep(data, theme, drawn(data, theme))
 
     def keep(self, data: ChartInput, theme: Theme, made: Drawing) -> Drawing:
@@ -66,10 +66,10 @@ class Drawings:
         The chart is stored too, so that its id is not reused.
         """
         with self._lock:
-            kept = self._kept.setdefault((id(data), theme.name), (data, made))[1]
+            stored = self._kept.setdefault((id(data), theme.name), (data, made))[1]
             while len(self._kept) > self._most_kept:
                 self._kept.popitem(last=False)
-        return kept
+        return stored
 
 
 def drawn(data: ChartInput, theme: Theme) -> Drawing:
@@ -87,8 +87,8 @@ def drawings_form() -> str:
 def write_drawings(document: Document, folder: Path) -> None:
     """Draw all charts of a report in each theme, and write them."""
     for theme in THEMES:
-        found = [drawn(data, theme) for data in charts_of(document)]
-        rows = [(each.item, each.stamp, each.height) for each in found]
+        drawings = [drawn(data, theme) for data in charts_of(document)]
+        rows = [(drawing.item, drawing.stamp, drawing.height) for drawing in drawings]
         (folder / f"{theme.name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 

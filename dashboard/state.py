@@ -1,4 +1,4 @@
-"""The selection, stored in the address: the run, its ranks and steps, and the page's own choices.
+"""Selection, stored in the address: the run, its ranks and steps, and the page's own choices.
 
 A link therefore shows what its sender saw. Values from the address are checked like any other input.
 """
@@ -98,7 +98,7 @@ def format_ranks(ranks: tuple[int, ...] | None) -> str:
 
 
 def number(name: str, low: int, high: int) -> int | None:
-    """Read a whole number from the address; None when it is missing or out of its bounds."""
+    """Read a whole number from the address; None if it is missing or out of bounds."""
     text = st.query_params.get(name, "")
     if not re.fullmatch(rf"-?\d{{1,{MOST_DIGITS}}}", text):
         return None
@@ -112,7 +112,7 @@ def word(name: str, offered: tuple[str, ...]) -> str:
 
 
 def keep(name: str, value: object) -> None:
-    """Write a value into the address; None takes it out."""
+    """Write a value into the address; None removes it."""
     if value in (None, ""):
         if name in st.query_params:
             del st.query_params[name]

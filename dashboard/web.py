@@ -1,4 +1,4 @@
-"""The guard before everything that is asked for: foreign names and missing tokens are refused.
+"""Guard before every request: foreign host names and missing tokens are refused.
 
 It is plain ASGI middleware. A page of a foreign site can make a browser send requests here (DNS rebinding), so
 pages, tiles and the websocket answer only to the names that this server was started under. A server that others on the
@@ -29,7 +29,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    # Streamlit's front end and BokehJS make styles, scripts and workers of their own.
+    # Streamlit's front end and BokehJS create styles, scripts and workers.
     "Content-Security-Policy": (
         "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; base-uri 'self'; "
         "frame-ancestors 'none'; form-action 'self'"
@@ -38,7 +38,7 @@ SECURITY_HEADERS = {
 
 
 class Guard:
-    """Refuses what is asked under a foreign name or without the token; adds security headers to every answer."""
+    """Refuses requests with a foreign host name or without the token; adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -62,7 +62,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)  # Perfetto's pages bring a policy of their own
-                if self._token and given:  # what was given is right, else it would have been refused
+                if self._token and given:  # the token is valid: requests with a wrong one are refused before
                     headers.append("Set-Cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
@@ -90,7 +90,7 @@ async def _refuse(refusal: Response, scope: Scope, receive: Receive, send: Send)
 
 
 def _host_name(host: str) -> str:
-    """Take the port off: 'localhost:8501' is localhost, '[::1]:8501' is [::1]."""
+    """Remove the port: 'localhost:8501' is localhost, '[::1]:8501' is [::1]."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdigit() and (not name.count(":") or name.endswith("]")) else host.lower()
 
@@ -102,7 +102,7 @@ def cookie_name(token: str) -> str:
 
 def _value_of_cookie(headers: Headers, name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

@@ -101,16 +101,16 @@ def frame_of(store: TimelineStore, finding: Finding) -> tuple[int, int]:
     if isinstance(begin, int) and isinstance(end, int) and begin < end:
         return max(begin - store.origin_ns, 0), min(end - store.origin_ns, store.span_ns)
     number = finding.where.get("step", finding.evidence.get("at_step"))
-    named = [step for step in store.steps if step.number == number]
-    steps = named or store.steps[len(store.steps) // 2 :][:1]
+    named_steps = [step for step in store.steps if step.number == number]
+    steps = named_steps or store.steps[len(store.steps) // 2 :][:1]
     return (steps[0].start_ns, steps[0].end_ns) if steps else (0, store.span_ns)
 
 
 def _culprit(store: TimelineStore, shown_cause: ShownCause) -> int:
     """Return the rank of the finding, or the first one shown."""
-    named = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
-    found = [int(rank) for rank in named if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
-    return found[0] if found else min(store.ranks)
+    texts = [shown_cause.shown.get("focus", ""), *shown_cause.shown.get("only", "").split(",")]
+    ranks = [int(rank) for rank in texts if re.fullmatch(r"\d{1,6}", rank) and int(rank) in store.ranks]
+    return ranks[0] if ranks else min(store.ranks)
 
 
 def _rows_of_rank(store: TimelineStore, rank: int) -> list[tuple[int, int]]:
@@ -180,7 +180,7 @@ def _change(finding: Finding, shown_cause: ShownCause) -> list[Text | DataTable]
 def crop(
     store: TimelineStore, rows: Sequence[tuple[int, int]], shown_ns: tuple[int, int], frame_ns: tuple[int, int]
 ) -> TimelineSlices | None:
-    """Cut some rows (rank and row) out of the timeline; times count from the crop's begin. None where all is empty."""
+    """Cut some rows (rank and row) out of the timeline; times count from its begin. None if nothing ran there."""
     begin, end = shown_ns
     view = store.view(rows, begin, end, (end - begin) / WIDTH_PX)
     if not len(view.start):
@@ -192,7 +192,7 @@ def crop(
     roles, role = np.unique([_role(CATEGORIES[code]) for code in view.rest["category"][order]], return_inverse=True)
     names, name = np.unique(view.names[order], return_inverse=True)
     return TimelineSlices(
-        tuple(_titles(store, rows)), row, start, stop, role, name, tuple(str(each) for each in roles),
+        tuple(_titles(store, rows)), row, start, stop, role, name, tuple(str(role_name) for role_name in roles),
         tuple(store.names[number] for number in names), (0, len(row)),
         until_ns=end - begin, frame_ns=(max(frame_ns[0] - begin, 0), min(frame_ns[1], end) - begin),
     )  # fmt: skip
@@ -209,7 +209,7 @@ def _role(category: str) -> str:
 
 
 def _titles(store: TimelineStore, rows: Sequence[tuple[int, int]]) -> list[str]:
-    """Name rows by rank and track; the deeper ones of a track are numbered, since a chart tells rows by their names."""
+    """Name rows by rank and track; the deeper ones of a track are numbered, since a chart needs distinct row names."""
     titles: list[str] = []
     for rank, place in rows:
         row = store.rows(rank)[place]
@@ -218,7 +218,7 @@ def _titles(store: TimelineStore, rows: Sequence[tuple[int, int]]) -> list[str]:
     return titles
 
 
-# Files: one page of HTML; Markdown with a drawing beside it for each crop.
+# Files: one HTML page, or Markdown with one drawing per crop.
 
 
 TITLE = "Incident story"

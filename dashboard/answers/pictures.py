@@ -62,12 +62,14 @@ def lateness(document: Document) -> Chart | None:
     cost = {int(rank): value for rank, value in Figures(document.values).along("straggler_cost", "rank").items()}
     if not cost:
         return None
-    placed = chart_of(document, RankGrid)
-    grid = placed.data if placed is not None and isinstance(placed.data, RankGrid) else _in_rows(sorted(cost))
+    mesh_chart = chart_of(document, RankGrid)
+    grid = (
+        mesh_chart.data if mesh_chart is not None and isinstance(mesh_chart.data, RankGrid) else _in_rows(sorted(cost))
+    )
     waited = np.array([[cost.get(rank, np.nan) for rank in row] for row in grid.rank.tolist()], float)
-    what = "own delay"
+    quantity_name = "own delay"
     title = "Own delay of each rank per step, by its place in the mesh"
-    return Chart(title, replace(grid, what=what, values_ns=waited, ground=Ground.NOTHING))
+    return Chart(title, replace(grid, what=quantity_name, values_ns=waited, ground=Ground.NOTHING))
 
 
 def _in_rows(ranks: list[int]) -> RankGrid:
@@ -182,8 +184,8 @@ def _launch_line(tables: TableSet, rank: int) -> LaunchLine | None:
 
 def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | None:
     """Return the memory curve, with the predicted peak and the device's capacity where they are known."""
-    found = chart_of(document, MemoryLines)
-    if found is None or not isinstance(found.data, MemoryLines):
+    measured = chart_of(document, MemoryLines)
+    if measured is None or not isinstance(measured.data, MemoryLines):
         return None
     levels: list[tuple[str, float]] = []
     if learnt is not None:
@@ -192,7 +194,7 @@ def memory_over_time(document: Document, learnt: Calibration | None) -> Chart | 
     capacity = _capacity(document, learnt)
     if capacity is not None:
         levels.append((f"capacity {quantity(capacity, Unit.BYTES)}", capacity))
-    return Chart(found.title, replace(found.data, levels=tuple(levels)))
+    return Chart(measured.title, replace(measured.data, levels=tuple(levels)))
 
 
 def _capacity(document: Document, learnt: Calibration | None) -> float | None:

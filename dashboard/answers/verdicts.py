@@ -66,9 +66,9 @@ def _why_late(document: Document, late: LateRank) -> str:
     """Describe the cause that the calls show, or the finding that includes the rank's lost time."""
     if late.why != "unknown":
         return f"Cause: {late.why}."
-    for each in causes_of(document.findings).causes:
-        if any(part.where.get("rank") == late.rank for part in each.parts):
-            return f"Part of a larger cause: {each.finding.title}."
+    for cause in causes_of(document.findings).causes:
+        if any(part.where.get("rank") == late.rank for part in cause.parts):
+            return f"Part of a larger cause: {cause.finding.title}."
     return "The trace does not show the cause."
 
 
@@ -76,15 +76,15 @@ def communication(document: Document) -> str:
     """Describe exposed communication, its largest axis, and how much of it is waiting for participants."""
     figures = Figures(document.values)
     exposed = figures.along("exposed_comm_time", "axis")
-    whole = sum(value for _, _, value in step_parts(figures))
-    if not exposed or not whole:
+    step_ns = sum(value for _, _, value in step_parts(figures))
+    if not exposed or not step_ns:
         return ""
     span = document.verdict.span
-    share = quantity(sum(exposed.values()) / whole, Unit.FRACTION)
+    share = quantity(sum(exposed.values()) / step_ns, Unit.FRACTION)
     axis = max(exposed, key=lambda each: exposed[each])
     text = f"Exposed communication takes {share} of the mean rank {span}"
     if len(exposed) > 1:
-        text += f", most on {axis} ({quantity(exposed[axis] / whole, Unit.FRACTION)})"
+        text += f", most on {axis} ({quantity(exposed[axis] / step_ns, Unit.FRACTION)})"
     waiting, moving = figures.at("wait_time", axis=axis), figures.at("transfer_time", axis=axis)
     if waiting is not None and moving is not None and waiting + moving > 0:
         part = quantity(waiting / (waiting + moving), Unit.FRACTION)
@@ -137,11 +137,11 @@ def kernels(document: Document, times: Mapping[str, int] = MappingProxyType({}))
 
 
 def _largest_op(times: Mapping[str, int]) -> str:
-    whole = sum(times.values())
-    if not whole:
+    total_ns = sum(times.values())
+    if not total_ns:
         return ""
     first = min(times, key=lambda op: (-times[op], op))
-    return f"The longest op is {first} with {quantity(times[first] / whole, Unit.FRACTION)} of device time."
+    return f"The longest op is {first} with {quantity(times[first] / total_ns, Unit.FRACTION)} of device time."
 
 
 def host(document: Document) -> str:
@@ -149,19 +149,19 @@ def host(document: Document) -> str:
     figures = Figures(document.values)
     idle_time = figures.along("idle_time", "cause")
     idle = {str(cause): value for cause, value in idle_time.items() if cause in IDLE}
-    whole = sum(value for _, _, value in step_parts(figures))
-    if not idle or not whole:
+    step_ns = sum(value for _, _, value in step_parts(figures))
+    if not idle or not step_ns:
         return ""
     cause = max(idle, key=lambda each: idle[each])
     span = document.verdict.span
-    share = sum(idle.values()) / whole
+    share = sum(idle.values()) / step_ns
     if share < NOTABLE:
         clauses = [f"The host keeps the device busy: it costs {quantity(share, Unit.FRACTION)} of the mean rank {span}"]
     else:
-        leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / whole, Unit.FRACTION)
+        leaves, most = quantity(share, Unit.FRACTION), quantity(idle[cause] / step_ns, Unit.FRACTION)
         why = f"{IDLE[cause]}" if most == leaves else f"{most} {IDLE[cause]}"
         clauses = [f"The device is idle for {leaves} of the mean rank {span} because of the host ({why})"]
-    clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), whole)
+    clauses += _waits_apart(figures.along("idle_time", "rank", cause=cause), step_ns)
     empty = figures.whole("empty_queue_fraction")
     if empty is not None:
         clauses.append(f"{quantity(empty, Unit.FRACTION)} of all launches find an empty queue")
@@ -174,8 +174,8 @@ def _waits_apart(waited: Mapping[Key, Number], span: Number) -> list[str]:
     if not apart:
         return []
     mean = sum(waited.values()) / len(waited)
-    named = " and ".join(f"rank {rank} waits {quantity(waited[rank], Unit.NS)}" for rank in apart)
-    return [f"{named}, the mean is {quantity(mean, Unit.NS)}"]
+    waits = " and ".join(f"rank {rank} waits {quantity(waited[rank], Unit.NS)}" for rank in apart)
+    return [f"{waits}, the mean is {quantity(mean, Unit.NS)}"]
 
 
 def ranks_apart(waited: Mapping[Key, Number], span: Number) -> list[Key]:
@@ -235,8 +235,8 @@ def whatif(document: Document) -> str:
 
 def _first_change(document: Document) -> Finding | None:
     """Return the first finding whose change has a certain gain."""
-    found = (cause.finding for cause in causes_of(document.findings).causes)
-    return next((finding for finding in found if finding.edit and certain_gain(finding) > 0), None)
+    findings = (cause.finding for cause in causes_of(document.findings).causes)
+    return next((finding for finding in findings if finding.edit and certain_gain(finding) > 0), None)
 
 
 def late_rank(document: Document) -> int | None:

@@ -118,8 +118,8 @@ def _(block: KeyFigures, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 
 @show.register
 def _(block: Stack, key: str, dark: bool) -> None:  # noqa: ARG001, FBT001 - one signature for all kinds
     colors = theme(dark=dark)
-    whole = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
-    st.markdown(f"**{state.plain(block.title)}**{whole}")
+    total = "" if block.unit is Unit.FRACTION else f": {quantity(block.total, block.unit)}"
+    st.markdown(f"**{state.plain(block.title)}**{total}")
     bars, names = "", ""
     for part in block.worth_a_line:
         color = colors.color(part.role)
@@ -172,7 +172,7 @@ def unbroken(text: str) -> str:
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
-# A page's first screen: one sentence; and what is folded below the picture.
+# A page's first screen: one sentence. Details are folded below the picture.
 
 
 def verdict(text: str) -> None:
@@ -200,8 +200,8 @@ def folded(key: str, title: str, draw: Callable[[], None]) -> None:
     with st.expander(title, key in opened, key=f"fold-{key}", on_change="rerun") as place:
         if place.open:
             draw()
-    others = [each for each in opened if each and each != key]
-    state.keep("open", ",".join([*others, key] if place.open else others))
+    other_keys = [opened_key for opened_key in opened if opened_key and opened_key != key]
+    state.keep("open", ",".join([*other_keys, key] if place.open else other_keys))
 
 
 def fold_sections(document: Document, wanted: Sequence[str], *, without: Sequence[Block] = ()) -> None:

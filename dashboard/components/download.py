@@ -21,7 +21,7 @@ _NARROW = 130
 
 
 def table(frame: pd.DataFrame, name: str) -> None:
-    """Show raw values (the first rows where there are many) and offer all of them as CSV."""
+    """Show raw values (only the first rows if there are many), and offer all of them as CSV."""
     _grid(frame, {})
     rows = len(frame)
     count_text = _counted(rows) if rows <= MOST_ROWS else f"the first {MOST_ROWS:,} of {rows:,} rows"
@@ -45,7 +45,7 @@ def numbers(shown: pd.DataFrame, raw: pd.DataFrame, name: str) -> None:
 
 def plain(block: DataTable) -> pd.DataFrame:
     """Return a table's raw values, with their units in the heads."""
-    heads = distinct([each.head + (f" [{each.unit}]" if each.unit else "") for each in block.columns])
+    heads = distinct([column.head + (f" [{column.unit}]" if column.unit else "") for column in block.columns])
     return pd.DataFrame(list(block.rows), columns=heads)
 
 
@@ -57,7 +57,7 @@ def scaled(block: DataTable) -> tuple[pd.DataFrame, dict[str, Any]]:
     frame = pd.DataFrame({head: cells for head, (_, cells, _) in zip(heads, made, strict=True)})
     kinds = {head: kind for head, (_, _, kind) in zip(heads, made, strict=True) if kind is not None}
     if len(heads) > _CROWDED:
-        # Long names would push figures out of sight; a click on a cell shows all of it.
+        # Long names would hide the figures; a click on a cell shows the full name.
         long_heads = [head for head in heads if _is_long(frame[head])]
         kinds |= dict.fromkeys(long_heads, st.column_config.TextColumn(width=_NARROW))
     return frame, kinds
@@ -118,5 +118,5 @@ def _csv(frame: pd.DataFrame, name: str, count_text: str) -> None:
 
 
 def distinct(heads: list[str]) -> list[str]:
-    """Distinguish columns of the same head, which a grid cannot show."""
+    """Add spaces to equal heads, because a grid needs distinct ones."""
     return [head + " " * heads[:place].count(head) for place, head in enumerate(heads)]

@@ -94,10 +94,10 @@ def shown_at(finding: Finding, ranks: Sequence[int]) -> dict[str, str]:
     begin, end = (finding.evidence.get(name) for name in ("start_ns", "end_ns"))
     step = finding.where.get("step", finding.evidence.get("at_step", MIDDLE))
     query["at"] = f"{begin}-{end}" if isinstance(begin, int) and isinstance(end, int) else str(step)
-    first, named = _ranks_of(finding, ranks)
-    if named:
-        # The members of a group say it all; one rank is seen best beside others.
-        shown = sorted(named) if len(named) > 1 else beside(named, ranks)
+    first, named_ranks = _ranks_of(finding, ranks)
+    if named_ranks:
+        # A group's members are shown alone; a single rank is shown next to others.
+        shown = sorted(named_ranks) if len(named_ranks) > 1 else beside(named_ranks, ranks)
         query["only"] = state.format_ranks(tuple(shown))
     if first is not None:
         query["focus"] = str(first)
@@ -111,12 +111,12 @@ def beside(named: set[int], ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _ranks_of(finding: Finding, known: Sequence[int]) -> tuple[int | None, set[int]]:
-    """Return the rank at which a finding is seen, and all that it names: one, or the members of its group."""
-    asked = [finding.where.get("rank"), finding.evidence.get("at_rank")]
+    """Return the rank that shows a finding, and all ranks that it names: one rank, or the members of its group."""
+    candidates = [finding.where.get("rank"), finding.evidence.get("at_rank")]
     members = str(finding.where.get("group") or "").partition("@")[2].split(",")
-    asked += [int(member) for member in members if member.isdigit()]
-    found = [rank for rank in asked if isinstance(rank, int) and rank in known]
-    return (found[0] if found else None), set(found)
+    candidates += [int(member) for member in members if member.isdigit()]
+    present_ranks = [rank for rank in candidates if isinstance(rank, int) and rank in known]
+    return (present_ranks[0] if present_ranks else None), set(present_ranks)
 
 
 _OF_HOST = {
@@ -134,7 +134,7 @@ def _rows_of(finding: Finding) -> str:
 
 
 def _unit_of(name: str) -> Unit | None:
-    """Return the unit that the ending of a name tells; None where it tells none."""
+    """Return the unit in the suffix of a name, or None without one."""
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
 
 
@@ -146,7 +146,7 @@ def _head(name: str) -> str:
 
 
 def figures_of(finding: Finding) -> list[dict[str, str | float]]:
-    """Return the evidence that is figures; those of one unit are on one scale."""
+    """Return the numbers of the evidence; those with the same unit have one scale."""
     figures = {
         name: value for name, value in finding.evidence.items() if name not in _PLACE and isinstance(value, int | float)
     }
@@ -157,8 +157,8 @@ def figures_of(finding: Finding) -> list[dict[str, str | float]]:
         unit = units[name]
         if unit is None:
             counts = heads.count(_head(name)) > 1  # such as the peers, and their time
-            what = f"number of {_head(name)}" if counts else _head(name)
-            rows.append({"what": what, "value": round(value, 3) or 0, "unit": ""})
+            label = f"number of {_head(name)}" if counts else _head(name)
+            rows.append({"what": label, "value": round(value, 3) or 0, "unit": ""})
             continue
         scale = column_scale([figures[other] for other in figures if units[other] is unit], unit)
         scaled = round(value / scale.factor, scale.decimals) or 0.0  # not -0.0, which the grid writes with its sign
@@ -191,11 +191,11 @@ def outlier_sizes(document: Document) -> dict[int, float]:
     step = median(steps.values()) if steps else usual_compute
     if step <= 0:
         return {}
-    found = {}
+    size_of_rank = {}
     for rank in sorted(compute.keys() | cost.keys()):
         off_the_median = abs(compute.get(rank, usual_compute) - usual_compute)
-        found[rank] = max(cost.get(rank, 0.0), off_the_median) / step
-    return found
+        size_of_rank[rank] = max(cost.get(rank, 0.0), off_the_median) / step
+    return size_of_rank
 
 
 def outliers_first(document: Document, ranks: Iterable[int]) -> tuple[int, ...]:

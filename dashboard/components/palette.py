@@ -75,7 +75,7 @@ def aim(
     ranks: Sequence[int],
     paths: Sequence[str],
 ) -> tuple[str, dict[str, str]] | None:
-    """Return the page and the address that were meant; None for what there is not."""
+    """Return the page and the address that the reader chose, or None if they do not exist."""
     kind, value = chosen.get("kind"), chosen.get("value")
     match kind, value:
         case "page", str(path) if path in paths:

@@ -101,7 +101,7 @@ def _links(longest: tuple[OpCall, ...], kernel: str) -> None:
         st.page_link(timeline, label="All calls of its main kernel", query_params=words)
 
 
-# Which kernels carry an op out, and where its longest calls lie.
+# The kernels of an op, and its longest calls on the timeline.
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class OpCalls:
 
 
 def calls_of_op(tables: TableSet, selection: Selection, label: str) -> OpCalls | None:
-    """Find the calls of an op by its label, "name" or "name shapes"; None where no rank has any."""
+    """Find the calls of an op by its label, "name" or "name shapes"; None if no rank has any."""
     durations_of: dict[str, list[np.ndarray]] = {}
     longest: list[OpCall] = []
     for rank in tables.ranks:
@@ -144,8 +144,8 @@ def calls_of_op(tables: TableSet, selection: Selection, label: str) -> OpCalls |
         longest.append(OpCall(rank, event, step, work.names[work.name[top]], start, dur))
     if not longest:
         return None
-    joined = {name: np.concatenate(parts) for name, parts in durations_of.items()}
-    cells = [(name, len(dur), int(dur.sum()), int(dur.max())) for name, dur in joined.items()]
+    durations_of_name = {name: np.concatenate(parts) for name, parts in durations_of.items()}
+    cells = [(name, len(dur), int(dur.sum()), int(dur.max())) for name, dur in durations_of_name.items()]
     cells.sort(key=lambda row: (-row[2], row[0]))
     kernels = DataTable("", KERNEL_COLUMNS, tuple(cells[:MOST_LISTED]), more=max(0, len(cells) - MOST_LISTED))
     longest.sort(key=attrgetter("dur_ns"), reverse=True)

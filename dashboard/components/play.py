@@ -46,8 +46,8 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
         return
     ranks = sorted(chosen[:MOST_RANKS])
     edits = " ".join(str(edit) for edit in prediction.edits)
-    others = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
-    st.markdown(f"**Step {step.number}**, one row per rank{others}: compute above communication, blank while idle")
+    note = " (the outliers first)" if len(ranks) < len(store.ranks) else ""
+    st.markdown(f"**Step {step.number}**, one row per rank{note}: compute above communication, blank while idle")
     length = step.end_ns - step.start_ns
     range_ns = [-length // 50, length + length // 10]  # ranks do not end together: some work ends after the step
     _morph(view.run, step, ranks, key="play", range_ns=range_ns, edits=edits)
@@ -55,7 +55,7 @@ def _play(view: View, document: Document, prediction: Prediction) -> None:
 
 
 def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
-    """Choose the longest of the selected steps; of several not the first, which waits for what came before."""
+    """Return the longest selected step; the first of several is skipped because it waits for earlier work."""
     chosen = [step for step in steps if view.selection.takes_step(step.number)]
     settled = chosen[1:] if len(chosen) > 2 else chosen
     return max(settled, key=lambda step: step.end_ns - step.start_ns, default=None)
@@ -64,8 +64,8 @@ def played_step(steps: Sequence[JobStep], view: View) -> JobStep | None:
 def _morph(
     run: int, step: JobStep, ranks: Sequence[int], *, key: str, range_ns: Sequence[int], edits: str = ""
 ) -> None:
-    named = "-".join(str(rank) for rank in ranks)
-    played = f"{data.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={named}&edits={quote(edits)}"
+    rank_list = "-".join(str(rank) for rank in ranks)
+    played = f"{data.source(run)}&t0={step.start_ns}&t1={step.end_ns}&ranks={rank_list}&edits={quote(edits)}"
     height = len(ranks) * ROW_PX + AROUND_PX
     timeline(
         data.source(run), key=key, dark=state.is_dark(), ranks=list(ranks), kinds=[], fixed=True, still=not edits,
@@ -74,7 +74,7 @@ def _morph(
 
 
 def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None:
-    """Show the same of another run on the same scale, such as the one that was recorded after the repair."""
+    """Show the same step of another run on the same scale, such as the run recorded after the fix."""
     runs = [run for run in range(data.run_count()) if run != view.run]
     if not runs:
         st.caption("Open a repaired run as well (`usp-prof dashboard BEFORE AFTER`) to compare with its measured step.")
@@ -89,10 +89,10 @@ def _measured(view: View, ranks: Sequence[int], range_ns: Sequence[int]) -> None
         return
     index = index_of_key[beside]
     store = wait(data.ask_timeline(index))
-    step, there = played_step(store.steps, view), [rank for rank in ranks if rank in store.ranks]
-    if step is None or not there:
+    step, shared_ranks = played_step(store.steps, view), [rank for rank in ranks if rank in store.ranks]
+    if step is None or not shared_ranks:
         st.caption("That run has no such step or ranks.")
         return
     length = quantity(step.end_ns - step.start_ns, Unit.NS)
     st.markdown(f"**{state.plain(names[beside])}**, step {step.number} as measured: {length}")
-    _morph(index, step, there, key="play-measured", range_ns=range_ns)
+    _morph(index, step, shared_ranks, key="play-measured", range_ns=range_ns)

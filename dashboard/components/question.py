@@ -66,7 +66,7 @@ SHAPE = {
 
 
 def learnt_from(index: int) -> tuple[Calibration | None, str]:
-    """Return what a run teaches the planner, or why it teaches nothing."""
+    """Return the planner's calibration from a run, or why the run provides none."""
     try:
         return wait(data.ask_calibration(index)), ""
     except UspProfError as error:
@@ -102,9 +102,9 @@ def ask_question(learnt: Calibration | None, facts: RunFacts | None = None) -> Q
     model = _model(name, learnt, sequence)
     if learnt is not None and device == AS_RECORDED:
         return Question(model, learnt.cluster, devices, batch, dtype, profile=learnt.profile)
-    known = cluster_of_device(device, dtype)
+    chosen_cluster = cluster_of_device(device, dtype)
     with efficiency_column:
-        cluster = replace(known, efficiency=_efficiency(known.efficiency))
+        cluster = replace(chosen_cluster, efficiency=_efficiency(chosen_cluster.efficiency))
     with habits_column:
         profile = DEFAULT_PROFILE if learnt is not None else PROFILES[_habits()]
     return Question(model, cluster, devices, batch, dtype, profile=profile)
@@ -155,12 +155,12 @@ def _own_shape(sequence: int) -> ModelEntry:
 
 def _device(learnt: Calibration | None, facts: RunFacts | None) -> str:
     """Choose a device; the default is the recorded one."""
-    known = tuple(device.name for device in DEVICES)
+    device_names = tuple(device.name for device in DEVICES)
     usual = AS_RECORDED
     if learnt is None:
-        named = device_named(facts.devices[0]) if facts is not None and facts.devices else None
-        usual = named.name if named is not None else USUAL_DEVICE
-    names = (usual, *(name for name in known if name != usual))
+        recorded_device = device_named(facts.devices[0]) if facts is not None and facts.devices else None
+        usual = recorded_device.name if recorded_device is not None else USUAL_DEVICE
+    names = (usual, *(name for name in device_names if name != usual))
     name: str = st.selectbox("Device", names, names.index(state.word("device", names)))
     state.keep("device", None if name == usual else name)
     return name
@@ -234,7 +234,7 @@ def show_start(trainer: str, question: Question, plan: Plan) -> None:
 
 
 def _chosen(question: Question, usual: Configuration | None) -> Configuration | str:
-    """Read the sliders, or return why they do not go together; dp takes the devices that the other axes leave."""
+    """Read the sliders, or return why they are not compatible; dp takes the devices that the other axes leave."""
     devices = question.devices
     usual = usual or Configuration(zero=1)
     left, middle, right = st.columns(3)
@@ -270,19 +270,19 @@ def _show(question: Question, plan: Plan) -> None:
     dark = state.is_dark()
     ranks = memory_of_ranks(question.model, plan.configuration, question.profile)
     fullest = one_plan_answer.fullest(ranks)
-    whole, room = ranks[fullest].total_bytes, question.cluster.memory_bytes
+    total_bytes, room = ranks[fullest].total_bytes, question.cluster.memory_bytes
     figures = (
         KeyFigure("step", plan.step_ns, Unit.NS),
         KeyFigure("tokens/s", round(plan.tokens_per_second), Unit.COUNT),
         KeyFigure(f"MFU ({plan.convention})", plan.mfu, Unit.FRACTION),
-        KeyFigure("memory", whole, Unit.BYTES, f"of {quantity(room, Unit.BYTES)}"),
+        KeyFigure("memory", total_bytes, Unit.BYTES, f"of {quantity(room, Unit.BYTES)}"),
         KeyFigure("data parallel (dp)", plan.configuration.dp, Unit.COUNT, "the devices that other axes leave"),
     )
     show(KeyFigures(figures), "one-figures", dark)
     memory, time = st.columns(2)
     with memory:
-        named = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory per rank"
-        show(one_plan_answer.memory_parts(ranks[fullest], named), "one-memory", dark)
+        title = f"Memory of pipeline rank {fullest}, the fullest" if len(ranks) > 1 else "Memory per rank"
+        show(one_plan_answer.memory_parts(ranks[fullest], title), "one-memory", dark)
     with time:
         show(one_plan_answer.step_parts(plan), "one-step", dark)
     st.caption(state.plain(one_plan_answer.interval(plan, room)))
@@ -307,7 +307,7 @@ def _slide(label: str, name: str, offered: tuple[int, ...], usual: int) -> int:
 
 
 def _word(label: str, name: str, offered: tuple[str, ...], usual: str) -> str:
-    offered = (usual, *(each for each in offered if each != usual))
+    offered = (usual, *(word for word in offered if word != usual))
     chosen: str = st.selectbox(label, offered, offered.index(state.word(name, offered)))
     state.keep(name, None if chosen == offered[0] else chosen)
     return chosen

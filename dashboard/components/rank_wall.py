@@ -81,7 +81,7 @@ def rank_wall(
     height: int,
     heads: Sequence[tuple[int, str]],
 ) -> list[int]:
-    """Show all ranks of a run in an order, with labels next to rows; return the ranks that were dragged over last."""
+    """Show all ranks of a run in an order, with labels next to rows; return the ranks that the reader selected last."""
     store = data.timeline_store(index)
     places = place_words(order, data.open_numbered(index).tables.topology)
     answer = _renderer()(

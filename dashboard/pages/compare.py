@@ -37,18 +37,18 @@ def draw() -> None:
         return
     names = [data.name(index) for index in range(data.run_count())]
     second = state.run_index()
-    others = [index for index in range(data.run_count()) if index != second]
-    asked = data.index_of(st.query_params.get("before", ""))
+    other_runs = [index for index in range(data.run_count()) if index != second]
+    asked_run = data.index_of(st.query_params.get("before", ""))
     first = st.selectbox(
-        f"Compare {names[second]} with an earlier run", others, others.index(asked) if asked in others else 0,
-        names.__getitem__,
+        f"Compare {names[second]} with an earlier run", other_runs,
+        other_runs.index(asked_run) if asked_run in other_runs else 0, names.__getitem__,
     )  # fmt: skip
-    state.keep("before", data.key(first) if first != others[0] else None)
+    state.keep("before", data.key(first) if first != other_runs[0] else None)
     pair = wait(data.ask_comparison(first, second)).pairs[0]
     dark = state.is_dark()
-    said = comparison_answer.verdict(pair, names[first], names[second])
+    sentence = comparison_answer.verdict(pair, names[first], names[second])
     repaired = _repaired(first, second, names[first]) if comparison_answer.are_times_compared(pair) else ""
-    verdict(f"{said} {repaired}".strip())
+    verdict(f"{sentence} {repaired}".strip())
     if pair.doubts:
         st.warning(state.plain("; ".join(str(doubt) for doubt in pair.doubts)))
     why = comparison_answer.waterfall(pair, names[first], names[second])
@@ -88,7 +88,7 @@ def _drawn(runs: tuple[int, int], step: int | None) -> tuple[Section, ...]:
     if step is None:
         return ()
     steps = [(data.name(run), data.open_numbered(run).tables, data.timeline_store(run).steps[step]) for run in runs]
-    return (comparison_answer.timelines([(name, tables, each.number) for name, tables, each in steps]),)
+    return (comparison_answer.timelines([(name, tables, job_step.number) for name, tables, job_step in steps]),)
 
 
 def _metrics(pair: Pair) -> None:

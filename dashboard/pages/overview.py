@@ -74,8 +74,8 @@ def _wrong(document: Document, view: View, *, dark: bool) -> None:
     """Show the findings in the report's order, and the health of the traces."""
     st.markdown("**Findings**, most important first")
     st.caption(GAIN)
-    for found in _of(document.summary.blocks, Findings):
-        listed(found, view, brief=True)
+    for block in _of(document.summary.blocks, Findings):
+        listed(block, view, brief=True)
     suggestions = st.session_state.get("pages", {}).get("suggestions")
     if suggestions is not None and document.findings:
         words = state.link("suggestions")
@@ -100,10 +100,10 @@ def _worst_step(document: Document, view: View, *, dark: bool) -> None:
         data.source(view.run), key="worst", dark=dark, ranks=sorted(ranks), kinds=["exposed"], fixed=True, compact=True,
         range=[begin - room, end + room], height=280,
     )  # fmt: skip
-    there = st.session_state.get("pages", {}).get("timeline")
-    if there is not None:
+    timeline_page = st.session_state.get("pages", {}).get("timeline")
+    if timeline_page is not None:
         query = state.link("timeline", {"at": str(worst.number)} if steps else {})
-        st.page_link(there, label="Open in Timeline", query_params=query)
+        st.page_link(timeline_page, label="Open in Timeline", query_params=query)
 
 
 def _named(step: int, steps: int, document: Document) -> str:
@@ -158,8 +158,10 @@ def _by_rank(chart: Chart, document: Document, layout: Topology, *, dark: bool) 
     state.keep("order", order if order != "rank" else None)
     rows = chart.data
     if isinstance(rows, BreakdownRows):
-        placed = {f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places}
-        show(Chart("", along(rows, order, placed) if placed else ordered(rows, order)), "by-rank", dark)
+        place_of_label = {
+            f"rank {rank}": places[order] for rank, places in layout.coordinates.items() if order in places
+        }
+        show(Chart("", along(rows, order, place_of_label) if place_of_label else ordered(rows, order)), "by-rank", dark)
     outliers = findings.outlier_ranks(document)
     if outliers:
         shown = ", ".join(f"{rank}" for rank in outliers[:12]) + (" ..." if len(outliers) > 12 else "")
@@ -179,9 +181,9 @@ def ordered(rows: BreakdownRows, order: str) -> BreakdownRows:
 def along(rows: BreakdownRows, axis: str, placed: Mapping[str, int]) -> BreakdownRows:
     """Sort rows by their coordinate on an axis and label them with it; rows without one come first."""
     order = sorted(range(len(rows.labels)), key=lambda place: placed.get(rows.labels[place], -1))
-    taken = _taken(rows, order)
-    named = (f"{axis} {placed[label]}, {label}" if label in placed else label for label in taken.labels)
-    return replace(taken, labels=tuple(named))
+    sorted_rows = _taken(rows, order)
+    labels = (f"{axis} {placed[label]}, {label}" if label in placed else label for label in sorted_rows.labels)
+    return replace(sorted_rows, labels=tuple(labels))
 
 
 def _taken(rows: BreakdownRows, places: Sequence[int]) -> BreakdownRows:
@@ -243,8 +245,8 @@ def _cause_to_show(cause: Cause, view: View) -> incident.ShownCause:
 
 def commands(cause: Cause, run: int) -> tuple[str, ...]:
     """Return the commands that replay the change and show the rows that prove the finding."""
-    named = data.runs()[run]
-    where = shlex.quote(named.path) + (f" --run {shlex.quote(named.run)}" if named.run else "")
+    served = data.runs()[run]
+    where = shlex.quote(served.path) + (f" --run {shlex.quote(served.run)}" if served.run else "")
     made = []
     if cause.finding.edit:
         made.append(f"usp-prof whatif {where} --edit {shlex.quote(cause.finding.edit)}")

@@ -49,7 +49,7 @@ BEST, ONE, SWEEP_TAB, RAN, PUBLISHED = "Best plans", "One configuration", "Sweep
 
 
 def _learnt() -> tuple[Calibration | None, str]:
-    """Return what the run taught the planner; None without a run, or with the reason why it teaches nothing."""
+    """Return the planner's calibration from the run; None without a run, or with the reason why it provides none."""
     return learnt_from(state.current().run) if data.run_count() else (None, "")
 
 
@@ -65,8 +65,8 @@ def draw_sweep() -> None:
 
 def _draw(first: str) -> None:
     tabs = (BEST, ONE, SWEEP_TAB, *([RAN] if sweep_folders() else []), *([PUBLISHED] if published_table() else []))
-    asked = state.word("view", (first, *tabs))
-    tab = st.segmented_control("View", tabs, default=asked, label_visibility="collapsed") or first
+    asked_tab = state.word("view", (first, *tabs))
+    tab = st.segmented_control("View", tabs, default=asked_tab, label_visibility="collapsed") or first
     state.keep("view", None if tab == first else tab)
     if tab == RAN:
         _ran()
@@ -115,11 +115,11 @@ def _trainers(learnt: Calibration | None) -> tuple[str, ...]:
     """Return whose commands are offered, the usual one first: ours for a run, else Megatron's."""
     trainers = tuple(TRAINERS)
     usual = trainers[0] if learnt is not None else "megatron"
-    return (usual, *(each for each in trainers if each != usual))
+    return (usual, *(name for name in trainers if name != usual))
 
 
 def _trainer(learnt: Calibration | None) -> str:
-    """Choose whose command is given."""
+    """Choose the trainer whose command is shown."""
     offered = _trainers(learnt)
     chosen = st.segmented_control("Trainer", offered, default=state.word("trainer", offered)) or offered[0]
     before = st.query_params.get("trainer", offered[0])
@@ -142,7 +142,7 @@ def _is_doubtful(learnt: Calibration | None, question: Question) -> bool:
 
 
 def _order(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
-    """Show plans by their order, without any length, and how the first that the trainer can start is started."""
+    """Show plans in order, without step times, and how to start the first one that the trainer supports."""
     table = plan_answer.ordered(plans.best, MOST_PLANS)
     data_table(table, "plans-order")
     place, _ = plan_answer.startable(plans, trainer)
@@ -176,7 +176,7 @@ def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, st
     """Show one plan: its figures, the memory of each pipeline rank, and how it is started."""
     st.markdown("**One plan**")
     shown = plans.best[:MOST_PLANS]
-    names = [str(each.configuration) for each in shown]
+    names = [str(plan.configuration) for plan in shown]
     wanted = st.query_params.get("plan", "")
     before = names.index(wanted) if wanted in names else usual
     place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
@@ -197,12 +197,12 @@ PLAN = Page("Plan", "plan", draw_plan, Room.PREDICT, needs_run=False)
 
 
 def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> None:
-    """Draw the map, its sentence at the top of the page."""
+    """Draw the map, with its sentence at the top of the page."""
     down_column, across_column, figure_column = st.columns(3)
     down = _axis(down_column, "Down", "down", GRID_AXES)
     # The second axis comes first, so that the default is not the one that goes down.
-    others = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
-    across = _axis(across_column, "Across", "across", others)
+    other_axes = tuple(axis for axis in (*GRID_AXES[1:], GRID_AXES[0]) if axis != down)
+    across = _axis(across_column, "Across", "across", other_axes)
     figures = tuple(plan_map_answer.FIGURES)
     figure = figure_column.selectbox("Figure", figures, figures.index(state.word("figure", figures)))
     state.keep("figure", None if figure == figures[0] else figure)
@@ -212,10 +212,10 @@ def _sweep(learnt: Calibration | None, plans: Plans, top: DeltaGenerator) -> Non
     heat_map = wait(data.ask_made(key, lambda: plan_map_answer.section(plans, down, across, figure, trainer, learnt)))
     with top:
         verdict(plan_map_answer.verdict(plans, down, across, figure, trainer, learnt))
-    *drawn, listed = heat_map.blocks
+    *drawn, cell_table = heat_map.blocks
     for number, block in enumerate(drawn):
         show(block, f"sweep-{number}", state.is_dark())
-    folded("sweep-cells", "Plan of each cell", lambda: show(listed, "sweep-cells", state.is_dark()))
+    folded("sweep-cells", "Plan of each cell", lambda: show(cell_table, "sweep-cells", state.is_dark()))
     if data.run_count():
         offer(SWEEP, state.current().run, choice, lambda: (heat_map,))
 
@@ -229,7 +229,7 @@ def _axis(place: DeltaGenerator, label: str, name: str, offered: tuple[str, ...]
 SWEEP = Page("Sweep", "sweep", draw_sweep, Room.PREDICT, part_of=PLAN.path, needs_run=False)
 
 
-# What was run: a folder of `usp-prof sweep`, as far as it is.
+# Recorded sweeps: the finished cells of a folder of `usp-prof sweep`.
 
 
 SWEEPS_VARIABLE = "USP_PROF_DASHBOARD_SWEEPS"
@@ -241,7 +241,7 @@ def sweep_folders() -> tuple[Path, ...]:
 
 
 def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
-    """Return the cells of a sweep that have ended by now, and how many there will be."""
+    """Return the finished cells of a sweep, and the number of all its cells."""
     sweep = sweep_runner.read(folder)
     if sweep is None:
         raise UspProfError(f"{folder.name} holds no sweep", hint="usp-prof sweep FOLDER --grid tp=1,2")
@@ -249,7 +249,7 @@ def _ended(folder: Path) -> tuple[tuple[SweepRow, ...], int]:
 
 
 def _ran() -> None:
-    """Show the cells that have ended of a sweep that was named at the start."""
+    """Show the finished cells of a sweep that was named at the start."""
     folders = sweep_folders()
     names = [folder.name for folder in folders]
     wanted = state.number("folder", 0, len(folders) - 1) or 0
@@ -267,7 +267,7 @@ def _draw_sections(parts: Sequence[Section]) -> None:
             show(block, f"{part.id}-{number}", state.is_dark())
 
 
-# A published sweep: the same pictures of a table that the user has.
+# A published sweep: the same pictures for a table that the user provides.
 
 
 PUBLISHED_VARIABLE = "USP_PROF_DASHBOARD_PUBLISHED"
@@ -276,15 +276,15 @@ ALL_MODELS = "all models"
 
 def published_table() -> tuple[str, Path] | None:
     """Return the form and the file of the published sweep that was named at the start; None if there is none."""
-    named = json.loads(os.environ.get(PUBLISHED_VARIABLE, "[]"))
-    return (named[0], Path(named[1])) if named else None
+    form_and_file = json.loads(os.environ.get(PUBLISHED_VARIABLE, "[]"))
+    return (form_and_file[0], Path(form_and_file[1])) if form_and_file else None
 
 
 def _published() -> None:
     """Draw a published sweep, of all models or one, next to the planner's predictions."""
-    named = published_table()
-    assert named is not None  # the tab is there  # noqa: S101
-    form, file = named
+    form_and_file = published_table()
+    assert form_and_file is not None  # the tab is there  # noqa: S101
+    form, file = form_and_file
     table: Published = wait(worker.ask(("published", form, str(file)), lambda: read_published_sweep(form, file)))
     models = (ALL_MODELS, *sorted({row.model for row in table.rows}))
     model = st.selectbox("Rows of", models, models.index(state.word("rows", models)))

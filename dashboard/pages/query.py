@@ -83,14 +83,14 @@ def draw() -> None:
 
 def sentence_of_answer(question: str, frame: pd.DataFrame) -> str:
     """Describe the number of rows and the first one."""
-    asked = "Your question" if question == OWN else question
+    subject = "Your question" if question == OWN else question
     if not len(frame):
-        return f"{asked}: no row answers it."
+        return f"{subject}: no row answers it."
     count = "1 row" if len(frame) == 1 else f"{len(frame):,} rows"
     first = ", ".join(
         f"{head} {_short(value)}" for head, value in list(zip(frame.columns, frame.iloc[0], strict=True))[:MOST_TOLD]
     )
-    return f"{asked}: {count}; the first is {first}."
+    return f"{subject}: {count}; the first is {first}."
 
 
 def _short(value: object) -> str:
@@ -116,8 +116,12 @@ def _wrong(text: str, error: UspProfError) -> None:
     left.error(state.plain(error.message))
     beside = "The available columns are on the right; their meanings are below."
     left.info(beside if not error.hint or "usp-prof tables" in error.hint else state.plain(error.hint))
-    named = [schema for schema in TABLE_SCHEMAS if re.search(rf"\b{schema.name}\b", text)] or TABLE_SCHEMAS
-    rows = [{"table": each.name, "column": c.name, "unit": c.unit} for each in named for c in each.columns]
+    schemas = [schema for schema in TABLE_SCHEMAS if re.search(rf"\b{schema.name}\b", text)] or TABLE_SCHEMAS
+    rows = [
+        {"table": table_schema.name, "column": c.name, "unit": c.unit}
+        for table_schema in schemas
+        for c in table_schema.columns
+    ]
     right.dataframe(rows, hide_index=True, height=SCHEMA_PX, key="schema-beside")
 
 
@@ -125,38 +129,40 @@ def _question() -> tuple[str, str]:
     """Ask for SQL text or a built-in or saved question; return its name and text."""
     saved: dict[str, str] = st.session_state.setdefault(_SAVED, {})
     questions = QUESTIONS | saved
-    asked = st.query_params.get("sql", EXAMPLE)
+    asked_text = st.query_params.get("sql", EXAMPLE)
     names = (OWN, *questions)
-    known = next((name for name, text in questions.items() if text == asked), OWN)
+    asked_name = next((name for name, text in questions.items() if text == asked_text), OWN)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
-    chosen = left.selectbox("Question", names, names.index(known), key=f"question-{known}")
-    if chosen not in {OWN, known}:
-        asked = questions[chosen]
-        state.keep("sql", asked if asked != EXAMPLE else None)
+    chosen = left.selectbox("Question", names, names.index(asked_name), key=f"question-{asked_name}")
+    if chosen not in {OWN, asked_name}:
+        asked_text = questions[chosen]
+        state.keep("sql", asked_text if asked_text != EXAMPLE else None)
         st.rerun()
     with st.form("query", border=False):
-        text: str = st.text_area("SQL (DuckDB)", asked, height=110, max_chars=MOST_LETTERS, key=f"sql-{hash(asked)}")
+        text: str = st.text_area(
+            "SQL (DuckDB)", asked_text, height=110, max_chars=MOST_LETTERS, key=f"sql-{hash(asked_text)}"
+        )
         st.form_submit_button("Run", type="primary")
     name = right.text_input("Save it as", key=f"save-{len(saved)}", max_chars=40, placeholder="a name, for this visit")
     if name and name not in QUESTIONS:
         saved[name] = text
         st.rerun()
     state.keep("sql", text if text != EXAMPLE else None)
-    if text != asked:
+    if text != asked_text:
         st.rerun()  # restart with the address' text, so that the browser's back button works
-    return known, text
+    return asked_name, text
 
 
 def ask(index: int, text: str) -> pd.DataFrame:
     """Run a query with limits on rows, bytes and time."""
     with st.spinner("running", show_time=True):
-        found = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS, cells=Cells.PLAIN)
-    if found.nbytes > MOST_BYTES:
+        answer = data.open_numbered(index).answer(text, rows=MOST_ROWS, seconds=MOST_SECONDS, cells=Cells.PLAIN)
+    if answer.nbytes > MOST_BYTES:
         raise UsageError(
-            f"the answer is {quantity(found.nbytes, Unit.BYTES)}, more than a page can show",
+            f"the answer is {quantity(answer.nbytes, Unit.BYTES)}, more than a page can show",
             hint="ask for fewer columns or rows, or write it to a file with usp-prof query",
         )
-    return as_frame(found)
+    return as_frame(answer)
 
 
 def as_frame(found: pa.Table) -> pd.DataFrame:
@@ -208,12 +214,19 @@ def _chart(frame: pd.DataFrame, usual: str) -> None:
     names = [str(name) for name in frame.columns]
     across = middle.selectbox("over", names)
     up = right.selectbox("of", countable, len(countable) - 1)
-    over, of = (frame[name].head(MOST_POINTS) for name in (across, up))
-    plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": of})
+    over, values = (frame[name].head(MOST_POINTS) for name in (across, up))
+    plain = pd.DataFrame({"over": over.astype(str) if over.dtype == "object" else over, "of": values})
     if kind == BARS:  # in the order of the result; horizontal if labels are names
-        lies = not pd.api.types.is_numeric_dtype(plain["over"])
-        labels = {"x_label": up, "y_label": across} if lies else {"x_label": across, "y_label": up}
-        st.bar_chart(plain[:MOST_BARS] if lies else plain, x="over", y="of", sort=False, horizontal=lies, **labels)
+        is_horizontal = not pd.api.types.is_numeric_dtype(plain["over"])
+        labels = {"x_label": up, "y_label": across} if is_horizontal else {"x_label": across, "y_label": up}
+        st.bar_chart(
+            plain[:MOST_BARS] if is_horizontal else plain,
+            x="over",
+            y="of",
+            sort=False,
+            horizontal=is_horizontal,
+            **labels,
+        )
         return
     draws = {"line": st.line_chart, "points": st.scatter_chart}
     draws[kind](plain, x="over", y="of", x_label=across, y_label=up)

@@ -160,7 +160,7 @@ def draw_pipeline() -> None:
     measured = pictures.chart_of(document, PipelineSchedule)
     if measured is not None:
         show(measured, "measured", state.is_dark())
-    chosen = state.word("schedule", (AS_IT_IS, *(str(each) for each in Schedule))) != AS_IT_IS
+    chosen = state.word("schedule", (AS_IT_IS, *(str(schedule) for schedule in Schedule))) != AS_IT_IS
     if causes is not None and chosen:
         st.subheader("Another schedule", anchor="another")
         _another(view)
@@ -171,12 +171,12 @@ def draw_pipeline() -> None:
 
 def by_cause(document: Document) -> Stack | None:
     """Divide the pipeline window: cost of the schedule, of uneven stages and of delays, and the actions."""
-    whole = {value.metric.id: float(value.value) for value in document.values if not value.dims}
-    measured = whole.get("bubble_fraction")
+    value_of_metric = {value.metric.id: float(value.value) for value in document.values if not value.dims}
+    measured = value_of_metric.get("bubble_fraction")
     if measured is None:
         return None
-    even = min(whole.get("bubble_balanced_fraction", 0.0), measured)
-    ideal = min(max(whole.get("bubble_ideal_fraction", even), even), measured)
+    even = min(value_of_metric.get("bubble_balanced_fraction", 0.0), measured)
+    ideal = min(max(value_of_metric.get("bubble_ideal_fraction", even), even), measured)
     parts = (
         StackPart("bubble of the schedule", "idle:bubble", even),
         StackPart("uneven stages", "action:W", ideal - even),
@@ -189,7 +189,7 @@ def by_cause(document: Document) -> Stack | None:
 def _another(view: View) -> None:
     """Redraw the pipeline under another schedule, with the measured length of each action."""
     left, middle, right = st.columns([2, 1, 1])
-    names = (AS_IT_IS, *(str(each) for each in Schedule))
+    names = (AS_IT_IS, *(str(schedule) for schedule in Schedule))
     before = state.word("schedule", names)
     name = left.selectbox("Schedule", names, names.index(before))
     passes = middle.number_input(
@@ -205,11 +205,11 @@ def _another(view: View) -> None:
     places = [("m", str(passes))] * bool(passes) + [("v", str(chunks))] * bool(chunks)
     edit = Edit("schedule", name, tuple(places))
     try:
-        found = wait(data.ask_schedule(view.run, edit))
+        rescheduled = wait(data.ask_schedule(view.run, edit))
     except UspProfError as error:
         st.warning(state.plain(f"{error.message}. {error.hint or ''}"))
         return
-    made = whatif_answer.schedule_section(edit, found)
+    made = whatif_answer.schedule_section(edit, rescheduled)
     for number, block in enumerate(made.blocks):
         show(block, f"another-{number}", state.is_dark())
     offer(PIPELINE, view.run, str(edit), lambda: (made,))

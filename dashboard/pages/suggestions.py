@@ -47,14 +47,14 @@ def draw() -> None:
         return
     st.caption(ORDER)
     place = st.container(key="now")
-    asked = st.query_params.get("ticked", "").split(",")
+    asked_numbers = st.query_params.get("ticked", "").split(",")
     shown = [cause.finding for cause in causes_of(findings).shown]
-    first = [number for number, finding in enumerate(findings) if any(finding is each for each in shown)]
+    first = [number for number, finding in enumerate(findings) if any(finding is other for other in shown)]
     rest = [number for number in range(len(findings)) if number not in first]
-    ticked = _with_box(findings, first, asked, view)
-    wanted = asked == ["all"] or any(str(number) in asked for number in rest)
+    ticked = _with_box(findings, first, asked_numbers, view)
+    wanted = asked_numbers == ["all"] or any(str(number) in asked_numbers for number in rest)
     if rest and st.toggle(f"{len(rest)} more: {REST_OF_FINDINGS}", wanted, key="rest"):
-        ticked += _with_box(findings, rest, asked, view)
+        ticked += _with_box(findings, rest, asked_numbers, view)
     state.keep("ticked", ",".join(str(number) for number, finding in enumerate(findings) if finding in ticked))
     with place, st.container():
         steps = _replayed(view.run, ticked)
@@ -105,11 +105,11 @@ def _together(index: int, ticked: Sequence[Finding], steps: Sequence[Prediction]
     if not steps:
         return
     edits = steps[-1].edits
-    found = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
-    for number, block in enumerate(found.blocks[:-1]):
+    together = whatif_answer.together_section(ticked, steps, data.runs()[index].path)
+    for number, block in enumerate(together.blocks[:-1]):
         show(block, f"together-{number}", state.is_dark())
-    st.code(found.blocks[-1].text, language=None)  # type: ignore[union-attr]
-    offer(SUGGESTIONS, index, " ".join(str(edit) for edit in edits), lambda: (found,))
+    st.code(together.blocks[-1].text, language=None)  # type: ignore[union-attr]
+    offer(SUGGESTIONS, index, " ".join(str(edit) for edit in edits), lambda: (together,))
 
 
 def as_table(findings: Sequence[Finding]) -> DataTable:
@@ -125,10 +125,10 @@ def as_table(findings: Sequence[Finding]) -> DataTable:
     )
     rows = tuple(
         (
-            each.code, each.title, each.place or None, each.gain_fraction or None,
-            each.error_fraction or None, str(each.basis) if each.gain_fraction else None, each.edit or None,
+            finding.code, finding.title, finding.place or None, finding.gain_fraction or None,
+            finding.error_fraction or None, str(finding.basis) if finding.gain_fraction else None, finding.edit or None,
         )
-        for each in findings
+        for finding in findings
     )  # fmt: skip
     return DataTable("", columns, rows)
 
@@ -138,20 +138,20 @@ def as_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "finding": each.code,
-                "level": str(each.level),
-                "what": each.title,
-                "where": json.dumps(dict(each.where)),
-                "gain_fraction": each.gain_fraction,
-                "cumulative_gain_fraction": each.cumulative_gain_fraction,
-                "error_fraction": each.error_fraction,
-                "basis": str(each.basis),
-                "change": each.edit,
-                "advice": each.advice,
-                "evidence": json.dumps(dict(each.evidence)),
-                "settings": json.dumps(dict(each.settings)),
+                "finding": finding.code,
+                "level": str(finding.level),
+                "what": finding.title,
+                "where": json.dumps(dict(finding.where)),
+                "gain_fraction": finding.gain_fraction,
+                "cumulative_gain_fraction": finding.cumulative_gain_fraction,
+                "error_fraction": finding.error_fraction,
+                "basis": str(finding.basis),
+                "change": finding.edit,
+                "advice": finding.advice,
+                "evidence": json.dumps(dict(finding.evidence)),
+                "settings": json.dumps(dict(finding.settings)),
             }
-            for each in findings
+            for finding in findings
         ]
     )
 

@@ -43,7 +43,7 @@ def draw() -> None:
 
 
 def _ranks(view: View, document: Document) -> list[int]:
-    """Choose the ranks to show: the selected ones, else all; of many ranks the outliers first."""
+    """Return the ranks to show: the selected ones, or all; outliers first if there are many."""
     ranks = data.open_numbered(view.run).tables.ranks
     if view.ranks is not None:
         return list(view.ranks)

@@ -47,23 +47,23 @@ _FACTOR = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?")
 def chosen(words: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Show the inputs for `words`; return the edits that they now make, and the words that no input covers."""
     left = list(words)
-    found: list[str] = []
+    edits: list[str] = []
     with st.expander("Choose changes"):
         places = st.columns(3)
         for number, (example, doc) in enumerate(SWITCHES):
             on = places[number % 3].toggle(example.replace("_", " "), _taken(left, example), help=doc)
-            found += [example] if on else []
+            edits += [example] if on else []
         places = st.columns(3)
         for number, (name, offered) in enumerate(LISTS.items()):
-            found += _listed(places[number], name, offered, left)
+            edits += _listed(places[number], name, offered, left)
         counters = st.columns(len(COUNTS))
         for place, name in zip(counters, COUNTS, strict=True):
-            found += _counted(place, name, left)
+            edits += _counted(place, name, left)
         sliders = st.columns(3)
         for number, axis in enumerate(axes):
-            found += _scaled(sliders[number % 3], f"{axis} transfers faster by", "comm_faster", f",axis={axis}", left)
-        found += _scaled(sliders[len(axes) % 3], "compute faster by", "compute_faster", "", left)
-    return found, left
+            edits += _scaled(sliders[number % 3], f"{axis} transfers faster by", "comm_faster", f",axis={axis}", left)
+        edits += _scaled(sliders[len(axes) % 3], "compute faster by", "compute_faster", "", left)
+    return edits, left
 
 
 def _taken(left: list[str], word: str) -> bool:
@@ -116,22 +116,22 @@ def draw() -> None:
     view = state.current()
     heading, answer = st.container(), st.container()
     axes = tuple(axis for axis in PARALLEL_AXES if data.open_numbered(view.run).tables.topology.axis_groups(axis))
-    found, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
+    chosen_edits, left = chosen(st.query_params.get("edits", "")[:MOST_LETTERS].split(), axes)
     typed = st.text_input(
         "More changes, separated by spaces",
         " ".join(left),
         placeholder="rank_as_peers=all bandwidth=2,axis=dp",
         max_chars=MOST_LETTERS,
     )
-    text = " ".join([*found, *typed.split()])
+    text = " ".join([*chosen_edits, *typed.split()])
     state.keep("edits", text)
     folded("edits", "List of all changes", _edits)
-    whole = wait(data.ask_document(view.run, EVERYTHING))
+    document = wait(data.ask_document(view.run, EVERYTHING))
     if not text.strip():
         with heading:
-            verdict(verdicts.whatif(whole))
+            verdict(verdicts.whatif(document))
         with answer:
-            _offer_first(view.run, whole)
+            _offer_first(view.run, document)
         return
     edits = tuple(parse_edit(word) for word in text.split())
     with st.spinner("replaying", show_time=True):
@@ -147,16 +147,16 @@ def draw() -> None:
 
 
 def _edits() -> None:
-    st.dataframe([{"change": each.example, "what it does": each.doc} for each in EDITS], hide_index=True)
+    st.dataframe([{"change": edit.example, "what it does": edit.doc} for edit in EDITS], hide_index=True)
 
 
 def _offer_first(index: int, document: Document) -> None:
     """Show the gain of each finding's change; a click replays it."""
-    found = wait(data.ask_made("gains", lambda: pictures.gains(document), index))
-    if found is None:
+    chart_and_edits = wait(data.ask_made("gains", lambda: pictures.gains(document), index))
+    if chart_and_edits is None:
         st.caption("Choose a change below to see what it saves.")
         return
-    chart, edits = found
+    chart, edits = chart_and_edits
     picking_figure(
         chart, key="picture-whatif", dark=state.is_dark(), on_pick=lambda label: state.keep("edits", edits.get(label))
     )

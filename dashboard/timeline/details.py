@@ -50,7 +50,7 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
     links += [_linked(events, parent, "inside") for parent in parents(store, host)]
     links += [_linked(events, place(store, rank, kernel), "started") for kernel in started]
     flows = [(launch, event)] if launch is not None else [(event, kernel) for kernel in started]
-    placed = [(place(store, rank, one), place(store, rank, other)) for one, other in flows]
+    place_pairs = [(place(store, rank, source), place(store, rank, target)) for source, target in flows]
     members = [place(store, *part) for part in call.parts] if call is not None else []
     return {
         "name": row["name"],
@@ -58,7 +58,11 @@ def details(tables: TableSet, store: TimelineStore, rank: int, event: int) -> di
         "facts": [(name, _short(value)) for name, value in facts.items() if value],
         "arguments": arguments,
         "links": [each for each in links if each is not None],
-        "flows": [(asdict(one), asdict(other)) for one, other in placed if one is not None and other is not None],
+        "flows": [
+            (asdict(source), asdict(target))
+            for source, target in place_pairs
+            if source is not None and target is not None
+        ],
         "members": [asdict(member) for member in sorted(filter(None, members), key=lambda each: each.start_ns)],
     }
 
@@ -77,7 +81,7 @@ def parents(store: TimelineStore, here: Place) -> list[Place]:
             rest = level.rest[first]
             begin = int(level.start[first]) + line.shift_ns
             enclosing.append((above.depth, Place(here.rank, number, begin, float(rest["dur"]), int(rest["event"]))))
-    return [found for _, found in sorted(enclosing, key=lambda each: -each[0])]
+    return [parent for _, parent in sorted(enclosing, key=lambda each: -each[0])]
 
 
 def _linked(events: Columns, found: Place | None, relation: str) -> dict[str, Any] | None:

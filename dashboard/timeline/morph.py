@@ -66,16 +66,16 @@ def morph_of_rank(
     begins, ends = np.stack([begin, begin]), np.stack([end, end])
     if prediction is not None:
         node = _node_of_event(prediction, rank, level.rest["event"][at])
-        there = node >= 0
-        begins[1, there] = prediction.timeline.start[node[there]] - store.origin_ns
-        ends[1, there] = prediction.timeline.end[node[there]] - store.origin_ns
-        begins, ends, category, name = begins[:, there], ends[:, there], category[there], name[there]
-    whole = np.full(len(category), 255, np.uint8)
-    return _merged(Morph(category, name, begins, np.maximum(ends, begins), whole), closer_ns)
+        has_node = node >= 0
+        begins[1, has_node] = prediction.timeline.start[node[has_node]] - store.origin_ns
+        ends[1, has_node] = prediction.timeline.end[node[has_node]] - store.origin_ns
+        begins, ends, category, name = begins[:, has_node], ends[:, has_node], category[has_node], name[has_node]
+    coverage = np.full(len(category), 255, np.uint8)
+    return _merged(Morph(category, name, begins, np.maximum(ends, begins), coverage), closer_ns)
 
 
 def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) -> Ints:
-    """Find the node of each event of a rank; -1 where the graph holds none."""
+    """Find the node of each event of a rank; -1 if the graph has none."""
     graph = prediction.graph
     rows = graph.nodes.of_rank(rank)
     rows = rows[~graph.nodes.of_host[rows]]
@@ -85,12 +85,12 @@ def _node_of_event(prediction: Prediction, rank: int, event: NDArray[np.int32]) 
     if not len(order):
         return np.full(len(event), -1)
     place = np.minimum(np.searchsorted(events[order], event), len(order) - 1)
-    found = rows[order[place]]
-    return np.where(events[order[place]] == event, found, -1)
+    nodes = rows[order[place]]
+    return np.where(events[order[place]] == event, nodes, -1)
 
 
 def _merged(morph: Morph, closer_ns: float) -> Morph:
-    """Make one slice of neighbors of a kind that stay closer than a pixel; compute is last, painted over the rest."""
+    """Merge neighbors of one kind that stay closer than a pixel; compute is last, painted over the rest."""
     order = np.lexsort((morph.begin[0], morph.category, morph.category == COMPUTE))
     category, begin, end = morph.category[order], morph.begin[:, order], morph.end[:, order]
     if not len(order):
@@ -115,10 +115,10 @@ def _merged(morph: Morph, closer_ns: float) -> Morph:
 def encode_morph(
     store: TimelineStore, ranks: Sequence[int], start_ns: int, end_ns: int, prediction: Prediction | None
 ) -> bytes:
-    """Write a step of some ranks in both states as a tile, with a head that the canvas takes for a timeline's own."""
+    """Write a step of some ranks in both states as a tile, with a head like a timeline's."""
     closer_ns = (end_ns - start_ns) * CLOSER_PX / WIDTH_PX
     morphs = [morph_of_rank(store, rank, start_ns, end_ns, prediction, closer_ns) for rank in ranks]
-    # Two rows, as recorded and as predicted; one column a slice, rank after rank.
+    # Two rows, as recorded and as predicted; one column per slice, rank after rank.
     begin = np.concatenate([morph.begin for morph in morphs], axis=1)
     end = np.concatenate([morph.end for morph in morphs], axis=1)
     origin = begin.min(axis=1, keepdims=True) if begin.size else np.zeros((2, 1), np.int64)

@@ -53,9 +53,9 @@ def time_in_pixels(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the categories that occur, and how much of each pixel each fills, 0..1: ranks x categories x pixels."""
     pixel_ns = (end_ns - start_ns) / width_px
-    found = [_entries(store, rank, pixel_ns) for rank in ranks]
-    start, dur, busy, category = (np.concatenate(column) for column in zip(*found, strict=True))
-    place = np.repeat(np.arange(len(ranks)), [len(entries[0]) for entries in found])
+    entries_by_rank = [_entries(store, rank, pixel_ns) for rank in ranks]
+    start, dur, busy, category = (np.concatenate(column) for column in zip(*entries_by_rank, strict=True))
+    place = np.repeat(np.arange(len(ranks)), [len(entries[0]) for entries in entries_by_rank])
     left = (start - start_ns) / pixel_ns
     right = left + dur / pixel_ns
     used = np.flatnonzero(np.bincount(category))
@@ -108,7 +108,7 @@ def _without_overlap(used: NDArray[np.int64], filled: Floats) -> Floats:
 
 def shades(used: NDArray[np.int64], filled: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return for each pixel the number of its largest part plus one (0: idle), and its filled share."""
-    whole = np.minimum(filled.sum(axis=1), 1.0)
-    largest = used[filled.argmax(axis=1)] if len(used) else np.zeros(whole.shape, np.int64)
-    category = np.where(whole >= FAINT, largest + 1, 0)
-    return category.astype(np.uint8), (255 * whole).astype(np.uint8)
+    filled_share = np.minimum(filled.sum(axis=1), 1.0)
+    largest = used[filled.argmax(axis=1)] if len(used) else np.zeros(filled_share.shape, np.int64)
+    category = np.where(filled_share >= FAINT, largest + 1, 0)
+    return category.astype(np.uint8), (255 * filled_share).astype(np.uint8)
