@@ -38,7 +38,7 @@ class Batches:
         self.positions = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
 
     def ahead(self, steps: range) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Yield the passes of each step; a thread makes the next ones meanwhile."""
+        """Yield the passes of each step; a thread prepares the next ones in the background."""
         # A thread begins on the first GPU, whichever this process has taken.
         ready = partial(torch.cuda.set_device, self.device) if self.device.type == "cuda" else None
         with ThreadPoolExecutor(1, thread_name_prefix="input", initializer=ready) as worker:
@@ -86,7 +86,7 @@ def _recurrence(length: int, vocab: int) -> np.ndarray:
 
 
 def read_text(path: str, sequence: int) -> np.ndarray:
-    """Map a file's bytes into memory; refuse one that cannot be read or is shorter than a sequence."""
+    """Map a file's bytes into memory; refuse files that cannot be read or are shorter than a sequence."""
     try:
         text = np.memmap(Path(path), dtype=np.uint8, mode="r") if Path(path).stat().st_size else np.empty(0, np.uint8)
     except OSError as error:

@@ -59,8 +59,8 @@ def pieces_of(update: Update) -> Iterator[Piece]:
         state = update.adamw.state[bucket.master]
         tensors = {"weight": bucket.master, "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
         for box in bucket.boxes():
-            for what, tensor in tensors.items():
-                yield Piece(f"{what}/{box.name}", box.note.whole, box.offsets, box.view(tensor), box.note.stored)
+            for kind, tensor in tensors.items():
+                yield Piece(f"{kind}/{box.name}", box.note.whole, box.offsets, box.view(tensor), box.note.stored)
     for layer, experts in update.experts.items():
         yield Piece(f"bias/layers.{layer}", tuple(experts.bias.shape), (0,), experts.bias)
 

@@ -24,12 +24,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def fits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether the kernels take the sizes of a product: its rows, and both of the weight's."""
+    """Return whether the kernels support the sizes of a product: its rows, and both sizes of the weight."""
     return not any(size % UNIT for size in (left.numel() // left.shape[-1], *right.shape))
 
 
 def quantize(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a tensor in fp8 and the scale that takes it back."""
+    """Return a tensor in fp8 and the scale that undoes the quantization."""
     scale = (x.abs().amax().float() / torch.finfo(kind).max).clamp(min=1e-12)
     return (x.float() / scale).to(kind), scale
 

@@ -72,13 +72,17 @@ def _layout(options: Options, world: int) -> Layout:
     if not any(degrees.values()) and options.dp_replicate == 1:
         degrees.update(DEFAULT_MESHES.get(world, {}))
     pp, cp, tp, ep = (degrees[axis] or 1 for axis in ("pp", "cp", "tp", "ep"))
-    others, replicas = pp * cp * tp, options.dp_replicate
+    replica_size, replicas = pp * cp * tp, options.dp_replicate
     if not degrees["dp"]:
-        fitting = f"torchrun --nproc-per-node {_nearest_multiple(world, others)}, or smaller axes"
-        refuse(world % others, f"pp x cp x tp = {others} must divide the {world} processes", fitting)
-    dp = degrees["dp"] or world // others
-    hint = f"torchrun --nproc-per-node {others * dp}" + ("" if world % others else f", or --dp {world // others}")
-    refuse(others * dp != world, f"pp x dp x cp x tp = {others * dp}, but there are {world} processes", hint)
+        fitting = f"torchrun --nproc-per-node {_nearest_multiple(world, replica_size)}, or smaller axes"
+        refuse(world % replica_size, f"pp x cp x tp = {replica_size} must divide the {world} processes", fitting)
+    dp = degrees["dp"] or world // replica_size
+    hint = f"torchrun --nproc-per-node {replica_size * dp}" + (
+        "" if world % replica_size else f", or --dp {world // replica_size}"
+    )
+    refuse(
+        replica_size * dp != world, f"pp x dp x cp x tp = {replica_size * dp}, but there are {world} processes", hint
+    )
     _divides("--dp-replicate", replicas, "dp", dp)
     layout = Layout(pp, replicas, dp // replicas, cp, tp, ep, ep_outer=options.ep_layout == "outer")
     _divides("--ep", ep, "dp_shard x cp x tp, whose ranks it borrows,", layout.expert_pool)
@@ -114,7 +118,7 @@ def _check_tensor_parallel(config: Config) -> None:
     split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
     if shape.shared_ffn:
         split["shared experts' width"] = shape.shared_ffn
-    uneven = next((f"{what} = {size}" for what, size in split.items() if size % tp), "")
+    uneven = next((f"{name} = {size}" for name, size in split.items() if size % tp), "")
     fitting = _nearest_divisor(gcd(*split.values()), tp)
     refuse(uneven, f"--tp {tp} must divide the model's {uneven}", f"--tp {fitting}")
     if not options.sequence_parallel:
@@ -132,15 +136,15 @@ def _check_sequence(config: Config) -> None:
     runs = 2 if options.cp_layout == "zigzag" and cp > 1 else 1  # of the sequence per context-parallel rank
     unit = slices * cp * runs
     longest = shape.window or shape.learned_positions
-    what = "attention looks back on" if shape.window else "positions are learned for"
-    rule = f"the model's {what} {longest} tokens, fewer than tp x cp (x 2 for zigzag) = {unit}"
+    phrase = "attention looks back on" if shape.window else "positions are learned for"
+    rule = f"the model's {phrase} {longest} tokens, fewer than tp x cp (x 2 for zigzag) = {unit}"
     refuse(0 < longest < unit, rule, "--cp 1 --tp 1")
     _multiple("--sequence", shape.sequence, "tp x cp (x 2 for zigzag)", unit, most=longest)
-    rule = f"--sequence {shape.sequence}: the model's {what} {longest} tokens"
+    rule = f"--sequence {shape.sequence}: the model's {phrase} {longest} tokens"
     refuse(longest and shape.sequence > longest, rule, f"--sequence {longest // unit * unit}")
     if options.cp_method == "ulysses":
-        what = "heads / tp, which --cp-method ulysses splits,"
-        _divides("--cp", cp, what, shape.heads // tp, ", or --cp-method ring")
+        phrase = "heads / tp, which --cp-method ulysses splits,"
+        _divides("--cp", cp, phrase, shape.heads // tp, ", or --cp-method ring")
     rule = f"--data {options.data}: text needs a vocabulary of 256 bytes, but the model's is {shape.vocab}"
     refuse(options.data and shape.vocab < 256, rule, "a model whose vocab is at least 256")
 

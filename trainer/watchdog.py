@@ -1,4 +1,4 @@
-"""Watchdog: find out which rank is lost when the others cannot go on, and end the job without losing a trace.
+"""Watchdog: finds the lost rank when the others cannot go on, and ends the job without losing a trace.
 
 1. Every rank writes a counter, its heartbeat, to the job's key-value store once a second.
 2. A rank that is stopped (SIGTERM, Ctrl-C) or fails writes `left` and the reason instead.
@@ -93,7 +93,7 @@ class Heartbeat:
                 self.write()
 
     def _main_answers(self) -> bool:
-        """Return whether the main thread takes up the signal; a trace that it writes is given time."""
+        """Return whether the main thread handles the signal; it gets time to finish writing a trace."""
         if self.main_answered.wait(GRACE_SECONDS):
             return True
         deadline = time.monotonic() + WRITING_SECONDS

@@ -72,8 +72,8 @@ def parse_fault(text: str) -> Fault:
     settings = dict(KINDS[kind])
     for pair in filter(None, rest.split(",")):
         key, _, value = pair.partition("=")
-        known = ", ".join(settings) or "nothing"
-        refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {known}")
+        setting_names = ", ".join(settings) or "nothing"
+        refuse(key not in settings, f"--fault {text}: {kind} has no setting {key!r}", f"it takes {setting_names}")
         try:
             settings[key] = _setting(key, value, KINDS[kind][key]) if key != "steps" else _steps(value)
         except ValueError as error:

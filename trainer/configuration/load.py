@@ -34,30 +34,30 @@ def load_shape(name: str, *, flag: str = "--model", **changes: Any) -> ModelShap
 
 
 def unread(name: str) -> list[str]:
-    """List the fields of a file that are ignored and may matter; none of a preset."""
+    """Return the fields of a file that are ignored and may matter; none for a preset."""
     if not name.endswith(".json"):
         return []
-    known = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED}
+    known_fields = {field for fields in FIELDS.values() for field in fields} | {*DERIVED, *REFUSED}
     left = {
         field: value
         for field, value in _read(name, f"--model {name}").items()
-        if field not in known and value not in OFF and not SILENT.fullmatch(field)
+        if field not in known_fields and value not in OFF and not SILENT.fullmatch(field)
     }
-    if left.get("initializer_range") == 0.02:  # what the trainer draws weights with
+    if left.get("initializer_range") == 0.02:  # the trainer initializes weights with it
         del left["initializer_range"]
     return [f"{field}={value}" for field, value in sorted(left.items())]
 
 
 def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     """Read a configuration; refuse features that the trainer does not support, by name."""
-    for field, (what, neutral) in REFUSED.items():
+    for field, (feature, neutral) in REFUSED.items():
         value = data.get(field)
-        rule = f"{title}: this file asks for {what} ({field}={_short(value)}), which the trainer does not support"
+        rule = f"{title}: this file asks for {feature} ({field}={_short(value)}), which the trainer does not support"
         refuse(field in data and value not in neutral, rule, HINT)
     family = data.get("model_type", "llama")
     refuse(family not in FAMILIES, f"{title}: model_type {family!r} is not supported", HINT)
     values = FAMILIES[family] | _fields(data)
-    if "num_key_value_heads" in data:  # null is not silence: as many as heads
+    if "num_key_value_heads" in data:  # null means one per head
         values["kv_heads"] = data["num_key_value_heads"] or 0
     if "attention_bias" in data and family != "qwen2":
         values["qkv_bias"] = values["out_bias"] = bool(data["attention_bias"])
@@ -76,7 +76,7 @@ def shape_of(data: dict[str, Any], title: str, name: str) -> ModelShape:
     act = values.get("activation", "silu")
     refuse(act not in ACTIVATIONS, f"{title}: activation {act!r} is none of {', '.join(ACTIVATIONS)}", HINT)
     values["activation"] = ACTIVATIONS[act]
-    if not values.get("experts"):  # a family of mixtures without any
+    if not values.get("experts"):  # a mixture family without experts
         values |= {"experts": 0, "shared_ffn": 0, "shared_gate": False, "first_dense": 0}
     biased = values["experts"] and values.get("ffn_bias")
     refuse(biased, f"{title}: this file asks for experts with biases, which the trainer does not support", HINT)

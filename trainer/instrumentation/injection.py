@@ -20,13 +20,13 @@ from usp_prof import record
 
 
 def struck(fault: Fault, config: Config) -> list[int]:
-    """Return the ranks that it strikes, all of them where it names none."""
-    world, named = config.layout.world, fault.settings.get("rank", -1)
+    """Return the ranks that a fault affects; all ranks if it names none."""
+    world, struck_rank = config.layout.world, fault.settings.get("rank", -1)
     strikes: Callable[[int, dict[str, int]], bool] = {
         "slow-host": lambda rank, _: rank * fault["hosts"] // world == fault["host"],
         "slow-stage": lambda _, place: fault["stage"] in config.stages_of(place["pp"]),
         "unequal-lengths": lambda _, place: fault["dp"] in {place["dp"], -1},
-    }.get(fault.kind, lambda rank, _: named in {rank, -1})
+    }.get(fault.kind, lambda rank, _: struck_rank in {rank, -1})
     return [rank for rank in range(world) if strikes(rank, config.layout.coordinates(rank))]
 
 
@@ -112,13 +112,13 @@ class Faults:
         slow = [fault for fault in self.of_kind("slow-link") if fault["axis"] in axes]
         if not self.of_kind("slow-link"):
             return None
-        known, self._sockets = self._sockets, open_sockets()
+        known_sockets, self._sockets = self._sockets, open_sockets()
         if not slow:
             return None
         slowest = min((fault["mbps"] for fault in slow if fault["mbps"]), default=0.0)
         delay = sum(fault["delay_ms"] for fault in slow) / 1e3
         link = SlowLink(
-            connections(self._sockets - known), bytes_per_second=int(slowest * 1e6 / 8), delay_seconds=delay
+            connections(self._sockets - known_sockets), bytes_per_second=int(slowest * 1e6 / 8), delay_seconds=delay
         )
 
         def hold_back() -> None:

@@ -28,9 +28,9 @@ def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:
         return slowed
     if scaling.kind == "llama3":
         turns = scaling.original * plain / (2 * math.pi)
-        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
-        return slowed * (1 - kept) + plain * kept
-    # yarn: the pair that turns so many times within the original length, as a real number.
+        plain_share = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        return slowed * (1 - plain_share) + plain * plain_share
+    # yarn: the pair (a real number) that makes this number of turns within the original length.
     ends = [
         width * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
         for turns in (scaling.high, scaling.low)
@@ -39,8 +39,8 @@ def frequencies(shape: ModelShape, dtype: torch.dtype) -> torch.Tensor:
         ends = [math.floor(ends[0]), math.ceil(ends[1])]
     first, last = max(ends[0], 0), min(ends[1], width - 1)
     ramp = (torch.arange(width // 2, dtype=dtype) - first) / max(last - first, 0.001)
-    kept = 1 - ramp.clamp(0, 1)
-    return slowed * (1 - kept) + plain * kept
+    plain_share = 1 - ramp.clamp(0, 1)
+    return slowed * (1 - plain_share) + plain * plain_share
 
 
 def rotary_table(shape: ModelShape, where: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

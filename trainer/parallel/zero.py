@@ -99,15 +99,15 @@ class ShardedDataParallel(Buckets):
     def _before_layer(self, here: list[Unit], after: list[Unit], _: nn.Module, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """Gather a layer's weights; its backward ends where the gradient of its input passes."""
         self._unshard(here, after)
-        x, *others = arguments
-        return observe(x, nothing, partial(self._reshard, here)), *others
+        x, *other_arguments = arguments
+        return observe(x, nothing, partial(self._reshard, here)), *other_arguments
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after_layer(self, here: list[Unit], before: list[Unit], _: nn.Module, __: Any, results: Any) -> Any:  # noqa: ANN401
         """Free a layer's weights; its backward begins where the gradient of its output passes."""
         self._reshard(here)
-        out, *others = results
-        return observe(out, nothing, partial(self._unshard, here, before)), *others
+        out, *other_results = results
+        return observe(out, nothing, partial(self._unshard, here, before)), *other_results
 
     def _unshard(self, needed_now: Sequence[Unit], needed_next: Sequence[Unit]) -> None:
         """Wait for the weights of some units; with prefetch, start to gather those that are needed next."""
