@@ -58,7 +58,7 @@ _DEEPSPEED = re.compile(r"(?:PipelineEngine\.)?_exec_(?P<kind>forward|backward)_
 
 
 def parse_action(name: str) -> Action | None:
-    """Parse an annotation as an action; `None` if it is none."""
+    """Parse an annotation as an action; return `None` if it is not one."""
     mark = parse_mark(name)
     if mark is not None:
         if mark.area != "pp" or mark.what not in PIPELINE_KINDS:
@@ -77,7 +77,7 @@ def parse_action(name: str) -> Action | None:
 
 
 def build(frame: EventFrame, links: Links, steps: Steps) -> pa.Table:
-    """Build the table, one row per action in order of start; of two grammars, the more informative one counts."""
+    """Build the table, one row per action in order of start; of two mark grammars, keep the more informative."""
     rows = frame.rows(*MARKS)
     action_of_row = frame.by_name(rows, parse_action, object)
     is_action = np.array([action is not None for action in action_of_row.tolist()], bool)
@@ -121,7 +121,7 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
 
 
 def _on_device(frame: EventFrame, links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and end of the device work launched inside each action, or of the action itself without any."""
+    """Return start and end of the device work launched inside each action, or of the action if it launched none."""
     start, end = frame.start[rows].copy(), frame.end[rows].copy()
     if not len(rows) or not len(links.work):
         return start, end

@@ -113,7 +113,7 @@ def _host(frame: EventFrame, links: Links, parts: Parts) -> dict[str, Any]:
 
 
 def computing(frame: EventFrame) -> Ints:
-    """Find the host events that are the computation.
+    """Find the host events that count as computation.
 
     An op that spends at least half of its time outside inner ops counts, and so does a paced wait; inner ops are part
     of it. An op that only encloses others is represented by them:

@@ -44,9 +44,9 @@ def table(schema: Schema, columns: Mapping[str, Any], rows: int | None = None) -
 
 def table_from_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Build a small table from rows; columns that a row leaves out are missing."""
-    listed: Sequence[Mapping[str, Any]] = list(rows)
-    columns = {c.name: [row.get(c.name, _ABSENT[c.kind]) for row in listed] for c in schema.columns}
-    return table(schema, columns, len(listed))
+    row_list: Sequence[Mapping[str, Any]] = list(rows)
+    columns = {c.name: [row.get(c.name, _ABSENT[c.kind]) for row in row_list] for c in schema.columns}
+    return table(schema, columns, len(row_list))
 
 
 def empty(schema: Schema) -> pa.Table:
@@ -54,7 +54,7 @@ def empty(schema: Schema) -> pa.Table:
     return pa.Table.from_batches([], schema=arrow_schema(schema))
 
 
-def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - whatever Arrow takes
+def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - any value that Arrow accepts
     """Convert plain columns to Arrow without `pa.array`, which would import pandas."""
     if isinstance(value, list) and all(type(item) is _NUMBERS.get(kind, type(item)) for item in value):
         value = _listed(kind, value)
@@ -75,7 +75,7 @@ def _unchecked(kind: Kind, value: Any) -> pa.Array | None:  # noqa: ANN401 - wha
     return None
 
 
-def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - as it came where it is no array
+def _listed(kind: Kind, value: list[Any]) -> Any:  # noqa: ANN401 - the list itself if it cannot be an array
     """Build an array from a list of values; numbers beyond 64 bits stay in the list."""
     try:
         return np.array(value, {Kind.INT: np.int64, Kind.FLOAT: np.float64, Kind.FLAG: bool, Kind.TEXT: object}[kind])
@@ -92,7 +92,7 @@ def _without_nulls(kind: Kind, array: pa.Array) -> pa.Array:
     return array.fill_null(_ABSENT[kind])
 
 
-def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - whatever Arrow takes
+def _array(column: Column, value: Any, rows: int) -> pa.Array:  # noqa: ANN401 - any value that Arrow accepts
     kind = _TYPES[column.kind]
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()

@@ -133,10 +133,10 @@ def assemble(
     """Combine ranks to a run; `health` has rows in addition to the ranks' own tables."""
     sources = regrouped(sources, seen(sources))
     layout, health_of_axes = group_axes.resolve(sources, manifest)
-    known = sorted(
+    health_rows = sorted(
         {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}
     )
-    cut = job_steps.cut(apply(sources, layout), [*known, *between_ranks.rows(sources)])
+    cut = job_steps.cut(apply(sources, layout), [*health_rows, *between_ranks.rows(sources)])
     cut_sources, of_exchanges = peers.grouped(cut.sources, group_axes.world_size(sources))
     tables = TableSet(
         inferred_actions.completed(cut_sources),

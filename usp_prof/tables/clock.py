@@ -66,11 +66,11 @@ class Clock:
     residual_p99_ns: Ints
     ties: Ints
     apart: Flags
-    """The rank lacks calls that its peers have, or its clock jumps: it is compared with no other rank."""
+    """The rank lacks calls that its peers have, or its clock jumps: it is not compared with other ranks."""
     contradicted: Flags
     """The rank shares a host name with others, but collectives show that it has a clock of its own."""
     jumps_ns: Ints
-    """Jump of the rank's clock against the others during the window; 0 without a jump."""
+    """Jump of the rank's clock relative to the others during the window; 0 without a jump."""
 
     def align(self, rank: int, ns: ArrayLike) -> Ints:
         """Convert times of one rank to the common clock."""
@@ -98,7 +98,7 @@ class Clock:
         return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
 
     def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
-        """Return the least difference between times of two ranks that determines an order."""
+        """Return the smallest difference between times of two ranks that determines an order."""
         a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
         residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
         return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
@@ -140,13 +140,15 @@ def _recorded(tables: TableSet) -> list[tuple[str, bool, int | None]]:
     """Return each rank's host, whether its file has a time base, and its first event; one table at a time."""
 
     def read() -> list[tuple[str, bool, int | None]]:
-        named = tables.manifest.hosts if tables.manifest else {}
-        found = []
+        host_by_rank = tables.manifest.hosts if tables.manifest else {}
+        rank_records = []
         for rank, rows in tables.one_by_one("ranks"):
-            recorded = str(rows["host"][0]) if len(rows) else ""
+            recorded_host = str(rows["host"][0]) if len(rows) else ""
             first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
-            found.append((recorded or named.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0), first_ns))
-        return found
+            rank_records.append(
+                (recorded_host or host_by_rank.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0), first_ns)
+            )
+        return rank_records
 
     return tables.memo("hosts", read)
 

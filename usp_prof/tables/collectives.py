@@ -118,20 +118,20 @@ def lanes_of(frame: EventFrame, links: Links, parts: Parts) -> tuple[Ints, list[
         for kind in (is_p2p, ~is_p2p):
             lane[kind] = split_lanes(track[kind], frame.start[row[kind]], frame.end[row[kind]])
         threads = frame.texts("thread", row)
-        named = [
+        lane_names = [
             f"gloo p2p {k}" if sent else f"gloo {thread}{f'/{k}' if k else ''}"
             for thread, sent, k in zip(threads.tolist(), is_p2p.tolist(), lane.tolist(), strict=True)
         ]
     elif parts.on_host:
-        named = ["host"] * len(row)
+        lane_names = ["host"] * len(row)
     else:
         # Lane of device work by event; -1 for other events.
         lane_of_event = np.full(len(frame), -1, np.int64)
         lane_of_event[links.work] = links.named_lane
         return lane_of_event[row], links.lane_names
-    listed = sorted(set(named))
-    numbers_of = {name: number for number, name in enumerate(listed)}
-    return np.array([numbers_of[name] for name in named], np.int64), listed
+    distinct_names = sorted(set(lane_names))
+    number_of_name = {name: number for number, name in enumerate(distinct_names)}
+    return np.array([number_of_name[name] for name in lane_names], np.int64), distinct_names
 
 
 def _axes(frame: EventFrame, parts: Parts, membership: Membership) -> tuple[pa.Array, pa.Array]:

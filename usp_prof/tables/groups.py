@@ -165,20 +165,20 @@ def _group(words: list[str], counts: list[int], config_of_name: Mapping[str, lis
     Ranks come from the event's list, from the only group of this name in the file's head, from size, first rank and
     stride, or from a size equal to that of the job.
     """
-    name, number, listed, description = words
+    name, number, rank_list, description = words
     size, first, stride = counts
     name = name or number
-    ranks = parse_ranks(listed)
-    named = config_of_name.get(name, []) if name else []
-    if not ranks and len(named) == 1 and size in (-1, named[0].size):
-        return named[0]
+    ranks = parse_ranks(rank_list)
+    groups_of_name = config_of_name.get(name, []) if name else []
+    if not ranks and len(groups_of_name) == 1 and size in (-1, groups_of_name[0].size):
+        return groups_of_name[0]
     if not ranks and size > 0 and first >= 0 and stride > 0:
         ranks = parse_ranks(list(range(first, first + size * stride, stride)))
     if not ranks and 0 < size == world:
         ranks = tuple(range(world))
     if not ranks and not name:
         return None
-    backend = next((group.backend for group in named if group.ranks == ranks), "")
+    backend = next((group.backend for group in groups_of_name if group.ranks == ranks), "")
     return make_group(name, ranks, description=description, backend=backend, size=size if size > 0 else len(ranks))
 
 
@@ -206,7 +206,7 @@ def build(rank: int, groups: Iterable[Group], counts: Sequence[CallCounts]) -> p
 
 
 def seen(sources: Mapping[int, Source]) -> list[Group]:
-    """Return the groups of all ranks; of one key, the entry with more information counts."""
+    """Return the groups of all ranks; if ranks disagree about a group, keep the entry with a known axis."""
     group_of_key: dict[str, Group] = {}
     for source in sources.values():
         for row in source.table("groups").to_pylist():
@@ -215,7 +215,7 @@ def seen(sources: Mapping[int, Source]) -> list[Group]:
                 row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
                 row["axis"], row["axis_source"],
             )  # fmt: skip
-            known = group_of_key.get(group.key)
-            if known is None or (known.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
+            previous = group_of_key.get(group.key)
+            if previous is None or (previous.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
                 group_of_key[group.key] = group
     return list(group_of_key.values())

@@ -91,8 +91,8 @@ def _odd_values(frame: EventFrame) -> Iterator[Row]:
     rows = frame.rows("user_annotation", "gpu_user_annotation")
     odd_marks = np.count_nonzero(frame.by_name(rows, _is_odd_mark))
     counts = {**frame.odd_values, "numbers in marks": int(odd_marks)}
-    named = ", ".join(sorted(name for name, count in counts.items() if count))
-    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside their range count as missing: {named}"
+    names = ", ".join(sorted(name for name, count in counts.items() if count))
+    yield "odd_values", Severity.ERROR, sum(counts.values()), f"values outside their range count as missing: {names}"
 
 
 def _is_odd_mark(name: str) -> bool:

@@ -57,8 +57,8 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
     top = frame.metadata
     info = distributed(top)
     recorded = info.get("rank")
-    known = manifest is not None and str(frame.rank) in (manifest.hosts or manifest.coordinates)
-    source = "distributedInfo" if recorded == frame.rank else "manifest" if known else "name"
+    is_in_manifest = manifest is not None and str(frame.rank) in (manifest.hosts or manifest.coordinates)
+    source = "distributedInfo" if recorded == frame.rank else "manifest" if is_in_manifest else "name"
     base = top.get("baseTimeNanoseconds")
     starts, ends = frame.start, frame.end
     row = {
@@ -141,9 +141,9 @@ def _device(frame: EventFrame) -> str:
 def _properties(frame: EventFrame) -> Mapping[str, Any]:
     """Return the properties of the used device, or of the first one."""
     properties = frame.metadata.get("deviceProperties")
-    listed = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
+    devices = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
     used = frame.ints("device", frame.rows("kernel", "gpu_memcpy"))
-    chosen = [d for d in listed if len(used) and d.get("id") == int(used[0])] or listed
+    chosen = [d for d in devices if len(used) and d.get("id") == int(used[0])] or devices
     return chosen[0] if chosen else {}
 
 

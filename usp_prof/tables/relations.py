@@ -164,7 +164,7 @@ class Relations:
             sources |= {name: empty(catalogue.schema(name)) for name in sorted(self._known - known - words.keys())}
         return sources
 
-    def _source(self, name: str) -> Any:  # noqa: ANN401 - whatever DuckDB scans
+    def _source(self, name: str) -> Any:  # noqa: ANN401 - anything that DuckDB can scan
         """Return a table from which DuckDB reads only the columns and rows that the query needs."""
         from pyarrow import dataset  # noqa: PLC0415 - it loads pandas, which a process that reads ranks does not need
 

@@ -65,12 +65,12 @@ class Common(Generic[Value]):
 
 @lru_cache(maxsize=8)
 def _unpickled(pickled: bytes) -> Common[Any]:
-    return Common(pickle.loads(pickled))  # noqa: S301 - what this package has pickled, as executors do
+    return Common(pickle.loads(pickled))  # noqa: S301 - pickled by this package
 
 
 @dataclass(frozen=True, slots=True)
 class _OfRun:
-    """Facts of a run besides its tables."""
+    """Facts about a run in addition to its tables."""
 
     manifest: Manifest | None
     topology: Topology
@@ -87,16 +87,16 @@ class _Share:
     known: Known
 
     def opened(self) -> TableSet:
-        """Return their tables."""
-        said = self.of_run.value
+        """Return the tables of these ranks."""
+        run_facts = self.of_run.value
         tables = TableSet(
             self.sources,
-            manifest=said.manifest,
-            topology=said.topology,
-            assumptions=said.assumptions,
+            manifest=run_facts.manifest,
+            topology=run_facts.topology,
+            assumptions=run_facts.assumptions,
             known=self.known,
         )
-        tables.incomparable = said.incomparable
+        tables.incomparable = run_facts.incomparable
         return tables
 
 
@@ -115,8 +115,8 @@ def of_each_rank(
     chosen = tables.ranks if ranks is None else ranks
     if tables.workers is None or len(chosen) <= FEW_RANKS:
         return (measure(tables, rank) for rank in chosen)
-    said = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
-    of_run = tables.memo("said of the run", lambda: Common(said))
+    run_facts = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
+    of_run = tables.memo("said of the run", lambda: Common(run_facts))
     count = at_once or RANKS_OF_SHARE
     dealt = (chosen[first : first + count] for first in range(0, len(chosen), count))
     shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in dealt)

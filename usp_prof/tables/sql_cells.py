@@ -53,7 +53,7 @@ def with_cells(relation: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB rel
 
 def _target(kind: Any, cells: Cells) -> Any:  # noqa: ANN401 - DuckDB types
     """Return the type to which a column is cast: its own, text, or one that contains text."""
-    import duckdb  # noqa: PLC0415 - it takes long to load, and few ask in SQL
+    import duckdb  # noqa: PLC0415 - slow to import, and needed only for SQL
 
     if kind.id in _PLAIN:
         return kind

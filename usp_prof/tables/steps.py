@@ -88,7 +88,7 @@ def find(frame: EventFrame, links: Links) -> Steps:
 
 
 def recorded(steps: Steps, frame: EventFrame, links: Links, promised: Promises) -> Steps:
-    """Leave out the steps that the end of the device's record cuts, and widen the first and last one by lost work.
+    """Drop steps cut off by the end of the device recording, and widen the first and last step by lost work.
 
     A step is cut if a notable share of its launches lost their work there. The first step begins no later than the
     launches that lost their work before it, the last one ends no earlier than its last launch: that time is then not
@@ -105,10 +105,10 @@ def recorded(steps: Steps, frame: EventFrame, links: Links, promised: Promises) 
         for some in (end_lost_at, launched_at)
     )
     is_whole = cut <= NOTABLE * launched
-    kept = is_whole if is_whole.any() else np.ones(len(is_whole), bool)
+    is_used = is_whole if is_whole.any() else np.ones(len(is_whole), bool)
     columns = ("number", "start", "end", "host_start", "host_end")
-    number, start, end, host_start, host_end = (getattr(steps, name)[kept] for name in columns)
-    # Launches of the first step ahead of the first one whose work is there.
+    number, start, end, host_start, host_end = (getattr(steps, name)[is_used] for name in columns)
+    # Launches in the first step before the first launch whose work was recorded.
     has_work_at = np.sort(at[(promised.kind > 0) & ~promised.is_lost])
     first_with_work = has_work_at[np.searchsorted(has_work_at, host_start[0]) :][:1]
     ahead = lost_at[(lost_at >= host_start[0]) & (lost_at < (first_with_work if len(first_with_work) else host_end[0]))]
@@ -145,15 +145,15 @@ _OPTIMIZER_MARK = format_mark("train", "optimizer")
 _REPEATED = re.compile(r"\W*(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)\W*\Z", re.IGNORECASE)
 
 
-def _profiler_steps(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+def _profiler_steps(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
     return _numbered(frame, _PROFILER_STEP)
 
 
-def _recorder_marks(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+def _recorder_marks(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
     return _ends(frame, lambda name: name == _OPTIMIZER_MARK)
 
 
-def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
     numbered = _numbered(frame, _NUMBERED)
     if len(numbered[0]):
         return numbered
@@ -166,7 +166,7 @@ def _annotations(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as
     return np.arange(len(rows)), frame.start[rows], frame.end[rows]
 
 
-def _between_optimizers(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - as the others
+def _between_optimizers(frame: EventFrame, links: Links) -> Marks:  # noqa: ARG001 - same signature as the others
     return _ends(frame, lambda name: name.startswith("Optimizer.step#"))
 
 
@@ -178,7 +178,7 @@ def _ends(frame: EventFrame, is_optimizer: Callable[[str], bool]) -> Marks:
     used, count = np.unique(codes[rows], return_counts=True)
     if not len(used) or count.min() < 2:
         return rows[:0], rows[:0], rows[:0]
-    # Of several optimizers, the ones that step least often do so once per step; the last of them ends it.
+    # If there are several optimizers, those that step least often do so once per step; the last one ends the step.
     once = used[count == count.min()]
     ends = np.sort(frame.end[rows][np.isin(codes[rows], once)])
     last = ends[len(once) - 1 :: len(once)]
@@ -233,7 +233,7 @@ def _number(pattern: re.Pattern[str], name: str) -> int:
 
 
 def _numbered(frame: EventFrame, pattern: re.Pattern[str]) -> Marks:
-    """Find the marks whose name has a step number; of two with one number, the longer counts."""
+    """Find the marks whose name has a step number; if two marks share a number, use the longer one."""
     rows = frame.rows(*MARKS)
     numbers = frame.by_name(rows, partial(_number, pattern), np.int64)
     # A mark with a missing or negative length is kept as an instant: the length of its step is unknown.

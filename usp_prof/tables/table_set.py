@@ -73,16 +73,16 @@ class MemorySource:
         return self._tables[name]
 
     def view(self, name: str) -> View:
-        """Return the same."""
-        found: View = self.table(name)
-        return found
+        """Return the table as a view."""
+        view: View = self.table(name)
+        return view
 
     def let_go(self) -> None:
         """Keep everything: it cannot be read again."""
 
 
 class ChangedSource:
-    """One rank's tables, some of which are changed on request; the original stays."""
+    """One rank's tables, some of which are changed on request; the original is unchanged."""
 
     def __init__(self, source: Source, changes: Mapping[str, Callable[[View], View]]) -> None:
         """Store for each changed table the function that builds it from the original."""
@@ -207,7 +207,7 @@ class TableSet:
         from the run.
         """
         other = copy(self)
-        other._assume(assumptions)  # noqa: SLF001 - of the same class
+        other._assume(assumptions)  # noqa: SLF001 - same class
         return other
 
     def _assume(self, assumptions: Assumptions) -> None:

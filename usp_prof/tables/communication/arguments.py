@@ -130,8 +130,8 @@ def texts(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
 def coded_texts(column: pa.Array | pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Return texts as codes and distinct texts."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    whole = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
-    return by_appearance(numbers_of(whole.indices).astype(np.int64), whole.dictionary.to_pylist())
+    encoded = pa.concat_arrays(chunks or [texts_of([])]).dictionary_encode()
+    return by_appearance(numbers_of(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist())
 
 
 def sizes(table: pa.Table) -> tuple[Ints, Ints, NDArray[Any], Flags]:

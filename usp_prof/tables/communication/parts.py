@@ -134,11 +134,11 @@ def _as_others_of_the_stream(
     NCCL runs an all-to-all as a SendRecv kernel; work launched before the window has no host call that names it.
     """
     is_exchange = of_kernel == "send_recv"
-    for one in distinct(stream[is_exchange & (op == "send_recv")]).tolist():
-        on_stream = is_exchange & (stream == one)
-        known = set(op[on_stream].tolist()) - {"send_recv"}
-        if len(known) == 1 and not known & {"send", "recv"}:
-            op = np.where(on_stream, known.pop(), op)
+    for stream_number in distinct(stream[is_exchange & (op == "send_recv")]).tolist():
+        on_stream = is_exchange & (stream == stream_number)
+        named_ops = set(op[on_stream].tolist()) - {"send_recv"}
+        if len(named_ops) == 1 and not named_ops & {"send", "recv"}:
+            op = np.where(on_stream, named_ops.pop(), op)
     return op
 
 

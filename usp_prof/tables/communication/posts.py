@@ -40,8 +40,8 @@ def around(frame: EventFrame, ranges: Ints, track: Ints, at: Ints) -> Ints:
 def operation_of(frame: EventFrame, rows: Ints) -> NDArray[np.object_]:
     """Return the operation in an event's name; "other" for a row of -1."""
     result = np.full(len(rows), "other", dtype=object)
-    known = rows >= 0
-    result[known] = frame.by_name(rows[known], lambda name: operation(name.partition(":")[2] or name), object)
+    has_row = rows >= 0
+    result[has_row] = frame.by_name(rows[has_row], lambda name: operation(name.partition(":")[2] or name), object)
     return result
 
 

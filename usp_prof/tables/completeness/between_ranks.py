@@ -99,12 +99,12 @@ def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[i
             if member.calls >= 0 and max(alike, default=0) > member.calls and member.first < 0:
                 _add(fewer, member.rank, max(alike) - member.calls, max(alike))
     return [
-        HealthRow(code, severity(count, whole), rank, count, f"{share(count, whole)} of {what}")
-        for code, found, what in (
+        HealthRow(code, severity(count, total), rank, count, f"{share(count, total)} of {loss}")
+        for code, counts_by_rank, loss in (
             ("sequence_gaps", gaps, "the sequence numbers of its collectives are missing: their calls are lost"),
             ("calls_missing", fewer, "the collectives that other members of its groups posted in the same steps"),
         )
-        for rank, (count, whole) in found.items()
+        for rank, (count, total) in counts_by_rank.items()
     ]
 
 

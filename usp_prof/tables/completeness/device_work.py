@@ -178,10 +178,10 @@ def _lost_ops(frame: EventFrame, links: Links) -> Iterator[Row]:
     # By kernel name: whether ops launch it most of the time.
     is_of_op = (2 * without_op < launched)[code[work]]
     calls = call[~has_op & is_of_op]
-    missing, whole = int(_between_ops(frame, calls).sum()), int(linked.sum())
-    if severity(missing, whole) is Severity.ERROR:
+    missing, n_linked = int(_between_ops(frame, calls).sum()), int(linked.sum())
+    if severity(missing, n_linked) is Severity.ERROR:
         detail = (
-            f"{share(missing, whole)} of kernels were launched outside of ops, although ops launch the same kernels "
+            f"{share(missing, n_linked)} of kernels were launched outside of ops, although ops launch the same kernels "
             "elsewhere: ops are missing, so figures by op do not include these kernels"
         )
         yield "ops_incomplete", Severity.ERROR, missing, detail

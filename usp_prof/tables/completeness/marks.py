@@ -58,6 +58,8 @@ def _missing(
     is_missing = ~is_next & (number[1:] > number[:-1]) & (2 * between > np.median(inside))
     missing = [n for a, b in zip(number[:-1][is_missing], number[1:][is_missing], strict=True) for n in range(a + 1, b)]
     if missing:
-        whole = len(number) + len(missing)
-        detail = f"steps {spans(missing)} have no mark, although the host was recorded: {len(missing)} of {whole} steps"
+        n_steps = len(number) + len(missing)
+        detail = (
+            f"steps {spans(missing)} have no mark, although the host was recorded: {len(missing)} of {n_steps} steps"
+        )
         yield "steps_missing", Severity.ERROR, len(missing), detail

@@ -49,8 +49,8 @@ def count_calls(parts: Parts, membership: Membership, steps: Steps) -> list[Call
 
 def _counts(sequence: Ints, is_posted: Flags, in_steps: Flags, *, is_marked: bool) -> CallCounts:
     calls = int(in_steps.sum()) if is_marked and is_posted.any() else -1
-    known = np.unique(sequence[sequence >= 0])
-    if not len(known) or (sequence < 0).any():
+    posted_numbers = np.unique(sequence[sequence >= 0])
+    if not len(posted_numbers) or (sequence < 0).any():
         return CallCounts(calls)
-    first, last = int(known[0]), int(known[-1])
-    return CallCounts(calls, first, last, last - first + 1 - len(known))
+    first, last = int(posted_numbers[0]), int(posted_numbers[-1])
+    return CallCounts(calls, first, last, last - first + 1 - len(posted_numbers))

@@ -99,9 +99,9 @@ class _FieldColumns:
 
     def add(self, batch: pa.Array) -> None:
         """Append the fields of some arguments, ideally at most `_ROWS`."""
-        sizes, joined = _sizes_and_text(batch)
+        sizes, text = _sizes_and_text(batch)
         is_written = sizes > 0
-        decoded = self._decoder.decode(joined, sizes[is_written])
+        decoded = self._decoder.decode(text, sizes[is_written])
         for place, (key, kind) in enumerate(self._number_kinds.items()):
             _, absent, dtype = _NUMBERS[kind]
             values = decoded.numbers[f"number{place}"]
@@ -180,5 +180,5 @@ def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:
     dtype = np.int64 if pa.types.is_large_string(batch.type) else np.int32
     _, offsets, data = batch.buffers()
     bounds = np.frombuffer(offsets, dtype)[batch.offset : batch.offset + len(batch) + 1]
-    joined = memoryview(data)[int(bounds[0]) : int(bounds[-1])] if data is not None else memoryview(b"")
-    return np.diff(bounds), joined
+    text = memoryview(data)[int(bounds[0]) : int(bounds[-1])] if data is not None else memoryview(b"")
+    return np.diff(bounds), text

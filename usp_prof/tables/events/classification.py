@@ -130,13 +130,13 @@ def kinds(frame: EventFrame, rows: Ints) -> tuple[Ints, pa.DictionaryArray]:
     codes, texts = frame.codes("name")
     used, name = numbered(codes.take(rows))
     results = classify([texts[code] for code in used.tolist()])
-    named = np.array([KINDS.index(kind) for kind, _ in results], np.int64)[name]
+    kind_by_name = np.array([KINDS.index(kind) for kind, _ in results], np.int64)[name]
     fixed = {"gpu_memcpy": KINDS.index(WorkKind.MEMCPY), "gpu_memset": KINDS.index(WorkKind.MEMSET)}
-    by_category = lookup([fixed.get(name, -1) for name in names], category[rows], missing=-1)
-    kind = np.where(by_category >= 0, by_category, named)
+    kind_by_category = lookup([fixed.get(name, -1) for name in names], category[rows], missing=-1)
+    kind = np.where(kind_by_category >= 0, kind_by_category, kind_by_name)
     libraries = sorted({"", *(library for _, library in results)})
     library = np.array([libraries.index(library) for _, library in results], np.int64)[name]
-    library = np.where(by_category >= 0, libraries.index(""), library)
+    library = np.where(kind_by_category >= 0, libraries.index(""), library)
     return kind, compact(library, libraries)
 
 

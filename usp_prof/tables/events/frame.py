@@ -200,8 +200,8 @@ class EventFrame:
 
 def compact(codes: Ints, values: list[str]) -> pa.DictionaryArray:
     """Return a dictionary column with only the used texts, in order of their codes."""
-    used = np.zeros(len(values) + 1, dtype=bool)
-    used[codes] = True
-    place = np.cumsum(used) - 1
-    kept = [values[code] for code in np.flatnonzero(used[:-1]).tolist()]
-    return coded(place[codes].astype(np.int32), kept)
+    is_used = np.zeros(len(values) + 1, dtype=bool)
+    is_used[codes] = True
+    place = np.cumsum(is_used) - 1
+    used_values = [values[code] for code in np.flatnonzero(is_used[:-1]).tolist()]
+    return coded(place[codes].astype(np.int32), used_values)

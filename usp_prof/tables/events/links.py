@@ -61,9 +61,9 @@ def _named(pairs: list[tuple[int, int]], track: Ints, lane: Ints) -> tuple[Ints,
 def _tracks(frame: EventFrame, rows: Ints) -> tuple[list[tuple[int, int]], Ints]:
     """Return the (device, stream) pairs, and the pair of each row."""
     devices, device = numbered(frame.ints("device", rows))
-    listed, stream = numbered(streams(frame, rows))
-    used, track = numbered(device * max(len(listed), 1) + stream)
-    pairs = [(int(devices[code // len(listed)]), int(listed[code % len(listed)])) for code in used.tolist()]
+    stream_ids, stream = numbered(streams(frame, rows))
+    used, track = numbered(device * max(len(stream_ids), 1) + stream)
+    pairs = [(int(devices[code // len(stream_ids)]), int(stream_ids[code % len(stream_ids)])) for code in used.tolist()]
     return pairs, track
 
 
@@ -189,12 +189,12 @@ class _Claims:
 
 def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
     """Return the row of each id, among host calls or ops."""
-    known = np.flatnonzero(keys > 0)
-    start, end, track = frame.start[rows[known]], frame.end[rows[known]], frame.track[rows[known]]
+    place = np.flatnonzero(keys > 0)
+    start, end, track = frame.start[rows[place]], frame.end[rows[place]], frame.track[rows[place]]
     # By id, the earliest start first; for equal starts, the longest first.
-    order = np.lexsort((known, -end, start, keys[known]))
-    known, start, end, track = known[order], start[order], end[order], track[order]
-    own = keys[known]
+    order = np.lexsort((place, -end, start, keys[place]))
+    place, start, end, track = place[order], start[order], end[order], track[order]
+    own = keys[place]
     is_first = first_of_run(own)
     first = np.flatnonzero(is_first)
     of_row = np.cumsum(is_first) - 1
@@ -205,7 +205,7 @@ def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:
     contested[of_row[~inside]] = True
     inner = int(np.count_nonzero(~contested[of_row])) - int(np.count_nonzero(~contested))
     ids = own[first]
-    return _Claims(ids[~contested], known[first][~contested], ids[contested], inner)
+    return _Claims(ids[~contested], place[first][~contested], ids[contested], inner)
 
 
 def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:

@@ -202,9 +202,9 @@ def _dealt(parts_of_group: Ints, is_posted: Flags) -> Ints:
 
 def _put_apart(as_read: Shelf, count: int, shelves: Sequence[Shelf], block_of_group: Ints) -> None:
     """Write the parts of each block to its shelf, in the order in which they were read."""
-    kept = as_read.columns()
+    all_columns = as_read.columns()
     for rows in _stretches(count):
-        columns = {name: values[rows] for name, values in kept.items()}
+        columns = {name: values[rows] for name, values in all_columns.items()}
         for block, chosen in rows_by_code(block_of_group[columns["group"]]).items():
             shelves[block].put({name: values[chosen] for name, values in columns.items()})
 
@@ -217,8 +217,9 @@ def _stretches(count: int) -> Iterator[slice]:
 
 def _columns(shelf: Shelf, rows: slice, names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> Columns:
     """Read the named columns of some rows of a shelf."""
-    kept = shelf.columns()
-    made = {
-        name: coded(kept[name][rows], texts[name]) if name in texts else array_of(kept[name][rows]) for name in names
+    all_columns = shelf.columns()
+    column_by_name = {
+        name: coded(all_columns[name][rows], texts[name]) if name in texts else array_of(all_columns[name][rows])
+        for name in names
     }
-    return Columns(pa.table(made))
+    return Columns(pa.table(column_by_name))

@@ -145,26 +145,26 @@ def _rough(domain: Ints, ties: Ties) -> Ints:
 
     Offsets are exact integers even if the clocks are far apart.
     """
-    one, other, difference = pairs_of_clocks(domain, ties)
+    first_clock, second_clock, difference = pairs_of_clocks(domain, ties)
     # For each clock: the clocks it shares calls with, and how much larger their offsets are.
     edges: dict[int, list[tuple[int, int]]] = {}
-    for rows in rows_by_code(group_codes(one, other)).values():
-        one_clock, other_clock = int(one[rows[0]]), int(other[rows[0]])
-        if one_clock != other_clock:
+    for rows in rows_by_code(group_codes(first_clock, second_clock)).values():
+        one_id, other_id = int(first_clock[rows[0]]), int(second_clock[rows[0]])
+        if one_id != other_id:
             middle = int(np.sort(difference[rows])[len(rows) // 2])
-            edges.setdefault(one_clock, []).append((other_clock, middle))
-            edges.setdefault(other_clock, []).append((one_clock, -middle))
+            edges.setdefault(one_id, []).append((other_id, middle))
+            edges.setdefault(other_id, []).append((one_id, -middle))
     count = int(domain.max()) + 1
     offset, reached = np.zeros(count, np.int64), np.zeros(count, bool)
     for root in range(count):
         waiting = [] if reached[root] else [root]
         while waiting:
-            here = waiting.pop(0)
-            reached[here] = True
-            for there, later in edges.get(here, []):
-                if not reached[there]:
-                    offset[there], reached[there] = offset[here] + later, True
-                    waiting.append(there)
+            clock = waiting.pop(0)
+            reached[clock] = True
+            for neighbor, later in edges.get(clock, []):
+                if not reached[neighbor]:
+                    offset[neighbor], reached[neighbor] = offset[clock] + later, True
+                    waiting.append(neighbor)
     return offset
 
 
@@ -186,8 +186,8 @@ def _refined(rough: Solution, ties: Ties) -> Solution:
     drifting, certain = _drifting(seen, pinned)
     sane = np.abs(drifting.drift).max() < _MOST_DRIFT_PPM * 1e3
     if certain.any() and sane and drifting.sigma < _BETTER * fit.sigma:
-        known = certain | np.isin(np.arange(count), pinned)
-        ppm = np.where(known & np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
+        has_known_drift = certain | np.isin(np.arange(count), pinned)
+        ppm = np.where(has_known_drift & np.isin(np.arange(count), clock), drifting.drift / 1e3, np.nan)
         return replace(rough, offset_ns=_whole_offset(rough, drifting), drift_ppm=ppm)
     return replace(rough, offset_ns=_whole_offset(rough, fit))
 
@@ -198,17 +198,17 @@ def _drifting(seen: Observations, pinned: Ints) -> tuple[Fit, Flags]:
     An insignificant drift would be extrapolated to times without calls. Removing one can make others insignificant,
     because errors propagate along chains of clocks, so the fit is repeated.
     """
-    asked = np.ones(seen.clocks, bool)
+    may_drift = np.ones(seen.clocks, bool)
     while True:
-        fit = least_squares.solve(seen, pinned, asked)
-        certain = asked & (np.abs(fit.drift) > _MIN_T_OF_DRIFT * fit.drift_error)
-        if not certain.any() or (certain == asked).all():
+        fit = least_squares.solve(seen, pinned, may_drift)
+        certain = may_drift & (np.abs(fit.drift) > _MIN_T_OF_DRIFT * fit.drift_error)
+        if not certain.any() or (certain == may_drift).all():
             return fit, certain
-        asked = certain
+        may_drift = certain
 
 
 def _whole_offset(rough: Solution, fit: Fit) -> Ints:
     """Return each clock's rough plus fitted offset; an offset within noise is zero."""
-    whole = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
-    is_noise = (fit.drift == 0) & (np.abs(whole) <= _MIN_T_OF_OFFSET * fit.offset_error)
-    return np.where(is_noise, 0, whole)
+    offset_ns = rough.offset_ns + np.rint(fit.offset).astype(np.int64)
+    is_noise = (fit.drift == 0) & (np.abs(offset_ns) <= _MIN_T_OF_OFFSET * fit.offset_error)
+    return np.where(is_noise, 0, offset_ns)

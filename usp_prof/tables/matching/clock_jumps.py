@@ -52,8 +52,8 @@ def _distances(solved: Solution, ties: Ties) -> tuple[Ints, Floats]:
     end, calls = solved.align(ties, ties.end), ties.calls
     anchor = per_code(ties.call, end, np.minimum, calls)[ties.call]
     own = (end - anchor).astype(float)
-    others = np.maximum(np.bincount(ties.call, minlength=calls)[ties.call] - 1, 1)
-    return ties.end, own - (np.bincount(ties.call, own, calls)[ties.call] - own) / others
+    n_others = np.maximum(np.bincount(ties.call, minlength=calls)[ties.call] - 1, 1)
+    return ties.end, own - (np.bincount(ties.call, own, calls)[ties.call] - own) / n_others
 
 
 def _jump(distance: Floats) -> int:

@@ -141,14 +141,14 @@ class DenseEquations:
     """Equations with A stored as a matrix."""
 
     def __init__(self, seen: Observations, weight: Floats, free: Flags) -> None:
-        kept = free.ravel()
+        is_free = free.ravel()
         matrix, right = _matrix(seen, weight, free.shape[1])
-        self._free, self._matrix, self._right = free, matrix[np.ix_(kept, kept)], right[kept]
+        self._free, self._matrix, self._right = free, matrix[np.ix_(is_free, is_free)], right[is_free]
 
     def solution(self, _: Floats) -> Floats:
         """Solve the equations; unknowns that no call determines are 0."""
-        found = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
-        return self._spread_out(np.asarray(found, np.float64))
+        unknowns = np.linalg.lstsq(self._matrix, self._right, rcond=1e-12)[0]
+        return self._spread_out(np.asarray(unknowns, np.float64))
 
     def spread(self) -> Floats:
         """Return the square roots of the diagonal of A's inverse."""
@@ -226,8 +226,8 @@ class GraphEquations:
 
     def _solved(self, right: Floats, guess: Floats) -> Floats:
         """Solve A x = right by conjugate gradients, preconditioned with the diagonal."""
-        found = guess * self._free
-        left = right - self._gathered(self._seen.shift(found))
+        unknowns = guess * self._free
+        left = right - self._gathered(self._seen.shift(unknowns))
         scaled = left * self._scale
         direction, size = scaled, float((left * scaled).sum())
         enough = _EXACT**2 * float((right * right * self._scale).sum())
@@ -236,9 +236,9 @@ class GraphEquations:
                 break
             image = self._gathered(self._seen.shift(direction))
             along = size / float((direction * image).sum())
-            found = found + along * direction
+            unknowns = unknowns + along * direction
             left = left - along * image
             scaled = left * self._scale
             before, size = size, float((left * scaled).sum())
             direction = scaled + size / before * direction
-        return found
+        return unknowns

@@ -64,14 +64,14 @@ class Measured:
 
         If `folder` is given, the columns are memory-mapped files in it.
         """
-        kept, tie = self.calls.columns(), np.concatenate(self.numbers)
+        all_columns, tie = self.calls.columns(), np.concatenate(self.numbers)
         every = slice(0, len(tie))
-        order = np.lexsort((tie, kept["first_ns"][every]))
+        order = np.lexsort((tie, all_columns["first_ns"][every]))
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
         columns: dict[str, Any] = {}
-        for name in ("call", *kept):
-            values = np.arange(len(order)) if name == "call" else kept[name][every][order]
+        for name in ("call", *all_columns):
+            values = np.arange(len(order)) if name == "call" else all_columns[name][every][order]
             texts = self.texts.get(name)
             if texts is not None:
                 codes, texts = by_appearance(values, texts)

@@ -66,16 +66,18 @@ class AllTies:
 
     def across(self, domain: Ints) -> Ties:
         """Return the ties of calls with members on several clocks: collectives, then transfers."""
-        one, other = (_joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers))
-        return _below([one, other], np.concatenate([one.call, other.call + one.calls]))
+        collectives, transfers = (
+            _joined([_across(domain, ties) for ties in kind]) for kind in (self.collectives, self.transfers)
+        )
+        return _below([collectives, transfers], np.concatenate([collectives.call, transfers.call + collectives.calls]))
 
 
 def _joined(blocks: Sequence[Ties]) -> Ties:
     """Combine the ties of blocks, rank by rank, with calls numbered in the order of the run."""
     number_of_member = np.concatenate([_NOTHING, *(ties.number[ties.call] for ties in blocks)])
     number, call = numbered(number_of_member)
-    whole = replace(_below(blocks, call), number=number)
-    return whole.take(np.lexsort((whole.part, whole.row))) if len(blocks) > 1 else whole
+    combined = replace(_below(blocks, call), number=number)
+    return combined.take(np.lexsort((combined.part, combined.row))) if len(blocks) > 1 else combined
 
 
 def _below(blocks: Sequence[Ties], call: Ints) -> Ties:
@@ -115,9 +117,9 @@ def _members(parts: MatchedParts, chosen: Flags, ranks: Ints) -> Ties:
     rows = rows[members_of_call[parts.call[rows]] >= 2]
     if len(rows):
         rows = rows[_thinned(parts, rows)]
-    known, call = numbered(parts.call[rows])
+    distinct_calls, call = numbered(parts.call[rows])
     row = np.searchsorted(ranks, parts.rank[rows])
-    return Ties(call, row, parts.start[rows], parts.end[rows], parts.part[rows], parts.number[known])
+    return Ties(call, row, parts.start[rows], parts.end[rows], parts.part[rows], parts.number[distinct_calls])
 
 
 def _thinned(parts: MatchedParts, rows: Ints) -> Flags:
@@ -137,8 +139,8 @@ def _across(domain: Ints, ties: Ties) -> Ties:
     clock = domain[ties.row]
     lowest, highest = (per_code(ties.call, clock, how, ties.calls) for how in (np.minimum, np.maximum))
     is_across = lowest != highest
-    kept = ties.take(is_across[ties.call])
-    return replace(kept, call=numbered(kept.call)[1], number=ties.number[is_across])
+    crossing_ties = ties.take(is_across[ties.call])
+    return replace(crossing_ties, call=numbered(crossing_ties.call)[1], number=ties.number[is_across])
 
 
 def pairs_of_clocks(domain: Ints, ties: Ties) -> tuple[Ints, Ints, Ints]:
@@ -154,11 +156,11 @@ def components(domain: Ints, blocks: Iterable[Ties]) -> Ints:
     count = int(domain.max()) + 1 if len(domain) else 0
     if not count:
         return domain
-    # Pairs of clocks that share a call, encoded as one * count + other.
+    # Pairs of clocks that share a call, encoded as first * count + second.
     pairs = [_NOTHING]
     for ties in blocks:
-        one, other, _ = pairs_of_clocks(domain, ties)
-        pairs.append(distinct(one * count + other))
+        first_clock, second_clock, _ = pairs_of_clocks(domain, ties)
+        pairs.append(distinct(first_clock * count + second_clock))
     pair = np.concatenate(pairs)
     label = lowest_reached(pair // count, pair % count, np.arange(count))
     return np.unique(label, return_inverse=True)[1][domain]

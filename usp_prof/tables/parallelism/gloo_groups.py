@@ -134,8 +134,8 @@ def _growth(frame: EventFrame, parts: Parts, rows: Ints) -> Ints:
     sized = np.isin(parts.operation[rows], ("all_gather", "reduce_scatter")) & (post >= 0)
     growth = np.full(len(rows), -1, np.int64)
     dims = frame.arguments(post[sized], (Field("dims", "Input Dims", Kind.TEXT),))["dims"].to_pylist()
-    known = {text: _ratio(elements(text), second_elements(text)) for text in set(dims)}
-    growth[sized] = [known[text] for text in dims]
+    ratio_of_dims = {text: _ratio(elements(text), second_elements(text)) for text in set(dims)}
+    growth[sized] = [ratio_of_dims[text] for text in dims]
     return growth
 
 
@@ -221,10 +221,10 @@ def regrouped(sources: Mapping[int, Source], groups: Sequence[Group]) -> dict[in
         is_doubtful = all(op in _EQUAL_SIZES for counts in ran.values() for op, _ in counts)
         if len(ran) < 2 or not is_doubtful or _agree(ran, ran):
             continue
-        others = {rank: _other(rank, ran, group, groups) for rank in ran}
-        known = {rank: other for rank, other in others.items() if other is not None}
-        if len(known) == len(ran):  # a partly recorded group contradicts nothing
-            for rank, other in known.items():
+        candidate_by_rank = {rank: _other(rank, ran, group, groups) for rank in ran}
+        group_by_rank = {rank: other for rank, other in candidate_by_rank.items() if other is not None}
+        if len(group_by_rank) == len(ran):  # a partly recorded group contradicts nothing
+            for rank, other in group_by_rank.items():
                 instead.setdefault(rank, {})[group.key] = other
     regrouped_sources = dict(sources)
     for rank, groups_of_rank in instead.items():
@@ -251,8 +251,8 @@ def _operations(sources: Mapping[int, Source]) -> dict[str, dict[int, Counter[tu
 
 def _agree(ran: OperationsOfRank, ranks: Iterable[int]) -> bool:
     """Return whether these ranks ran the same operations."""
-    first, *others = (ran[rank] for rank in ranks)
-    return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in others)
+    first, *rest = (ran[rank] for rank in ranks)
+    return all((first & other).total() >= _SAME_SHARE * max(first.total(), other.total()) for other in rest)
 
 
 def _other(rank: int, ran: OperationsOfRank, wrong: Group, groups: Sequence[Group]) -> Group | None:

@@ -61,16 +61,16 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     world = world_size(sources)
     if world < 1:
         world = len({*sources, *(rank for group in groups.values() for rank in group.ranks)})
-    whole = job_group(parts, groups.values(), world, hosts_of(sources))
-    if whole is not None:
-        groups.setdefault(whole.key, whole)
+    group_of_job = job_group(parts, groups.values(), world, hosts_of(sources))
+    if group_of_job is not None:
+        groups.setdefault(group_of_job.key, group_of_job)
     # Traffic and guesses by group; "" is traffic without a known group, which is added to the job's group.
     traffic = traffic_of(parts)
     guesses = inferred(traffic, groups.values())
     ungrouped = guesses.get("", Inferred())
-    if whole is not None and "" in traffic:
-        guesses.setdefault(whole.key, ungrouped)
-        traffic.setdefault(whole.key, Traffic()).add(traffic[""])
+    if group_of_job is not None and "" in traffic:
+        guesses.setdefault(group_of_job.key, ungrouped)
+        traffic.setdefault(group_of_job.key, Traffic()).add(traffic[""])
     allowed: dict[str, tuple[str, ...]] = {}
     settled = []
     divided = _divided(groups.values(), world)
@@ -85,10 +85,10 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     has_own_pipeline = any(group.axis == Axis.PP and group.axis_source not in TRUSTED for group in settled)
     job = Job(sorted(sources), world, talking(parts) if has_own_pipeline else ())
     topology, no_mesh = lay_out(settled, job, manifest)
-    health = axis_health(settled, traffic, parts, ungrouped if whole is None else Inferred())
+    health = axis_health(settled, traffic, parts, ungrouped if group_of_job is None else Inferred())
     if no_mesh:
         health.append(HealthRow("mesh_unknown", Severity.INFO, detail=f"no mesh is shown: {no_mesh}"))
-    return AxisLayout(topology, allowed, whole.key if whole else "", ungrouped.axis.value, world), health
+    return AxisLayout(topology, allowed, group_of_job.key if group_of_job else "", ungrouped.axis.value, world), health
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
@@ -117,11 +117,13 @@ def _entry(group: Group, manifest: Manifest | None) -> GroupEntry | None:
     """Return the manifest's entry of a group: the same ranks, and the same name if both have one."""
     if manifest is None:
         return None
-    of_same_ranks = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
-    named = [entry for entry in of_same_ranks if entry.name == group.name]
-    if named:
-        return named[0]
-    return of_same_ranks[0] if len(of_same_ranks) == 1 and (not group.name or not of_same_ranks[0].name) else None
+    entries_of_ranks = [entry for entry in manifest.groups if tuple(entry.ranks) == group.ranks]
+    entries_of_name = [entry for entry in entries_of_ranks if entry.name == group.name]
+    if entries_of_name:
+        return entries_of_name[0]
+    return (
+        entries_of_ranks[0] if len(entries_of_ranks) == 1 and (not group.name or not entries_of_ranks[0].name) else None
+    )
 
 
 def _divided(groups: Iterable[Group], world: int) -> bool:
@@ -169,8 +171,8 @@ def _axis_of_ranks(ranks: tuple[int, ...], manifest: Manifest | None) -> Axis | 
     places = [manifest.coordinates.get(str(rank)) for rank in ranks]
     if any(place is None for place in places):
         return None
-    known = [place for place in places if place is not None]
-    differing = [name for name in known[0] if len({place.get(name) for place in known}) > 1]
+    coordinates = [place for place in places if place is not None]
+    differing = [name for name in coordinates[0] if len({place.get(name) for place in coordinates}) > 1]
     axes = [name for name in differing if name in [*Axis]]
     # An expert axis uses ranks of other axes, so its coordinate varies with theirs.
     axes = [name for name in axes if name != Axis.EP] or axes
@@ -302,10 +304,10 @@ def _collectives(view: View, layout: AxisLayout) -> View:
         "axis": lambda: _coded(axes, kind_of_row),
         "axis_source": lambda: _coded(sources, kind_of_row),
     }
-    whole = groups.get(layout.whole)
-    if whole is not None:
+    group_of_job = groups.get(layout.whole)
+    if group_of_job is not None:
         size = columns["group_size"]
-        filled = np.where((columns["group"] == "") & (size < 0), whole.size, size)
+        filled = np.where((columns["group"] == "") & (size < 0), group_of_job.size, size)
         replaced["group_size"] = lambda: index_of(filled)
     return Replaced(view, replaced)
 
@@ -321,12 +323,12 @@ def _part_axis(
         return group.axis, source if source == AxisSource.INFERRED else group.axis_source
     if marked:
         return axis, source
-    known, why = (group.axis, group.axis_source) if group else (layout.ungrouped, AxisSource.INFERRED)
-    if why == AxisSource.INFERRED or (why == AxisSource.MARK and known == Axis.PP):
-        served = of_operation(known, op, everyone=group is not None and len(group.ranks) == layout.world)
-        why = why if served == known else AxisSource.INFERRED
-        known = served
-    return known, AxisSource.NONE if known == Axis.UNKNOWN else why
+    group_axis, group_source = (group.axis, group.axis_source) if group else (layout.ungrouped, AxisSource.INFERRED)
+    if group_source == AxisSource.INFERRED or (group_source == AxisSource.MARK and group_axis == Axis.PP):
+        served = of_operation(group_axis, op, everyone=group is not None and len(group.ranks) == layout.world)
+        group_source = group_source if served == group_axis else AxisSource.INFERRED
+        group_axis = served
+    return group_axis, AxisSource.NONE if group_axis == Axis.UNKNOWN else group_source
 
 
 def _axes_of_activities(activities: View, collectives: View) -> pa.Array:

@@ -166,12 +166,12 @@ def _gradients(traffic: Traffic) -> Inferred:
 
     Scalars (a norm, a loss) are no evidence. One reduction per step next to sends may be that of tied embeddings.
     """
-    known = {kind: n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS and kind.posted}
-    large = {kind: n for kind, n in known.items() if kind.bytes < 0 or kind.bytes >= _SCALARS}
+    reductions = {kind: n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS and kind.posted}
+    large = {kind: n for kind, n in reductions.items() if kind.bytes < 0 or kind.bytes >= _SCALARS}
     everything = sum(n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS)
     once = sum(large.values()) <= traffic.steps
     sends = any(kind.op in P2P for kind in traffic.kinds)
-    if not large or 3 * sum(known.values()) < 2 * everything or (once and sends):
+    if not large or 3 * sum(reductions.values()) < 2 * everything or (once and sends):
         return Inferred()
     late = {kind: n for kind, n in large.items() if kind.late}
     if _weight(late) < _NEARLY_ALL * _weight(large):
@@ -184,19 +184,21 @@ def _activations(traffic: Traffic) -> Inferred:
 
     Statistics (batch norm, the balance of experts) are small; gradients are not reduced in forward.
     """
-    known = {
+    reductions = {
         kind: n
         for kind, n in traffic.kinds.items()
         if kind.op in _REDUCTIONS and kind.posted and kind.bytes >= _SCALARS
     }
-    in_backward = {(kind.op, kind.bytes) for kind in known if kind.phase == "backward"}
-    in_forward = {(kind.op, kind.bytes) for kind in known if not kind.late}
+    in_backward = {(kind.op, kind.bytes) for kind in reductions if kind.phase == "backward"}
+    in_forward = {(kind.op, kind.bytes) for kind in reductions if not kind.late}
     in_both_passes = in_backward & in_forward
     shared = {
-        kind: n for kind, n in known.items() if (kind.op, kind.bytes) in in_both_passes and kind.bytes >= _ACTIVATIONS
+        kind: n
+        for kind, n in reductions.items()
+        if (kind.op, kind.bytes) in in_both_passes and kind.bytes >= _ACTIVATIONS
     }
     often = sum(shared.values()) >= _OFTEN * max(traffic.steps, 1)
-    if not often or _weight(shared) < _MOST * _weight(known):
+    if not often or _weight(shared) < _MOST * _weight(reductions):
         return Inferred()
     return Inferred(Axis.TP, "the same sizes are reduced in forward and in backward, many times per step")
 
@@ -256,8 +258,8 @@ def axis_health(
         if made_for(library).reason
     ]
     if ungrouped.reason:
-        what = "communication without a group"
-        rows.append(_inferred(f"the axis of {what} is inferred to be {ungrouped.axis}: {ungrouped.reason}", 1))
+        subject = "communication without a group"
+        rows.append(_inferred(f"the axis of {subject} is inferred to be {ungrouped.axis}: {ungrouped.reason}", 1))
     unknown = [group.key for group in used if group.axis == Axis.UNKNOWN]
     if unknown:
         detail = f"the axis of {_few(unknown)} is unknown; their communication is shown as axis unknown; {_HINT}"

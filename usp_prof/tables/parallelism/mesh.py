@@ -83,9 +83,11 @@ def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[T
 
 def _declared(groups: list[Group], ranks: Iterable[int], manifest: Manifest) -> Topology:
     ordered = manifest.axis_order or list(manifest.mesh)
-    others = [name for name in manifest.mesh if name not in ordered]
+    unordered = [name for name in manifest.mesh if name not in ordered]
     axes = {
-        name: manifest.mesh[name] for name in [*ordered, *others] if name in [*Axis] and manifest.mesh.get(name, 1) > 1
+        name: manifest.mesh[name]
+        for name in [*ordered, *unordered]
+        if name in [*Axis] and manifest.mesh.get(name, 1) > 1
     }
     places = {rank: MappingProxyType(dict(manifest.coordinates.get(str(rank), {}))) for rank in ranks}
     return Topology(MappingProxyType(axes), MappingProxyType(places), tuple(groups), AxisSource.MANIFEST.value)
@@ -155,8 +157,8 @@ def _sizes(places: Sequence[Mapping[str, tuple[int, int]]], world: int) -> tuple
     if experts > world or world % experts:
         return {}, f"ep {experts} does not divide the world of {world} ranks"
     if (factors or experts > 1) and prod(factors.values()) != world:
-        known = _product(factors) or "none known"
-        return {}, f"the sizes that the groups show ({known}) do not multiply to the world of {world} ranks"
+        size_text = _product(factors) or "none known"
+        return {}, f"the sizes that the groups show ({size_text}) do not multiply to the world of {world} ranks"
     return sizes, ""
 
 
@@ -175,8 +177,8 @@ def talking(parts: Mapping[int, Columns]) -> list[tuple[int, ...]]:
     for rank, columns in parts.items():
         peers = np.unique(columns["peer"][columns.matches("op", *P2P)])
         for peer in peers[peers >= 0].tolist():
-            joined = together.setdefault(peer, {peer}) | together[rank]
-            together.update(dict.fromkeys(joined, joined))
+            connected = together.setdefault(peer, {peer}) | together[rank]
+            together.update(dict.fromkeys(connected, connected))
     return sorted({tuple(sorted(ranks)) for ranks in together.values() if len(ranks) > 1})
 
 
@@ -211,10 +213,10 @@ def job_group(
     if size < 2 or not any(map(len, bare.values())) or has_transfers:
         return None
     everyone = tuple(range(size))
-    named = {group.ranks for group in groups if group.size > 1}
-    if named - {everyone}:
+    rank_sets = {group.ranks for group in groups if group.size > 1}
+    if rank_sets - {everyone}:
         return None
-    if not named:
+    if not rank_sets:
         # No group shows that the whole job communicates: use the ranks' operations.
         is_complete = len(parts) == size
         is_whole = _together(bare, hosts) if is_complete else size == _PAIR

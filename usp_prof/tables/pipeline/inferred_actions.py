@@ -143,7 +143,11 @@ def _labelled_step(
 ) -> list[list[Labelled]]:
     """Label one step, ignoring as little light work as needed to fit an order; if none fits, only the lightest."""
     tried = [
-        [_observed_turns(*one, step, share) for one in zip(stretches_of_rank, passed, strict=True)] for share in _LIGHT
+        [
+            _observed_turns(*stretches_and_messages, step, share)
+            for stretches_and_messages in zip(stretches_of_rank, passed, strict=True)
+        ]
+        for share in _LIGHT
     ]
     for turns in tried:
         if labels := by_named_order(turns):
@@ -162,7 +166,7 @@ def _observed_turns(of_rank: Stretches, passed: Messages, step: int, share: floa
 def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: Messages) -> pa.Table:
     """Build the action table of a rank from labeled stretches; a stretch with several actions is cut into that many."""
     work, arrived = of_rank.work, passed.ended[~passed.sends]
-    named = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
+    action_keys = [action for label in labelled for action in label.actions]  # kind, stage and micro-batch
     # Row ranges of each action's work (`high` exclusive); work that ran before the receive arrived is excluded.
     ranges = []
     for label in labelled:
@@ -173,9 +177,9 @@ def _table(rank: int, of_rank: Stretches, labelled: Sequence[Labelled], passed: 
     columns = {
         "rank": rank,
         "event": work.event[first],
-        "kind": [kind for kind, _, _ in named],
-        "stage": np.array([stage for _, stage, _ in named], np.int64),
-        "micro_batch": np.array([number for _, _, number in named], np.int64),
+        "kind": [kind for kind, _, _ in action_keys],
+        "stage": np.array([stage for _, stage, _ in action_keys], np.int64),
+        "micro_batch": np.array([number for _, _, number in action_keys], np.int64),
         "start_ns": start,
         "dur_ns": np.array([work.ended[low:high].max() for low, high in ranges], np.int64) - start,
         "device_start_ns": np.array([work.start[low:high].min() for low, high in ranges], np.int64),
@@ -277,8 +281,8 @@ def _by_order(
     labels = []
     for (_, rows), (_, places) in zip(observed, expected, strict=True):
         actions = [acts[place] for place in places]
-        named = tuple((str(action.kind), action.stage, action.micro_batch) for action in actions)
-        labels.append(Labelled(tuple(rows), named))
+        action_keys = tuple((str(action.kind), action.stage, action.micro_batch) for action in actions)
+        labels.append(Labelled(tuple(rows), action_keys))
     return labels
 
 

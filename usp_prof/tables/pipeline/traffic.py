@@ -63,8 +63,8 @@ def transfers_of(rows: Columns) -> Transfers:
         return Transfers(refused=True)
     start, end = rows["start_ns"], rows["start_ns"] + rows["dur_ns"]
     ahead = False
-    for one in peers:
-        sends, receives = (peer == one) & is_send, (peer == one) & ~is_send
+    for peer_rank in peers:
+        sends, receives = (peer == peer_rank) & is_send, (peer == peer_rank) & ~is_send
         if not sends.any() or not receives.any():
             return Transfers(refused=True)
         ahead |= _ahead(end[sends], start[receives]) or _ahead(end[receives], start[sends])
@@ -100,7 +100,7 @@ def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
     """Return all ranks that a rank exchanges messages with, directly or through others; empty if peers are unknown."""
     members, new = {rank}, {rank}
     while new:
-        heard = {peer for one in new if one in passed for peer in np.unique(passed[one].peer).tolist()}
+        heard = {peer for member in new if member in passed for peer in np.unique(passed[member].peer).tolist()}
         if -1 in heard:
             return set()
         new = heard - members

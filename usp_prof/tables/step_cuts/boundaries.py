@@ -68,16 +68,17 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
     end = int(np.flatnonzero(high == _EVER)[0]) if (high == _EVER).any() else len(boundaries) - 1
     if end <= begin:
         return None
-    kept = slice(begin, end + 1)
-    low, high = np.minimum(low, high - 1)[kept], high[kept]
+    usable = slice(begin, end + 1)
+    low, high = np.minimum(low, high - 1)[usable], high[usable]
     at = _boundaries(cut, their_work, work, low, high)
     if (np.diff(at) <= 0).any():
         return None
-    whole = np.flatnonzero(_whole(work, at, first_open=low[0] < 0, last_open=high[-1] == _EVER))
-    if not len(whole):
+    complete_steps = np.flatnonzero(_whole(work, at, first_open=low[0] < 0, last_open=high[-1] == _EVER))
+    if not len(complete_steps):
         return None
-    first, last = int(whole[0]), int(whole[-1])
-    return Cut(cut.number[begin:end][whole], at[first : last + 2], CALLS)  # a step has a boundary on either side
+    first, last = int(complete_steps[0]), int(complete_steps[-1])
+    # n steps have n + 1 boundaries.
+    return Cut(cut.number[begin:end][complete_steps], at[first : last + 2], CALLS)
 
 
 def _boundaries(cut: Cut, their_work: DeviceWork, work: DeviceWork, low: Ints, high: Ints) -> Ints:
@@ -158,12 +159,12 @@ def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> 
     # Average duration of each kind of activity, so that missing activities count by the time they would have taken.
     weight = np.bincount(kinds, work.end_ns - work.start_ns, width) / np.bincount(kinds, minlength=width)
     missing = np.maximum(usual - held, 0)
-    complete = missing @ weight <= _MISSING * np.diff(at)
-    complete &= missing.sum(axis=1) <= _FEW * usual.sum()
-    whole = np.ones(count, bool)
-    whole[0] &= not first_open or complete[0]
-    whole[-1] &= not last_open or complete[-1]
-    return whole
+    has_enough_work = missing @ weight <= _MISSING * np.diff(at)
+    has_enough_work &= missing.sum(axis=1) <= _FEW * usual.sum()
+    is_complete = np.ones(count, bool)
+    is_complete[0] &= not first_open or has_enough_work[0]
+    is_complete[-1] &= not last_open or has_enough_work[-1]
+    return is_complete
 
 
 _ON_DEVICE = ("activities", "kernels", "collectives")

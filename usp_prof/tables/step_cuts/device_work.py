@@ -149,19 +149,19 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
     activities = everything.take(everything.matches("kind", "compute", "communication"))
     parts = Columns(source.view("collectives"))
     name_code, names = activities.codes("name")
-    named = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
+    name_symbol = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
     updates = activities.satisfies("name", OPTIMIZER.search)
     talks = activities.matches("kind", "communication")
     # Row of `collectives` of each activity, or -1.
     part = activities["collective"]
     of_part, operation_of_part = _communication_symbols(parts, alphabet)
-    symbol = np.where(part >= 0, lookup(of_part, part, missing=-1), named)
+    symbol = np.where(part >= 0, lookup(of_part, part, missing=-1), name_symbol)
     operation = np.where(part >= 0, lookup(operation_of_part, part, missing=-1), np.where(talks, symbol, -1))
     size = lookup(np.maximum(parts["in_bytes"], parts["out_bytes"]), part, missing=-1)
     start = activities["start_ns"]
     return DeviceWork(
         symbol,
-        named,
+        name_symbol,
         start,
         start + activities["dur_ns"],
         updates & ~talks,
@@ -214,7 +214,7 @@ def whole_periods(work: DeviceWork) -> Repetition | None:
     middle = slice(int(periods.start[len(periods) // 2]), int(periods.end[len(periods) // 2]))
     parts = parts_of(codes[middle])
     operations = work.operation[middle]
-    classes = [work.updates[middle], *(operations == one for one in np.unique(operations[operations >= 0]).tolist())]
+    classes = [work.updates[middle], *(operations == code for code in np.unique(operations[operations >= 0]).tolist())]
     return periods if parts == 1 or update_in_one_part(classes, parts) else None
 
 

@@ -64,12 +64,12 @@ def cut(sources: Mapping[int, Source], health: Iterable[HealthRow]) -> Stepped:
         return _uncut(sources, own, guessed, rows)
     wrapped = dict(sources)
     for rank, of_rank in cuts.items():
-        kept = np.isin(of_rank.number, common)
+        is_common = np.isin(of_rank.number, common)
         if rank in guessed:
-            start, end = of_rank.at_ns[:-1][kept], of_rank.at_ns[1:][kept]
-            steps = with_host(sources[rank], of_rank.number[kept], start, end, of_rank.source)
+            start, end = of_rank.at_ns[:-1][is_common], of_rank.at_ns[1:][is_common]
+            steps = with_host(sources[rank], of_rank.number[is_common], start, end, of_rank.source)
             wrapped[rank] = recut(sources[rank], rank, steps)
-        elif not kept.all():
+        elif not is_common.all():
             steps = some_of(own[rank], np.isin(own[rank]["step"], common))
             wrapped[rank] = recut(sources[rank], rank, steps)
     lost = sorted(set(guessed) - set(cuts))
@@ -203,8 +203,8 @@ def _hold_the_same(sources: Mapping[int, Source], own: Mapping[int, Columns], gu
         return False
     calls = {rank: _calls_by_group(source) for rank, source in sources.items()}
     for group in sorted(set().union(*calls.values())):
-        listed = group.rpartition("@")[2]
-        members = [rank for rank in sources if not listed or str(rank) in listed.split(",")]
+        rank_text = group.rpartition("@")[2]
+        members = [rank for rank in sources if not rank_text or str(rank) in rank_text.split(",")]
         if len({calls[rank].get(group, 0) for rank in members}) > 1:
             return False
     return True
