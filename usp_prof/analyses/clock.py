@@ -85,8 +85,8 @@ class ClockResult:
         c, rows = self.clock, np.asarray(self.shown, np.int64)
         columns = ("component", "offset_ns", "drift_ppm", "reference_ns", "residual_p50_ns", "residual_p99_ns", "ties")
         hosts = [self.hosts[row] for row in self.shown]
-        known: dict[str, Any] = {"rank": c.ranks[rows], "host": hosts}
-        return known | {name: getattr(c, name)[rows] for name in columns}
+        own_columns: dict[str, Any] = {"rank": c.ranks[rows], "host": hosts}
+        return own_columns | {name: getattr(c, name)[rows] for name in columns}
 
 
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
@@ -124,7 +124,7 @@ def _notes(solved: Clock, hosts: tuple[str, ...]) -> list[HealthRow]:
     unnamed = sum(not host for host in hosts)
     if unnamed and len(hosts) > 1:
         shared = len(np.unique(solved.domain)) < len(hosts)
-        what = "no call contradicts that they share a clock" if shared else "each gets its own clock offset"
-        detail = f"the files of these ranks name no host; {what}"
+        consequence = "no call contradicts that they share a clock" if shared else "each gets its own clock offset"
+        detail = f"the files of these ranks name no host; {consequence}"
         notes.append(HealthRow("hosts_unnamed", Severity.INFO, count=unnamed, detail=detail))
     return notes

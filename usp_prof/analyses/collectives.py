@@ -143,8 +143,8 @@ class CollectivesResult:
             values.append(Value(CALLS, k.calls, dims))
             if k.bytes >= 0:
                 values.append(Value(VOLUME, k.bytes, dims))
-            known = ((ALGBW, k.algbw), (BUSBW, k.busbw), (LINK_FRACTION, k.link_fraction))
-            values += [Value(metric, figure, dims) for metric, figure in known if not np.isnan(figure)]
+            bandwidths = ((ALGBW, k.algbw), (BUSBW, k.busbw), (LINK_FRACTION, k.link_fraction))
+            values += [Value(metric, figure, dims) for metric, figure in bandwidths if not np.isnan(figure)]
         for axis, op in sorted({(k.axis, k.op) for k in self.kinds}):
             dims = {"axis": axis, "collective": op}
             rows = self.points.matches("axis", axis) & self.points.matches("op", op)
@@ -193,25 +193,25 @@ def _measured(tables: TableSet, selection: Selection) -> CollectivesResult:
     if selection.ranks is not None:
         chosen &= matched.touching(selection.ranks)
     name, peak = _link(tables)
-    kept = calls.take(chosen)
-    busbw = bus_bandwidth(kept)
-    usable = kept["complete"] & (kept["bytes"] > 0) & (kept["transfer_ns"] > 0)
+    chosen_calls = calls.take(chosen)
+    busbw = bus_bandwidth(chosen_calls)
+    usable = chosen_calls["complete"] & (chosen_calls["bytes"] > 0) & (chosen_calls["transfer_ns"] > 0)
     points = Points(
-        kept["bytes"][usable],
-        kept["transfer_ns"][usable],
+        chosen_calls["bytes"][usable],
+        chosen_calls["transfer_ns"][usable],
         busbw[usable],
-        kept["inter_node"][usable],
-        {name: (codes[usable], texts) for name in _TEXTS for codes, texts in [kept.narrow_codes(name)]},
+        chosen_calls["inter_node"][usable],
+        {name: (codes[usable], texts) for name in _TEXTS for codes, texts in [chosen_calls.narrow_codes(name)]},
     )
     return CollectivesResult(
-        _kinds(kept, busbw, peak),
+        _kinds(chosen_calls, busbw, peak),
         points,
         waiting_of(tables, selection),
-        pairs(tables, kept),
-        exchanges(tables, kept),
+        pairs(tables, chosen_calls),
+        exchanges(tables, chosen_calls),
         peak,
         name,
-        tuple(sorted(_notes(tables, kept))),
+        tuple(sorted(_notes(tables, chosen_calls))),
     )
 
 
@@ -223,9 +223,9 @@ def bus_bandwidth(calls: Columns) -> Floats:
     kinds, kind_of_call = combinations(op, sizes)
     factors = [bus_factor(names[code], max(size, 1)) for code, size in kinds]
     factor = lookup(factors, kind_of_call, missing=1.0)
-    known = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
-    time = np.where(known, calls["transfer_ns"], 1) / 1e9
-    return np.where(known, calls["bytes"] / time * factor, np.nan)
+    is_measured = calls["complete"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)
+    time = np.where(is_measured, calls["transfer_ns"], 1) / 1e9
+    return np.where(is_measured, calls["bytes"] / time * factor, np.nan)
 
 
 def _kinds(calls: Columns, busbw: Floats, peak: float) -> tuple[Kind, ...]:
@@ -289,12 +289,12 @@ def _link(tables: TableSet) -> tuple[str, float]:
 
 
 def _notes(tables: TableSet, calls: Columns) -> list[HealthRow]:
-    everything = plan_of(tables).parts
-    joined = len(call_table.of(tables).parts)
+    recorded = plan_of(tables).parts
+    matched = len(call_table.of(tables).parts)
     notes = []
-    if everything > joined:
+    if recorded > matched:
         detail = "their group or peer is unknown, so they cannot be matched with the other ranks' parts"
-        notes.append(HealthRow("parts_unmatched", Severity.INFO, count=everything - joined, detail=detail))
+        notes.append(HealthRow("parts_unmatched", Severity.INFO, count=recorded - matched, detail=detail))
     missing = int((~calls["complete"]).sum())
     if missing:
         detail = "participants are missing (rank not read, other window or unconnected clock), so the wait is unknown"

@@ -129,8 +129,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> CpResult:
         ring = marks.of("ring_wait")
         for place, length in zip(ring.number("step").tolist(), ring.dur_ns.tolist(), strict=True):
             waits.setdefault((place, rank), []).append(length)
-    known = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place[0] >= 0}
-    return CpResult(tuple(rows), times, known, () if is_marked else (_NO_MARKS,))
+    mean_waits = {place: float(np.mean(lengths)) for place, lengths in sorted(waits.items()) if place[0] >= 0}
+    return CpResult(tuple(rows), times, mean_waits, () if is_marked else (_NO_MARKS,))
 
 
 _NO_MARKS = HealthRow(

@@ -225,12 +225,12 @@ def _on_path(tables: TableSet, pieces: tuple[Piece, ...]) -> dict[int, Intervals
 def _shares(tables: TableSet, rank: int, on_path: Intervals) -> list[Share]:
     """Return the parts of a rank's time on the path, divided with the same priorities as the breakdown."""
     sets = partition.sets_of(tables, rank)
-    named = {"compute": sets.compute}
-    named |= {f"comm:{axis}": exposed for axis, exposed in sorted(sets.exposed.items())}
-    named |= {"memcpy": sets.copies, "unrecorded": sets.unrecorded, f"idle:{Cause.BUBBLE}": sets.bubble}
-    named |= {f"idle:{cause}": sets.host[cause] for cause in (Cause.INPUT, Cause.SYNC, Cause.HOST)}
-    owned = by_priority(list(named.values())).cut(on_path.start, on_path.end, len(named)).sum(axis=0).tolist()
-    ns_of_part = dict(zip(named, owned, strict=True))
+    intervals = {"compute": sets.compute}
+    intervals |= {f"comm:{axis}": exposed for axis, exposed in sorted(sets.exposed.items())}
+    intervals |= {"memcpy": sets.copies, "unrecorded": sets.unrecorded, f"idle:{Cause.BUBBLE}": sets.bubble}
+    intervals |= {f"idle:{cause}": sets.host[cause] for cause in (Cause.INPUT, Cause.SYNC, Cause.HOST)}
+    owned = by_priority(list(intervals.values())).cut(on_path.start, on_path.end, len(intervals)).sum(axis=0).tolist()
+    ns_of_part = dict(zip(intervals, owned, strict=True))
     ns_of_part[f"idle:{Cause.OTHER}"] = on_path.length - sum(owned)
     return [Share(rank, part, ns) for part, ns in ns_of_part.items() if ns]
 

@@ -110,10 +110,10 @@ class HostResult:
         """Return the metric values, sorted by dimension."""
         values: list[Value] = []
         for metric, figure in _FIGURES:
-            known = [(host.rank, figure(host)) for host in self.ranks if np.isfinite(figure(host))]
-            if known:
-                values.append(Value(metric, float(np.mean([value for _, value in known]))))
-                values += [Value(metric, value, {"rank": rank}) for rank, value in known]
+            rank_values = [(host.rank, figure(host)) for host in self.ranks if np.isfinite(figure(host))]
+            if rank_values:
+                values.append(Value(metric, float(np.mean([value for _, value in rank_values]))))
+                values += [Value(metric, value, {"rank": rank}) for rank, value in rank_values]
         for rank, stream, _, full in self.queues:
             values.append(Value(QUEUE_FULL_TIME, full, {"rank": rank, "stream": stream}))
         values += [Value(HOST_SYNC_TIME, time, {"cause": cause}) for cause, time in self._causes()]

@@ -122,14 +122,14 @@ class KernelsResult:
         matrix = [op for op in self.ops if op.flop]
         for kind in ("", *sorted({op.precision for op in matrix if op.precision})):
             of_kind = [op for op in matrix if kind in {"", op.precision}]
-            whole = sum(op.time_ns for op in of_kind)
-            unknown = sum(op.unknown_core_ns for op in of_kind)
+            total_ns = sum(op.time_ns for op in of_kind)
+            unknown_ns = sum(op.unknown_core_ns for op in of_kind)
             dims: dict[str, int | str] = {"precision": kind} if kind else {}
-            if unknown:
-                values.append(Value(UNKNOWN_CORE_FRACTION, unknown / whole, dims))
-            if whole and unknown <= _MOST_UNKNOWN * whole:
-                on_matrix = sum(op.matrix_core_ns for op in of_kind)
-                values.append(Value(MATRIX_CORE_FRACTION, on_matrix / (whole - unknown), dims))
+            if unknown_ns:
+                values.append(Value(UNKNOWN_CORE_FRACTION, unknown_ns / total_ns, dims))
+            if total_ns and unknown_ns <= _MOST_UNKNOWN * total_ns:
+                matrix_core_ns = sum(op.matrix_core_ns for op in of_kind)
+                values.append(Value(MATRIX_CORE_FRACTION, matrix_core_ns / (total_ns - unknown_ns), dims))
         return values
 
     def to_pandas(self) -> pd.DataFrame:

@@ -154,11 +154,11 @@ class MemoryResult:
         rows = self.peaks
         since = [peak.since_recording for peak in rows]
         since_start = {"taken_bytes": [peak.allocated if peak.since_recording else -1 for peak in rows]}
-        whole = {"peak_bytes": [-1 if peak.since_recording else peak.allocated for peak in rows]}
+        total_peak = {"peak_bytes": [-1 if peak.since_recording else peak.allocated for peak in rows]}
         return {
             "rank": [peak.rank for peak in rows],
             "step": [peak.step for peak in rows],
-            **({} if rows and all(since) else whole),
+            **({} if rows and all(since) else total_peak),
             **(since_start if any(since) else {}),
             "reserved_bytes": [peak.reserved_peak if peak.reserved_peak > 0 else -1 for peak in rows],
             "headroom_fraction": [HEADROOM.known(self.headroom(peak)) for peak in rows],
@@ -169,41 +169,43 @@ class MemoryResult:
         """Return the snapshots as plain columns."""
         rows = self.snapshots
         return {
-            "snapshot": [one.name for one in rows],
-            "rank": [one.rank for one in rows],
-            "device": [one.device for one in rows],
-            "in_use_bytes": [one.allocated for one in rows],
-            "peak_bytes": [one.peak for one in rows],
-            "reserved_bytes": [one.reserved for one in rows],
-            "unused_fraction": [one.fragmentation for one in rows],
-            "largest_free_bytes": [one.largest_free for one in rows],
-            "segments": [one.segments for one in rows],
-            "events": [len(one.change) for one in rows],
-            "out_of_memory": [one.out_of_memory for one in rows],
+            "snapshot": [snapshot.name for snapshot in rows],
+            "rank": [snapshot.rank for snapshot in rows],
+            "device": [snapshot.device for snapshot in rows],
+            "in_use_bytes": [snapshot.allocated for snapshot in rows],
+            "peak_bytes": [snapshot.peak for snapshot in rows],
+            "reserved_bytes": [snapshot.reserved for snapshot in rows],
+            "unused_fraction": [snapshot.fragmentation for snapshot in rows],
+            "largest_free_bytes": [snapshot.largest_free for snapshot in rows],
+            "segments": [snapshot.segments for snapshot in rows],
+            "events": [len(snapshot.change) for snapshot in rows],
+            "out_of_memory": [snapshot.out_of_memory for snapshot in rows],
         }
 
     def site_listing(self) -> Listing:
         """Return the code lines that allocated memory as plain columns, largest first."""
-        rows = [(one, site) for one in self.snapshots for site in one.sites]
+        rows = [(snapshot, site) for snapshot in self.snapshots for site in snapshot.sites]
         rows.sort(key=lambda row: (-row[1].bytes, row[0].name, row[1].where))
         return {
-            "snapshot": [one.name for one, _ in rows],
-            "rank": [one.rank for one, _ in rows],
+            "snapshot": [snapshot.name for snapshot, _ in rows],
+            "rank": [snapshot.rank for snapshot, _ in rows],
             "taken_at": [site.where for _, site in rows],
             "blocks": [site.blocks for _, site in rows],
             "in_use_bytes": [site.bytes for _, site in rows],
-            "share": [site.bytes / one.allocated if one.allocated else float("nan") for one, site in rows],
+            "share": [
+                site.bytes / snapshot.allocated if snapshot.allocated else float("nan") for snapshot, site in rows
+            ],
         }
 
     def copy_listing(self) -> Listing:
         """Return the copies as plain columns."""
         rows = self.copies
         return {
-            "direction": [one.direction for one in rows],
-            "count": [one.count for one in rows],
-            "bytes": [one.bytes for one in rows],
-            "time_ns": [one.time_ns for one in rows],
-            "bandwidth": [one.bandwidth for one in rows],
+            "direction": [copy.direction for copy in rows],
+            "count": [copy.count for copy in rows],
+            "bytes": [copy.bytes for copy in rows],
+            "time_ns": [copy.time_ns for copy in rows],
+            "bandwidth": [copy.bandwidth for copy in rows],
         }
 
 
@@ -253,10 +255,17 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> _OfRank:
 def _peaks_of(snapshots: tuple[MemorySnapshot, ...], without: set[int]) -> list[Peak]:
     """Return the peaks of ranks that have only snapshots; for a rank with several devices, that of the fullest one."""
     fullest: dict[int, MemorySnapshot] = {}
-    for one in snapshots:
-        if one.rank >= 0 and one.rank not in without and (one.rank not in fullest or one.peak > fullest[one.rank].peak):
-            fullest[one.rank] = one
-    return [Peak(rank, -1, -1, one.peak, one.held_at_peak, one.held_peak, {}) for rank, one in fullest.items()]
+    for snapshot in snapshots:
+        if (
+            snapshot.rank >= 0
+            and snapshot.rank not in without
+            and (snapshot.rank not in fullest or snapshot.peak > fullest[snapshot.rank].peak)
+        ):
+            fullest[snapshot.rank] = snapshot
+    return [
+        Peak(rank, -1, -1, snapshot.peak, snapshot.held_at_peak, snapshot.held_peak, {})
+        for rank, snapshot in fullest.items()
+    ]
 
 
 def _contradiction(peak: Peak) -> HealthRow:

@@ -61,10 +61,10 @@ def peak(tables: TableSet, rank: int, rows: Columns, inside: Flags) -> Peak | No
     place = int(np.argmax(total))
     at = int(rows["start_ns"][place])
     live = _live(tables, rank, rows, place)
-    known = sum(live.values())
+    live_bytes = sum(live.values())
     allocated = int(total[place])
-    if allocated > known:
-        live[EARLIER] = allocated - known
+    if allocated > live_bytes:
+        live[EARLIER] = allocated - live_bytes
     reserved = rows["reserved_bytes"]
     return Peak(
         rank,

@@ -283,8 +283,8 @@ def _devices(tables: TableSet) -> int:
         return max(len(tables.ranks), recorded)
     mesh = _mesh_size(tables)
     members = {text for rank in tables.ranks for text in tables.columns("groups", rank).codes("ranks")[1] if text}
-    named = [int(member) for text in members for member in text.split(",")]
-    return max([mesh, *(rank + 1 for rank in (*tables.ranks, *named))])
+    ranks_of_groups = [int(member) for text in members for member in text.split(",")]
+    return max([mesh, *(rank + 1 for rank in (*tables.ranks, *ranks_of_groups))])
 
 
 def _recorded_world(tables: TableSet) -> int:

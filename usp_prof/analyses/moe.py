@@ -181,11 +181,11 @@ _NO_LOADS = HealthRow(
 
 def _has_experts(tables: TableSet, ranks: list[int], times: dict[tuple[str, int], float]) -> bool:
     """Return whether the expert axis was declared or its phases are marked. An inferred axis may be a different one."""
-    named = any(
+    is_declared = any(
         (groups.matches("axis", Axis.EP) & ~groups.matches("axis_source", "inferred", "none")).any()
         for groups in (tables.columns("groups", rank) for rank in ranks)
     )
-    return named or any(phase in _TIMED for phase, _ in times)
+    return is_declared or any(phase in _TIMED for phase, _ in times)
 
 
 def _marked_tokens(tables: TableSet, rank: int, selection: Selection) -> list[tuple[int, int]]:
@@ -252,7 +252,7 @@ def _times(tables: TableSet, rank: int, selection: Selection) -> dict[str, float
     times = {}
     steps = step_count(tables, rank, selection)
     marks = marked(tables, rank, selection, "ep")
-    phase = np.array([_PHASES.get(what, what) for what in marks.what], dtype=object)
+    phase = np.array([_PHASES.get(kind, kind) for kind in marks.what], dtype=object)
     for name in _TIMED:
         if (phase == name).any():
             times[name] = int(marks.dur_ns[phase == name].sum()) / steps

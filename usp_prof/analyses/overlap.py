@@ -208,8 +208,8 @@ def _hiders(tables: TableSet, rank: int, window: Intervals) -> dict[tuple[str, s
 def _top(hiders: dict[tuple[str, str], int]) -> list[Hider]:
     """Return the kernels that hide the most communication, at most `_HIDERS` per axis, sorted by axis."""
     rows = [Hider(axis, name, ns) for (axis, name), ns in hiders.items()]
-    kept: list[Hider] = []
+    top_hiders: list[Hider] = []
     for row in sorted(rows, key=lambda row: (row.axis, -row.hidden_ns, row.name)):
-        if sum(other.axis == row.axis for other in kept) < _HIDERS:
-            kept.append(row)
-    return kept
+        if sum(other.axis == row.axis for other in top_hiders) < _HIDERS:
+            top_hiders.append(row)
+    return top_hiders

@@ -124,7 +124,7 @@ def spread_ratio(
     if not len(rank):
         return []
     levels = zip(_levels(rank, part), _levels(rank, base), _places(rank, step, dims), strict=True)
-    return [Value(metric, own / whole, place) for own, whole, place in levels if whole]
+    return [Value(metric, own / total, place) for own, total, place in levels if total]
 
 
 def _levels(rank: Ints, figure: Ints) -> list[float | int]:
@@ -148,12 +148,12 @@ def in_order(values: Sequence[Value]) -> Values:
 
     Every analysis ends here, so no figure outside its declared range leaves an analysis.
     """
-    kept = sound(values)
+    sound_values = sound(values)
     groups: dict[str, dict[int, list[Value]]] = {}  # there are many values, but few metrics and sets of dimensions
-    for value in kept:
+    for value in sound_values:
         groups.setdefault(value.metric.id, {}).setdefault(len(value.dims), []).append(value)
     ordered = [value for sizes in groups.values() for _, group in sorted(sizes.items()) for value in _by_dims(group)]
-    return Values(ordered, kept.refused)
+    return Values(ordered, sound_values.refused)
 
 
 def _by_dims(group: list[Value]) -> list[Value]:

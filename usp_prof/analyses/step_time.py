@@ -95,9 +95,9 @@ class StepTimeResult:
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
-        known, window = ~self.is_window, self.is_window
-        values = spread(STEP_TIME, self.rank[known], self.step[known], self.length_ns[known])
-        values += spread(WINDOW_TIME, self.rank[window], self.step[window], self.length_ns[window])
+        is_step_row, is_window_row = ~self.is_window, self.is_window
+        values = spread(STEP_TIME, self.rank[is_step_row], self.step[is_step_row], self.length_ns[is_step_row])
+        values += spread(WINDOW_TIME, self.rank[is_window_row], self.step[is_window_row], self.length_ns[is_window_row])
         for job in self.job:
             values.append(Value(JOB_STEP_TIME, job.length_ns, {"step": job.step}))
             values.append(Value(STEP_SPREAD, _spread(job), {"step": job.step}))

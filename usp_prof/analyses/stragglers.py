@@ -110,15 +110,15 @@ class StragglersResult:
     def rank_slowdown(self, rank: int) -> float:
         """Return a rank's median slowdown over steps, or NaN without peers."""
         by_step = self.slowdown[self.rank == rank]
-        known = by_step[~np.isnan(by_step)]
-        return float(np.median(known)) if len(known) else float("nan")
+        measured = by_step[~np.isnan(by_step)]
+        return float(np.median(measured)) if len(measured) else float("nan")
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""
         per_rank = [(rank, self.rank_slowdown(rank)) for rank in np.unique(self.rank).tolist()]
-        known = [(rank, figure) for rank, figure in per_rank if not np.isnan(figure)]
-        values = [Value(SLOWDOWN, max(figure for _, figure in known))] if known else []
-        values += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in known]
+        slowdowns = [(rank, figure) for rank, figure in per_rank if not np.isnan(figure)]
+        values = [Value(SLOWDOWN, max(figure for _, figure in slowdowns))] if slowdowns else []
+        values += [Value(SLOWDOWN, figure, {"rank": rank}) for rank, figure in slowdowns]
         for rank, step, figure in zip(self.rank.tolist(), self.step.tolist(), self.slowdown.tolist(), strict=True):
             if not np.isnan(figure):
                 values.append(Value(SLOWDOWN, figure, {"rank": rank, "step": step}))
@@ -183,8 +183,8 @@ def compute(tables: TableSet, selection: Selection = EVERYTHING) -> StragglersRe
 
 def _slowdown(parts: Partition, peers: Peers) -> Floats:
     usual = lateness.peer_medians(parts, peers, parts.compute)
-    known = usual > 0  # False also where the median is NaN because the rank has no peers
-    return np.where(known, parts.compute / np.where(known, usual, 1.0), np.nan)
+    is_comparable = usual > 0  # False also where the median is NaN because the rank has no peers
+    return np.where(is_comparable, parts.compute / np.where(is_comparable, usual, 1.0), np.nan)
 
 
 def _cost(parts: Partition, seen: Arrivals, is_selected: Flags, bound: Ints) -> tuple[Ints, NDArray[np.object_]]:

@@ -208,8 +208,8 @@ def element_type(kernel: str) -> str:
     opaque = _OPAQUE.search(kernel)
     if opaque is not None:
         return _BY_WIDTH.get(int(opaque["bytes"]), "")
-    named = _ELEMENT.search(kernel)
-    return _SPELLED.get(named["name"], named["name"]) if named is not None else ""
+    match = _ELEMENT.search(kernel)
+    return _SPELLED.get(match["name"], match["name"]) if match is not None else ""
 
 
 def foreach(name: str) -> Formula:
@@ -257,7 +257,7 @@ def _taken_apart(shapes: Shapes) -> Cost:
 
 def _count(dims: Any) -> int:  # noqa: ANN401 - dims as recorded
     """Return the number of elements in a list of tensors; a tensor without dims counts as one. 0 if not recorded."""
-    return sum(prod(int(size) for size in one) for one in dims) if _is_list(dims) else 0
+    return sum(prod(int(size) for size in tensor_dims) for tensor_dims in dims) if _is_list(dims) else 0
 
 
 def _is_list(dims: Any) -> bool:  # noqa: ANN401 - dims as recorded
@@ -268,7 +268,7 @@ def _width(shapes: Shapes) -> int:
     """Return the bytes per element of the lists; raise ValueError if the type is unknown."""
     typed = [element_bytes(kind) for kind, dims in zip(shapes.types, shapes.dims, strict=False)
              if dims and not _is_list(dims)]  # fmt: skip
-    width = next((one for one in typed if one), 0) or element_bytes(shapes.lists)
+    width = next((width_of_type for width_of_type in typed if width_of_type), 0) or element_bytes(shapes.lists)
     if not width:
         raise ValueError("the list's type is not known")
     return width

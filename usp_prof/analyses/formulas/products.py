@@ -24,10 +24,10 @@ def _product(left: int) -> Callable[[Shapes], Cost]:
     """Return the formula of a product of two matrices, batched or not; `left` is the index of the left factor."""
 
     def formula(shapes: Shapes) -> Cost:
-        one, other = shapes.tensor(left), shapes.tensor(left + 1)
-        *batch, rows, inner = one
-        columns = other[-1]
-        if other[-2] != inner:
+        left_dims, right_dims = shapes.tensor(left), shapes.tensor(left + 1)
+        *batch, rows, inner = left_dims
+        columns = right_dims[-1]
+        if right_dims[-2] != inner:
             raise ValueError("factors do not fit")
         return _cost(shapes, left, prod(batch), rows, inner, columns)
 
@@ -36,12 +36,12 @@ def _product(left: int) -> Callable[[Shapes], Cost]:
 
 def _matmul(shapes: Shapes) -> Cost:
     """Return the cost of `torch.matmul`: all leading dims are rows if the other factor is a single matrix."""
-    one, other = shapes.tensor(0), shapes.tensor(1)
-    if len(other) != 2:
+    left_dims, right_dims = shapes.tensor(0), shapes.tensor(1)
+    if len(right_dims) != 2:
         return _product(0)(shapes)
-    if other[0] != one[-1]:
+    if right_dims[0] != left_dims[-1]:
         raise ValueError("factors do not fit")
-    return _cost(shapes, 0, 1, prod(one[:-1]), one[-1], other[1])
+    return _cost(shapes, 0, 1, prod(left_dims[:-1]), left_dims[-1], right_dims[1])
 
 
 def _linear(shapes: Shapes) -> Cost:
@@ -67,14 +67,18 @@ def _dot(shapes: Shapes) -> Cost:
 
 def _grouped(shapes: Shapes) -> Cost:
     """Return the cost of one product per group. Groups divide the rows, the columns or the inner size."""
-    one, other = shapes.tensor(0), shapes.tensor(1)
-    groups = len(shapes.dims) > 2 and len(one) == len(other) == 2 and next((d[0] for d in shapes.dims[2:] if d), 1)
-    flop = 2.0 * prod(one) * other[-1]
-    if len(one) == 3 and len(other) == 2:
-        flop = 2.0 * one[1] * one[2] * other[-1]  # the groups divide the columns
+    left_dims, right_dims = shapes.tensor(0), shapes.tensor(1)
+    groups = (
+        len(shapes.dims) > 2
+        and len(left_dims) == len(right_dims) == 2
+        and next((d[0] for d in shapes.dims[2:] if d), 1)
+    )
+    flop = 2.0 * prod(left_dims) * right_dims[-1]
+    if len(left_dims) == 3 and len(right_dims) == 2:
+        flop = 2.0 * left_dims[1] * left_dims[2] * right_dims[-1]  # the groups divide the columns
     width = shapes.element(0)
-    result = _result_size(one, other, int(groups or 1))
-    moved = width * (prod(one) + prod(other)) + max(width, 2) * result
+    result = _result_size(left_dims, right_dims, int(groups or 1))
+    moved = width * (prod(left_dims) + prod(right_dims)) + max(width, 2) * result
     return Cost(Family.PRODUCT, flop, moved, shapes.precision(0))
 
 

@@ -123,10 +123,10 @@ def _first_begin(tables: TableSet) -> int:
 def _margins(row: Ints, arrival: Ints, own: Ints, calls: int) -> tuple[Ints, Ints]:
     """Return per call how much the last participant exceeds all others in arrival time and in own time."""
     last = latest_of_each(row, arrival, calls)
-    others = np.ones(len(row), bool)
-    others[last] = False
-    second_last = per_code(row[others], arrival[others], np.maximum, calls)
-    longest_way = per_code(row[others], own[others], np.maximum, calls)
+    is_other = np.ones(len(row), bool)
+    is_other[last] = False
+    second_last = per_code(row[is_other], arrival[is_other], np.maximum, calls)
+    longest_way = per_code(row[is_other], own[is_other], np.maximum, calls)
     return arrival[last] - second_last, own[last] - longest_way
 
 
@@ -191,9 +191,9 @@ def _waiting_of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple
     for code in distinct(axis).tolist():
         of_axis, name = axis == code, names[code] or str(Axis.UNKNOWN)
         # Without device events, only the calls' own ranges are known.
-        whole = comm.get(name, union(begin[of_axis], end[of_axis]))
-        transfer = whole & union(arrived[of_axis], end[of_axis])
-        split[name] = ((whole & union(begin[of_axis], arrived[of_axis])) - transfer, transfer)
+        communication = comm.get(name, union(begin[of_axis], end[of_axis]))
+        transfer = communication & union(arrived[of_axis], end[of_axis])
+        split[name] = ((communication & union(begin[of_axis], arrived[of_axis])) - transfer, transfer)
     if split:
         waits, transfers = (union_of([of_axis[place] for of_axis in split.values()]) for place in (0, 1))
         split[EVERY_AXIS] = (waits - transfers, transfers)

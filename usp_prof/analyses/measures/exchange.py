@@ -93,9 +93,9 @@ def exchanges(tables: TableSet, calls: Columns) -> tuple[Exchange, ...]:
     measured = []
     for name in sorted(set(calls["axis"][wanted].tolist())):
         on_axis = wanted & calls.matches("axis", name)
-        known = ratio[on_axis & ~np.isnan(ratio)]
-        if len(known):
-            measured.append(Exchange(name, int(on_axis.sum()), float(np.mean(known)), sent.get(name, ())))
+        ratios = ratio[on_axis & ~np.isnan(ratio)]
+        if len(ratios):
+            measured.append(Exchange(name, int(on_axis.sum()), float(np.mean(ratios)), sent.get(name, ())))
     return tuple(measured)
 
 

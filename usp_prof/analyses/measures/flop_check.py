@@ -146,7 +146,7 @@ def _part(
     again: bool = True,
 ) -> Part:
     ratio = trace / model if model else float("nan")
-    near = [(abs(ratio / known - 1), why) for known, why in reasons]
+    near = [(abs(ratio / expected_ratio - 1), why) for expected_ratio, why in reasons]
     distance, why = min(near)
     if distance > _EXPLAINED:
         between = "between causal and full attention: blocks on the diagonal are computed completely"
@@ -189,7 +189,7 @@ def of_model(model: ModelEntry, convention: str, tokens: float, again: Recomputa
     per_token = flops.per_token(model, convention)
     if not per_token:
         return None
-    whole = conventions.attention_flop_per_token(model) or 0.0
+    attention = conventions.attention_flop_per_token(model) or 0.0
     recurrence = conventions.recurrence_flop_per_token(model)
     weights = per_token - (conventions.attention_flop_per_token(model, convention) or 0.0) - recurrence
     # `palm` counts the input embedding in addition to the head if they are not tied.
@@ -198,8 +198,8 @@ def of_model(model: ModelEntry, convention: str, tokens: float, again: Recomputa
     products = 1.0 if again is None else again.products
     scores = products if again is None or isnan(again.attention) else again.attention
     # Attention: 6 products, 7 if backward recomputes the scores, 2 more if forward is recomputed.
-    most = (weights + recurrence) * (1 + products / 3) + whole * (7 + 2 * scores) / 6
-    return Range((max(least_weights, 0.0) + whole / 2) * tokens, most * tokens)
+    most = (weights + recurrence) * (1 + products / 3) + attention * (7 + 2 * scores) / 6
+    return Range((max(least_weights, 0.0) + attention / 2) * tokens, most * tokens)
 
 
 def tolerance(model: ModelEntry, *, is_whole: bool) -> float:

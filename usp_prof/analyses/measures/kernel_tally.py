@@ -146,9 +146,9 @@ class Tally:
             key = (op.name, op.dims, op.precision, op.is_costed)
             nothing = OpStat(op.name, op.dims, op.family, op.precision, known=op.known, is_costed=op.is_costed)
             self._ops.setdefault(key, nothing).add(op)
-        for step, allowed, taken in of_one.steps:
-            allowed_before, taken_before = self._steps.get(step, (0.0, 0))
-            self._steps[step] = (allowed_before + allowed, taken_before + taken)
+        for step, allowed, measured in of_one.steps:
+            allowed_before, measured_before = self._steps.get(step, (0.0, 0))
+            self._steps[step] = (allowed_before + allowed, measured_before + measured)
 
     def kernels(self) -> tuple[KernelStat, ...]:
         """Return the kernels, longest first."""
@@ -160,7 +160,7 @@ class Tally:
 
     def efficiency_by_step(self) -> dict[int, float]:
         """Return roofline time over measured time per step, for ops with a bound."""
-        return {step: ideal / taken for step, (ideal, taken) in sorted(self._steps.items()) if taken}
+        return {step: ideal / measured for step, (ideal, measured) in sorted(self._steps.items()) if measured}
 
 
 def _kernels(work: RankWork) -> list[KernelStat]:

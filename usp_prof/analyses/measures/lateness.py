@@ -113,7 +113,7 @@ class Peers:
 
     def kinds(self, rank: Ints) -> Ints:
         """Return the kind of each of these ranks."""
-        return np.array([self.kind_of_rank[each] for each in rank.tolist()], np.int64)
+        return np.array([self.kind_of_rank[rank_number] for rank_number in rank.tolist()], np.int64)
 
 
 def peers_of(tables: TableSet) -> Peers:

@@ -35,8 +35,8 @@ def lost_time(tables: TableSet, rank: int) -> Intervals:
         (launches.matches("lost", LOST_COMMUNICATION), is_communication),
         (launches.matches("lost", LOST_COPY, LOST_COMPUTE), _of_busiest_stream(kernels["stream"], ~is_communication)),
     ):
-        known = recorded & (launched_at >= 0)
-        possible.append(_windows(launched[lost], launched_at[known], kernels["start_ns"][known], end))
+        has_launch = recorded & (launched_at >= 0)
+        possible.append(_windows(launched[lost], launched_at[has_launch], kernels["start_ns"][has_launch], end))
     return union_of(possible)
 
 

@@ -128,10 +128,10 @@ def _kind(name: str, dims: str, types: str, values: str, lists: str) -> OpKind:
 
 def _counts(ops: Columns, kinds: list[OpKind], kind_of: Ints) -> Flags:
     """Return which ops count by their own formula: those with no op inside that counts the same work."""
-    known = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
+    moves_bytes = lookup([kind.cost is not None and kind.cost.bytes > 0 for kind in kinds], kind_of, missing=False)
     multiplies = lookup([kind.cost is not None and kind.cost.flop > 0 for kind in kinds], kind_of, missing=False)
     parent = rows_of(ops["event"], ops["parent"])
-    return known & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(known, parent))
+    return moves_bytes & ~np.where(multiplies, _encloses(multiplies, parent), _encloses(moves_bytes, parent))
 
 
 def _encloses(wanted: Flags, parent: Ints) -> Flags:

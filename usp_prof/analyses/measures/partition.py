@@ -199,11 +199,11 @@ class Sets:
 
 def of_run(tables: TableSet, selection: Selection = EVERYTHING) -> Partition:
     """Return the partition of the selected steps and ranks. Ranks without recorded device work have no rows."""
-    whole = _measured(tables).parts
-    kept = selection.takes_steps(whole.step)
+    parts = _measured(tables).parts
+    is_selected = selection.takes_steps(parts.step)
     if selection.ranks is not None:
-        kept &= np.isin(whole.rank, selection.ranks)
-    return whole.take(kept)
+        is_selected &= np.isin(parts.rank, selection.ranks)
+    return parts.take(is_selected)
 
 
 def sets_of(tables: TableSet, rank: int) -> Sets:
@@ -258,8 +258,10 @@ def _whole(tables: TableSet) -> _Measured:
         stalled.put(rank, stalled_of_rank)
     axes = tuple(sorted({axis for parts in of_ranks for axis in parts.axes}, key=place_of_axis))
     of_ranks = [parts.with_axes(axes) for parts in of_ranks]
-    whole = Partition(axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS))
-    return _Measured(whole, stalled)
+    partition_of_run = Partition(
+        axes, *(np.concatenate([getattr(parts, name) for parts in of_ranks]) for name in _ARRAYS)
+    )
+    return _Measured(partition_of_run, stalled)
 
 
 def _sets(tables: TableSet, rank: int) -> Sets:
@@ -308,8 +310,8 @@ def _carrying_nothing(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
     activities = tables.columns("activities", rank)
     part = activities["collective"]
     idling = calls.idling(tables, rank, str(Axis.PP))
-    known = (part >= 0) & (part < len(idling.waiting_ns))
-    row = np.where(known, part, -1)
+    has_part = (part >= 0) & (part < len(idling.waiting_ns))
+    row = np.where(has_part, part, -1)
     waiting, delivered = (lookup(ns, row, missing=0) for ns in (idling.waiting_ns, idling.delivered_ns))
     return waiting, delivered
 

@@ -74,9 +74,9 @@ def gather(tables: TableSet, selection: Selection) -> Actions:
     if not sources:
         return _made({name: np.zeros(0, object if name == "kind" else np.int64) for name in _ARRAYS}, "")
     stacked = {name: np.concatenate([arrays[name] for arrays in actions_of_rank]) for name in _ARRAYS}
-    joined = _made(stacked, "+".join(sorted(sources)))
-    order = np.lexsort((joined.end_ns, joined.start_ns, joined.rank))
-    return joined.take(order)
+    actions = _made(stacked, "+".join(sorted(sources)))
+    order = np.lexsort((actions.end_ns, actions.start_ns, actions.rank))
+    return actions.take(order)
 
 
 def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str], dict[str, NDArray[Any]]]:
@@ -86,8 +86,8 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str
         return set(), {}
     sources = set(columns.codes("source")[1])
     start, end = _on_device(tables, rank)
-    known = (start >= 0) & (end >= start)
-    known &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
+    is_usable = (start >= 0) & (end >= start)
+    is_usable &= (columns["step"] >= 0) & selection.takes_steps(columns["step"])
     busy = end - start
     if _WAITS_INSIDE in sources:
         sets = partition.sets_of(tables, rank)
@@ -98,7 +98,7 @@ def _of_rank(tables: TableSet, rank: int, selection: Selection) -> tuple[set[str
         "end_ns": clocks.align(rank, end),
         "busy_ns": busy,
     }
-    return sources, {name: values[known] for name, values in arrays.items()}
+    return sources, {name: values[is_usable] for name, values in arrays.items()}
 
 
 def _on_device(tables: TableSet, rank: int) -> tuple[Ints, Ints]:
@@ -230,7 +230,11 @@ def guess(observed: Order, declared: str) -> Guess:
 
 
 def _likeness(observed: Order, candidate: Order) -> float:
-    equal = sum(a == b for one, two in zip(observed, candidate, strict=True) for a, b in zip(one, two, strict=False))
+    equal = sum(
+        a == b
+        for observed_actions, candidate_actions in zip(observed, candidate, strict=True)
+        for a, b in zip(observed_actions, candidate_actions, strict=False)
+    )
     return equal / max(1, *(sum(map(len, actions_of_ranks)) for actions_of_ranks in (observed, candidate)))
 
 

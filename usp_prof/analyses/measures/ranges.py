@@ -132,13 +132,13 @@ def sync_stats(tables: TableSet, rank: int, launches: Columns) -> list[SyncStat]
     blocking = launches.take(launches["blocking"] & (launches["dur_ns"] > 0))
     if not len(blocking):
         return []
-    named = _around(tables.columns("ops", rank), blocking)
+    callers = _around(tables.columns("ops", rank), blocking)
     for ranges in (_marks, _functions):  # large tables are read only if causes are still missing
-        left = named == ""
-        if left.any():
-            named[left] = _around(ranges(tables, rank), blocking.take(left))
+        is_unnamed = callers == ""
+        if is_unnamed.any():
+            callers[is_unnamed] = _around(ranges(tables, rank), blocking.take(is_unnamed))
     keys: dict[tuple[str, str], SyncStat] = {}
-    for name, caller, length in zip(blocking["name"], named, blocking["dur_ns"].tolist(), strict=True):
+    for name, caller, length in zip(blocking["name"], callers, blocking["dur_ns"].tolist(), strict=True):
         stat = keys.setdefault((name, caller), SyncStat(rank, name, caller, 0, 0, 0))
         stat.count += 1
         stat.time_ns += length
