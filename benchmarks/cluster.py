@@ -116,24 +116,24 @@ def dask(base: Path, ranks: int) -> list[str]:
 
 def shares(base: Path) -> list[str]:
     """Read in shares, two of which are killed and restarted, and return the differences."""
-    one, many = base / "one", base / "many"
-    subprocess.run(command("read", str(base / "run"), "--store", str(one)), check=True)
+    store_of_one, store_of_shares = base / "one", base / "many"
+    subprocess.run(command("read", str(base / "run"), "--store", str(store_of_one)), check=True)
 
     def share(number: int) -> subprocess.Popen[bytes]:
-        words = ("--store", str(many), "--shard", f"{number}/{SHARES}")
+        words = ("--store", str(store_of_shares), "--shard", f"{number}/{SHARES}")
         return subprocess.Popen(command("read", str(base / "run"), *words))
 
     readers = [share(number) for number in range(SHARES)]
-    wait_for(lambda: many.is_dir() and len(list(many.glob("*/entry.json"))) >= KILLED, readers[0])
+    wait_for(lambda: store_of_shares.is_dir() and len(list(store_of_shares.glob("*/entry.json"))) >= KILLED, readers[0])
     running = [reader.poll() is None for reader in readers[:KILLED]]
     for reader in readers[:KILLED]:
         reader.kill()
         reader.wait()
-    there = len(list(many.glob("*/entry.json")))
+    stored_ranks = len(list(store_of_shares.glob("*/entry.json")))
     readers[:KILLED] = [share(number) for number in range(KILLED)]
     codes = [reader.wait() for reader in readers]
-    print(f"shares: {sum(running)} killed, {there} ranks were stored")
-    wrong = [] if contents(one) == contents(many) else ["another store"]
+    print(f"shares: {sum(running)} killed, {stored_ranks} ranks were stored")
+    wrong = [] if contents(store_of_one) == contents(store_of_shares) else ["another store"]
     wrong += [] if not any(codes) else [f"ended with {codes}"]
     return wrong if all(running) else [*wrong, "a share ended before it was killed"]
 

@@ -85,12 +85,12 @@ def parts_of(rank: int, world: int, talks: int) -> dict[str, np.ndarray | list[s
         columns["step"].append(step)
         columns["sequence"].append(number)
         groups += [f"{name}@{','.join(map(str, members.tolist()))}"] * count
-    joined = {name: np.concatenate(values) for name, values in columns.items()}
-    order = np.argsort(joined["start_ns"], kind="stable")
-    made: dict[str, np.ndarray | list[str]] = {name: values[order] for name, values in joined.items()}
-    named = np.array(groups, object)[order]
-    made["group"] = named
-    made["axis"] = np.array([name.partition("@")[0] for name in named.tolist()], object)
+    values_of_column = {name: np.concatenate(values) for name, values in columns.items()}
+    order = np.argsort(values_of_column["start_ns"], kind="stable")
+    made: dict[str, np.ndarray | list[str]] = {name: values[order] for name, values in values_of_column.items()}
+    group_names = np.array(groups, object)[order]
+    made["group"] = group_names
+    made["axis"] = np.array([name.partition("@")[0] for name in group_names.tolist()], object)
     made["group_size"] = np.where(made["axis"] == "dp", len(data), np.where(made["axis"] == "tp", TENSOR, PIPELINE))
     made["part"] = np.arange(len(order))
     return made
@@ -144,27 +144,27 @@ def measure(folder: Path, world: int, *, analyses: bool, alone: bool) -> str:
     tables = TableSet({rank: Stored(folder / str(rank), {"tables": []}) for rank in range(world)})
     tables.workers = None if alone else Workers()
     spending = Spending()
-    joined, clocks = calls.of(tables), clock.of(tables)
+    matched_calls, clocks = calls.of(tables), clock.of(tables)
     spent = spending.said()
     error = clocks.offset_ns + np.array([offset_of(rank) for rank in range(world)])
     error -= int(np.median(error))
-    found = joined.columns()
-    of_slow = joined.touching([SLOW]) & found.matches("axis", "tp")
+    columns = matched_calls.columns()
+    of_slow = matched_calls.touching([SLOW]) & columns.matches("axis", "tp")
     wrong = [
         text
         for text, is_wrong in (
             (f"a clock is {np.abs(error).max() / 1000:.0f} us off", np.abs(error).max() > OFFSET_NS),
-            ("calls miss members", not found["complete"].all()),
-            ("another rank is the last", not (found["late_rank"][of_slow] == SLOW).all()),
+            ("calls miss members", not columns["complete"].all()),
+            ("another rank is the last", not (columns["late_rank"][of_slow] == SLOW).all()),
         )
         if is_wrong
     ]
-    said = ", ".join(wrong) or "yes"
+    verdict = ", ".join(wrong) or "yes"
     if analyses:
         for analysis in (collective_analysis, stragglers, critical_path):
             analysis.compute(tables).values()
             print(f"{analysis.__name__.rpartition('.')[2]}: {spending.said()}", file=sys.stderr)
-    return f"| {world} | {len(joined.parts)} | {spent} | {said} |"
+    return f"| {world} | {len(matched_calls.parts)} | {spent} | {verdict} |"
 
 
 def main() -> int:

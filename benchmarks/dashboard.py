@@ -106,11 +106,11 @@ def wheel(browser: Browser, address: str, ranks: int) -> None:
     meter.send("Performance.enable", {"timeDomain": "threadTicks"})
     for share in ZOOMS:
         before = _task_ms(meter)
-        found = page.evaluate(DRIVE, {"share": share, "turns": TURNS, "pause": 0})
+        times_ms = page.evaluate(DRIVE, {"share": share, "turns": TURNS, "pause": 0})
         busy.append((_task_ms(meter) - before) / (TURNS + 1))
-        spread(f"  {share:8g} of the run in view, wheel to sharp", found["settled"])
-        interim += found["interim"]
-        settled += found["settled"]
+        spread(f"  {share:8g} of the run in view, wheel to sharp", times_ms["settled"])
+        interim += times_ms["interim"]
+        settled += times_ms["settled"]
     spread("wheel to the next frame (bar: one frame, 16.7 ms)", interim)
     spread("wheel to sharp (bar p50 100, p90 200 ms)", settled)
     spread("  CPU of the page's main thread for a turn, over zooms", busy)
@@ -119,8 +119,8 @@ def wheel(browser: Browser, address: str, ranks: int) -> None:
 
 def _task_ms(meter: CDPSession) -> float:
     """Return the CPU time of the page's main thread."""
-    found = meter.send("Performance.getMetrics")["metrics"]
-    return 1e3 * next(float(each["value"]) for each in found if each["name"] == "TaskDuration")
+    metrics = meter.send("Performance.getMetrics")["metrics"]
+    return 1e3 * next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def paint(traces: Path, browser: Browser) -> None:
@@ -158,9 +158,10 @@ def switches(browser: Browser, address: str) -> None:
     for name, path in (HOME, ("Host", "host"), places[-1]):
         page.evaluate(SWITCH, {"name": name, "path": path})
     after = _counts(page)
-    for what in before:
+    for kind in before:
         print(
-            f"{what + ' before and after 50 page switches':58}     {before[what]:8.1f} to {after[what]:.1f}", flush=True
+            f"{kind + ' before and after 50 page switches':58}     {before[kind]:8.1f} to {after[kind]:.1f}",
+            flush=True,
         )
     page.context.close()
 
@@ -168,8 +169,8 @@ def switches(browser: Browser, address: str) -> None:
 def _counts(page: Page) -> dict[str, float]:
     page.wait_for_timeout(1500)
     page.context.new_cdp_session(page).send("HeapProfiler.collectGarbage")
-    found: dict[str, float] = page.evaluate(COUNTS)
-    return found
+    counts: dict[str, float] = page.evaluate(COUNTS)
+    return counts
 
 
 def play(folder: Path, browser: Browser) -> None:
@@ -250,8 +251,8 @@ def pick(browser: Browser, address: str, ranks: int) -> None:
     picked_ms = []
     for share in ZOOMS[1:7]:
         page.evaluate(DRIVE, {"share": share, "turns": 0, "pause": 0})
-        found = [page.evaluate(PICK, at / 10) for at in range(8)]
-        picked_ms += [each for each in found if each is not None]
+        clicks_ms = [page.evaluate(PICK, at / 10) for at in range(8)]
+        picked_ms += [click_ms for click_ms in clicks_ms if click_ms is not None]
     spread(f"{len(picked_ms)} slices picked, click to details (bar 100 ms)", picked_ms)
     say("  messages to Streamlit meanwhile (bar 0)", len(reruns), "")
     page.context.close()
@@ -301,7 +302,7 @@ def use(address: str, ranks: int, minutes: float, look: float) -> None:
             seen.append(memory())
             say(f"  after round {rounds}, the page's process alone", seen[-1].own_mb, "MB")
         say(f"memory after {minutes:g} minutes and {rounds} rounds (bar 400 MB)", seen[-1].own_mb, "MB")
-        say("  the most after any round", max(each.own_mb for each in seen), "MB")
+        say("  the most after any round", max(sample.own_mb for sample in seen), "MB")
         say("  with the program's code, which all of its processes share", seen[-1].resident_mb, "MB")
         say("  the page's heap of that", float(page.evaluate(COUNTS)["heap"]), "MB")
         for _ in range(2):

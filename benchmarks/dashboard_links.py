@@ -79,7 +79,7 @@ def main() -> None:
     differing = [link for link, before, after in zip(links, first, second, strict=True) if before != after]
     print(f"{len(links)} links, reopened after a restart in another order: {len(links) - len(differing)} the same view")
     for link in differing:
-        before, after = (json.loads(each[links.index(link)]) for each in (first, second))
+        before, after = (json.loads(states[links.index(link)]) for states in (first, second))
         print(link, {key: (before[key], after[key]) for key in before if before[key] != after[key]})
     print(f"console errors over all pages: {len(errors) + len(more_errors)}", *errors[:5], *more_errors[:5], sep="\n  ")
 

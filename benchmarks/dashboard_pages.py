@@ -214,9 +214,9 @@ def first_useful(browser: Browser, address: str) -> float:
     page.add_init_script(f"({USEFUL})()")
     page.goto(address)
     page.wait_for_function("() => window.useful", timeout=120_000)
-    found: float = page.evaluate("() => window.useful")
+    useful_ms: float = page.evaluate("() => window.useful")
     page.context.close()
-    return found
+    return useful_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +231,14 @@ class Memory:
 
 def memory() -> Memory:
     """Measure the largest renderer process."""
-    found = [Memory(0.0, 0.0)]
+    renderers = [Memory(0.0, 0.0)]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if b"--type=renderer" in (folder / "cmdline").read_bytes():
                 lines = (line.split() for line in (folder / "status").read_text().splitlines())
                 sizes = {words[0]: int(words[1]) * 1024 / 1e6 for words in lines if words[-1] == "kB"}
                 own = sizes["RssAnon:"] + sizes["RssShmem:"] + sizes["VmSwap:"]
-                found.append(Memory(own, sizes["VmRSS:"]))
+                renderers.append(Memory(own, sizes["VmRSS:"]))
         except (OSError, ValueError, KeyError):
             continue
-    return max(found, key=lambda each: each.own_mb)
+    return max(renderers, key=lambda each: each.own_mb)

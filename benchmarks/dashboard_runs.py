@@ -47,8 +47,8 @@ def tiled(slices: Slices, wanted: int, seed: int) -> Slices:
         for name in ("dur_ns", "event", "name", "category"):
             columns[name].append(np.tile(getattr(slices, name)[part], copies))
         offsets.append(offsets[-1] + copies * int(high - low))
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return replace(slices, offsets=np.array(offsets), **joined)
+    values_of_column = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return replace(slices, offsets=np.array(offsets), **values_of_column)
 
 
 def made_up(folder: Path, ranks: int) -> Path:
@@ -76,10 +76,10 @@ def fill(folder: Path, ranks: int, slices: int) -> Path:
     small = [rank_slices(recorded.tables, rank) for rank in recorded.ranks]
 
     def write(target: Path) -> None:
-        origin = min(int(one.start_ns.min()) for one in small)
+        origin = min(int(slices_of_rank.start_ns.min()) for slices_of_rank in small)
         for rank in run.ranks:
-            mine = small[rank % len(small)]
-            big = tiled(replace(mine, rows=tuple(replace(row, rank=rank) for row in mine.rows)), slices, rank)
+            source = small[rank % len(small)]
+            big = tiled(replace(source, rows=tuple(replace(row, rank=rank) for row in source.rows)), slices, rank)
             store.write(big, target / f"rank{rank}")
         steps = [(i, origin + i * 10**9, origin + (i + 1) * 10**9) for i in range(20)]
         (target / "run.json").write_text(json.dumps({"steps": steps}), encoding="utf-8")

@@ -66,32 +66,32 @@ def simulated(  # noqa: PLR0913 - what a run can differ in
         ("exposed_comm_fraction", "axis", axis): 0.04 * (1 + rng.normal(0, 3 * noise, steps))
         for axis in ("dp", "pp", "tp")
     } | {("idle_fraction", "cause", cause): 0.05 * (1 + rng.normal(0, 3 * noise, steps)) for cause in CAUSES}
-    listed = [
+    all_series = [
         _series("step_time", step, Unit.NS, Better.LOWER),
         _series("mfu", 4e8 / step, Unit.FRACTION, Better.HIGHER),
         _series("bubble_fraction", 0.1 + rng.normal(0, noise, steps), Unit.FRACTION, Better.LOWER),
         _series("overlap_fraction", 0.6 + rng.normal(0, 2 * noise, steps), Unit.FRACTION, Better.HIGHER, axis="dp"),
     ]
-    listed += [_series(m, v, Unit.FRACTION, Better.LOWER, **{d: w}) for (m, d, w), v in shares.items()]
+    all_series += [_series(m, v, Unit.FRACTION, Better.LOWER, **{d: w}) for (m, d, w), v in shares.items()]
     return Measured(
-        "simulated", "0", facts=SHARED if shared else FACTS, series=tuple(sorted(listed, key=lambda each: each.key))
+        "simulated", "0", facts=SHARED if shared else FACTS, series=tuple(sorted(all_series, key=lambda each: each.key))
     )
 
 
 def _series(metric: str, samples: np.ndarray, unit: Unit, better: Better, **place: str) -> Series:
-    listed = tuple(float(value) for value in samples)
-    return Series(metric, tuple(place.items()), unit, better, metric, tuple(range(len(listed))), listed)
+    values = tuple(float(value) for value in samples)
+    return Series(metric, tuple(place.items()), unit, better, metric, tuple(range(len(values))), values)
 
 
 def verdicts(checks: int, seed: int, *, baselines: int = 1, **after: float) -> Counter[Verdict]:
     """Check simulated runs; noise, spread between runs and correlation also apply to the baseline."""
     rng = np.random.default_rng(seed)
     alike = {name: after[name] for name in ("noise", "between", "correlation", "shared") if name in after}
-    found: Counter[Verdict] = Counter()
+    counts: Counter[Verdict] = Counter()
     for _ in range(checks):
         runs = tuple(simulated(rng, **alike) for _ in range(baselines))
-        found[check(Baseline(runs), simulated(rng, **after), POLICY).verdict] += 1
-    return found
+        counts[check(Baseline(runs), simulated(rng, **after), POLICY).verdict] += 1
+    return counts
 
 
 def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
@@ -121,10 +121,10 @@ def rows(checks: int) -> Iterator[tuple[str, float, str, bool]]:
     yield "30% slower single step alarms", share, "= 0", share == 0
     rng = np.random.default_rng(53)
     drifting = [1.003 ** np.arange(30) * (1 + rng.normal(0, 0.005, 30)) for _ in range(checks // 4)]
-    share = sum(find_trend(each).drift_per_run > 0 for each in drifting) / len(drifting)
+    share = sum(find_trend(trend).drift_per_run > 0 for trend in drifting) / len(drifting)
     yield "drift of 0.3% a run over 30 runs found", share, ">= 0.95", share >= 0.95
     steady = [rng.normal(1, 0.005, 30) for _ in range(checks // 4)]
-    share = sum(bool(each.changes) or each.drift_per_run != 0 for each in map(find_trend, steady)) / len(steady)
+    share = sum(bool(trend.changes) or trend.drift_per_run != 0 for trend in map(find_trend, steady)) / len(steady)
     yield "trend told of 30 steady runs", share, "<= 0.01", share <= 0.01
 
 
@@ -136,8 +136,8 @@ def power(checks: int) -> Iterator[tuple[str, int, float, float, float]]:
     for noise, correlation in ((0.03, 0.0), (0.05, 0.0), (0.1, 0.0), (0.1, 0.5), (0.2, 0.0)):
         for steps in (10, 20, 40, 80):
             rng = np.random.default_rng(steps)
-            found = {0.0: Counter[Verdict](), 0.2: Counter[Verdict]()}
-            for slower, counts in found.items():
+            counts_of_slowdown = {0.0: Counter[Verdict](), 0.2: Counter[Verdict]()}
+            for slower, counts in counts_of_slowdown.items():
                 for _ in range(checks):
                     before = _step_alone(simulated(rng, noise=noise, correlation=correlation, steps=steps, shared=True))
                     after = simulated(
@@ -145,13 +145,13 @@ def power(checks: int) -> Iterator[tuple[str, int, float, float, float]]:
                     )
                     counts[check(Baseline((before,)), _step_alone(after), MEDIANS).verdict] += 1
             name = f"{noise:.0%}" + (f", correlated {correlation}" if correlation else "")
-            unchanged, slow = found[0.0], found[0.2]
+            unchanged, slow = counts_of_slowdown[0.0], counts_of_slowdown[0.2]
             regressed = Verdict.REGRESSED
             yield name, steps, unchanged[regressed] / checks, slow[regressed] / checks, slow[Verdict.PASS] / checks
 
 
 def _step_alone(run: Measured) -> Measured:
-    return replace(run, series=tuple(each for each in run.series if each.metric == "step_time"))
+    return replace(run, series=tuple(series for series in run.series if series.metric == "step_time"))
 
 
 def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
@@ -164,13 +164,13 @@ def recorded(paths: list[str], baselines: int) -> Counter[Verdict]:
     ]
     order = np.random.default_rng(1).permutation(len(pairs))[:MOST]
     chosen = [pairs[place] for place in order.tolist()]
-    found: Counter[Verdict] = Counter()
+    counts: Counter[Verdict] = Counter()
     for before, after in chosen:
         report = check(Baseline(before), after, POLICY)
-        found[report.verdict] += 1
-        for each in report.of(Verdict.REGRESSED):
-            print(f"  {', '.join(run.label for run in before)} -> {after.label}: {sentence(each)}")
-    return found
+        counts[report.verdict] += 1
+        for comparison in report.of(Verdict.REGRESSED):
+            print(f"  {', '.join(run.label for run in before)} -> {after.label}: {sentence(comparison)}")
+    return counts
 
 
 def main() -> int:
@@ -181,9 +181,9 @@ def main() -> int:
     parser.add_argument("--baselines", type=int, default=1, help="with --recorded: runs in each baseline")
     args = parser.parse_args()
     if args.recorded:
-        found = recorded(args.recorded, args.baselines)
-        print({str(verdict): number for verdict, number in found.items()})
-        return int(found[Verdict.REGRESSED] > 0.01 * found.total())
+        counts = recorded(args.recorded, args.baselines)
+        print({str(verdict): number for verdict, number in counts.items()})
+        return int(counts[Verdict.REGRESSED] > 0.01 * counts.total())
     if args.medians:
         alarms = []
         print("| steps differ by | steps | unchanged: regressed | 20% slower: regressed | 20% slower: pass |")

@@ -143,9 +143,9 @@ class Prediction:
 
 def accuracy(predictions: Sequence[Prediction], first: float) -> list[Bar]:
     """Return the bars of predicted repairs, with the share of cases whose fault is the first finding."""
-    points = [100 * each.off for each in predictions]
-    signs = sum(each.predicted > 0 for each in predictions)
-    within = sum(each.off <= each.error for each in predictions)
+    points = [100 * prediction.off for prediction in predictions]
+    signs = sum(prediction.predicted > 0 for prediction in predictions)
+    within = sum(prediction.off <= prediction.error for prediction in predictions)
     print(f"sign right: {signs} of {len(points)}; within the stated error: {within} of {len(points)}")
     return [
         at_most("gain error, median", median(points), 3, " points"),
@@ -162,7 +162,7 @@ def synthesize(folder: Path, *options: str) -> Path:
 
 def enlarge(source: Path, folder: Path, *, megabytes: float = 0, events: int = 0) -> Path:
     """Repeat each rank of a run up to its share of the megabytes, or up to a number of events."""
-    files = [each.path for each in discover(source).runs[0].files]
+    files = [file.path for file in discover(source).runs[0].files]
     folder.mkdir()
     apart_us = large_trace.span_us(files)
     for path in files:

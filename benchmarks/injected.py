@@ -95,9 +95,11 @@ def cases_of(folder: Path) -> list[Case]:
             if truth < LEAST_COST:
                 continue
             repaired = predict(tables, [Edit("rank_as_peers", str(slow))])
-            named = [rank for finding in search(tables).findings if (rank := finding.where.get("rank")) is not None]
+            blamed_ranks = [
+                rank for finding in search(tables).findings if (rank := finding.where.get("rank")) is not None
+            ]
         cases.append(
-            Case(folder.name, delay, truth, repaired.gain_fraction, repaired.error_fraction, named[:1] == [slow])
+            Case(folder.name, delay, truth, repaired.gain_fraction, repaired.error_fraction, blamed_ranks[:1] == [slow])
         )
     return cases
 

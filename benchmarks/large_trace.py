@@ -40,9 +40,9 @@ def copy(events: bytes, number: int, apart_us: int = APART_US) -> bytes:
     """Return the events shifted in time and ids."""
 
     def shifted(match: re.Match[bytes]) -> bytes:
-        key, whole, rest = match.groups()
+        key, digits, rest = match.groups()
         step = apart_us if key.startswith(b'"ts"') else 1_000 if key.startswith(b"Profiler") else _IDS
-        return key + str(int(whole) + number * step).encode() + rest
+        return key + str(int(digits) + number * step).encode() + rest
 
     return _NUMBERS.sub(shifted, events) if number else events
 
@@ -51,14 +51,14 @@ def build(small: Path, large: Path, *, megabytes: float = 0, events: int = 0, ap
     """Write the large trace up to this size or this number of events, and return the number of events."""
     text = gzip.decompress(small.read_bytes()) if small.suffix == ".gz" else small.read_bytes()
     head, body, tail = parts(text)
-    each = len(re.findall(rb'"ph": ?"', body))
-    copies = max(1, round(megabytes * 1e6 / len(body)) if megabytes else -(-events // each))
+    events_per_copy = len(re.findall(rb'"ph": ?"', body))
+    copies = max(1, round(megabytes * 1e6 / len(body)) if megabytes else -(-events // events_per_copy))
     with large.open("wb") as out:
         out.write(head + b"\n")
         for number in range(copies):
             out.write((b",\n  " if number else b"  ") + copy(body, number, apart_us))
         out.write(tail)
-    return copies * each
+    return copies * events_per_copy
 
 
 def span_us(files: Iterable[Path]) -> int:
@@ -66,20 +66,20 @@ def span_us(files: Iterable[Path]) -> int:
     begin, end = [], []
     for path in files:
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        slices = [each for each in json.loads(text)["traceEvents"] if each.get("ph") == "X"]
-        begin.append(min(each["ts"] for each in slices))
-        end.append(max(each["ts"] + each.get("dur", 0) for each in slices))
+        slices = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
+        begin.append(min(event["ts"] for event in slices))
+        end.append(max(event["ts"] + event.get("dur", 0) for event in slices))
     return int(max(end) - min(begin)) + _BETWEEN_US
 
 
 def of_rank(text: bytes, rank: int, world: int) -> bytes:
     """Return the trace as another rank of a run of this size would have written it."""
-    found = _DISTRIBUTED.search(text)
-    if found is None:
+    match = _DISTRIBUTED.search(text)
+    if match is None:
         raise SystemExit("the trace does not say which rank it is of")
-    said = re.sub(rb'"rank": ?\d+', b'"rank": %d' % rank, found[0], count=1)
-    said = re.sub(rb'"world_size": ?\d+', b'"world_size": %d' % world, said, count=1)
-    return text[: found.start()] + said + text[found.end() :]
+    info = re.sub(rb'"rank": ?\d+', b'"rank": %d' % rank, match[0], count=1)
+    info = re.sub(rb'"world_size": ?\d+', b'"world_size": %d' % world, info, count=1)
+    return text[: match.start()] + info + text[match.end() :]
 
 
 def main() -> None:

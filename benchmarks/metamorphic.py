@@ -86,7 +86,7 @@ class Case:
 
 
 def predictions_of(traces: Traces, names: dict[int, str] | None = None) -> Predictions:
-    """Write the traces and return what is predicted; `names` gives each rank's file another number."""
+    """Write the traces and return the predictions; `names` gives each rank's file another number."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         folder.mkdir()
@@ -125,7 +125,7 @@ def changes_of(traces: Traces) -> Iterator[tuple[str, Traces, dict[int, str] | N
         yield "timestamps in whole microseconds", _of_rank(traces, rank, _whole), None, same
         yield f"timestamps {JITTER_US} us off", _of_rank(traces, rank, _jittered), None, same
     steps = sorted(
-        {int(found[1]) for event in traces[ranks[0]]["traceEvents"] if (found := STEP.match(str(event.get("name"))))}
+        {int(match[1]) for event in traces[ranks[0]]["traceEvents"] if (match := STEP.match(str(event.get("name"))))}
     )
     if len(steps) > 2:
         for name, step in (("first step dropped", steps[0]), ("last step dropped", steps[-1])):
@@ -133,7 +133,7 @@ def changes_of(traces: Traces) -> Iterator[tuple[str, Traces, dict[int, str] | N
     files = {rank: f"file{place}" for place, rank in enumerate(reversed(ranks))}
     yield "files permuted", traces, files, same
     if any(TRACE_METADATA_KEY in trace for trace in traces.values()):
-        return  # our recorder's description and marks name ranks, too
+        return  # the recorder's description and marks contain rank numbers, too
     turned = dict(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
     yield "ranks renamed", {turned[rank]: _renamed(trace, turned) for rank, trace in traces.items()}, None, turned
 
@@ -156,7 +156,7 @@ def _launching_thread(events: list[Event]) -> Event:
 
 
 def _with_tail(events: list[Event]) -> list[Event]:
-    """Add a long host operator behind everything."""
+    """Add a long host operator after all other events."""
     last = max(event["ts"] + event["dur"] for event in events if event.get("ph") == "X" and "dur" in event)
     thread = _launching_thread(events)
     place = {"pid": thread["pid"], "tid": thread["tid"], "ts": last + 10, "dur": TAIL_US, "args": {}}
@@ -191,7 +191,7 @@ def _whole(events: list[Event]) -> list[Event]:
 
 
 def _jittered(events: list[Event]) -> list[Event]:
-    """Move starts as the rounding of numbers does that count microseconds since 1970 in floating point."""
+    """Move starts like rounded floating-point timestamps in microseconds since 1970."""
     return [
         {**event, "ts": event["ts"] + JITTER_US * (2 * (place % 2) - 1)} if "dur" in event else event
         for place, event in enumerate(events)
@@ -218,18 +218,18 @@ def _without_step(trace: dict[str, Any], step: int) -> dict[str, Any]:
         return event.get("cat") not in DEVICE and "ts" in event and begin <= event["ts"] < end
 
     launched = {event.get("args", {}).get("correlation") for event in events if is_inside(event)} - {None, 0}
-    kept = [
+    kept_events = [
         event
         for event in events
         if not is_inside(event)
         and not (event.get("cat") in DEVICE and event.get("args", {}).get("correlation") in launched)
         and event.get("name") != f"ProfilerStep#{step}"
     ]
-    return {**trace, "traceEvents": kept}
+    return {**trace, "traceEvents": kept_events}
 
 
 def _renamed(trace: dict[str, Any], turned: dict[int, int]) -> dict[str, Any]:
-    """Give ranks new numbers, in the job's description and in the lists of each group."""
+    """Renumber ranks in the job's description and in the lists of each group."""
 
     def of_list(ranks: list[int]) -> list[int]:
         return [turned.get(rank, rank) for rank in ranks]
@@ -277,10 +277,10 @@ def _read(folder: Path) -> Traces:
 def _compared(run: str, change: str, before: Predictions, after: Predictions, turned: dict[int, int]) -> Case:
     after_gains = after.gains({rank: rank for rank in turned})
     moved, beyond = 0.0, 0.0
-    for what, (gain, error) in before.gains(turned).items():
-        if "dropped" in change and what[0] != "repair":
+    for change_key, (gain, error) in before.gains(turned).items():
+        if "dropped" in change and change_key[0] != "repair":
             continue  # the cause may have been in that step
-        then, then_error = after_gains.get(what, (0.0, 0.0))  # a finding that is not there gains nothing
+        then, then_error = after_gains.get(change_key, (0.0, 0.0))  # a missing finding has no gain
         moved = max(moved, abs(then - gain))
         beyond = max(beyond, abs(then - gain) - max(error, then_error))
     ideal = 0.0 if math.isnan(after.ideal) and math.isnan(before.ideal) else abs(after.ideal - before.ideal)

@@ -50,7 +50,7 @@ BAR = 0.8
 BYTES_PER_EVENT = 260
 _STARTED_S = 30
 
-# A single process, so its CPU time is the server's. The bucket's folder is requested like an object, and is none.
+# A single process, so its CPU time is the server's. The bucket's folder is requested like an object but is not one.
 _NGINX = """
 daemon off;
 master_process off;

@@ -52,10 +52,10 @@ class PlainPage:
     def evaluate(self, function: str, argument: object = None) -> Any:  # noqa: ANN401 - whatever the script gives
         """Call a JavaScript function and wait for its result."""
         call = f"({function})({json.dumps(argument)})"
-        found = self.send("Runtime.evaluate", expression=call, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(str(found["exceptionDetails"]))
-        return found["result"].get("value")
+        reply = self.send("Runtime.evaluate", expression=call, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in reply:
+            raise RuntimeError(str(reply["exceptionDetails"]))
+        return reply["result"].get("value")
 
     def until(self, function: str) -> None:
         """Wait until a JavaScript function returns a true value."""
@@ -95,7 +95,7 @@ def _address(file: Path) -> str:
         lines = file.read_text().split() if file.exists() else []
         if len(lines) > 1:
             with urllib.request.urlopen(f"http://127.0.0.1:{lines[0]}/json", timeout=10) as answer:
-                pages = [each for each in json.load(answer) if each["type"] == "page"]
+                pages = [target for target in json.load(answer) if target["type"] == "page"]
             if pages:
                 return str(pages[0]["webSocketDebuggerUrl"])
         time.sleep(0.05)

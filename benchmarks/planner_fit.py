@@ -79,22 +79,24 @@ def least_squares(
     first: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Minimize robust squares by Levenberg-Marquardt; `prior` pulls to the start, `first` is the initial guess."""
-    found, damping = (start if first is None else first).copy(), 1e-2
+    solution, damping = (start if first is None else first).copy(), 1e-2
 
     def cost(values: NDArray[np.float64], at: NDArray[np.float64]) -> float:
         huber = 2 * robust**2 * (np.sqrt(1 + (values / robust) ** 2) - 1)
         return float(huber.sum() + prior * ((at - start) ** 2).sum())
 
-    values = residuals(found)
-    best = cost(values, found)
+    values = residuals(solution)
+    best = cost(values, solution)
     for _ in range(60):
-        slopes = np.stack([(residuals(found + 1e-4 * unit) - values) / 1e-4 for unit in np.eye(len(found))], axis=1)
+        slopes = np.stack(
+            [(residuals(solution + 1e-4 * unit) - values) / 1e-4 for unit in np.eye(len(solution))], axis=1
+        )
         weights = 1 / np.sqrt(1 + (values / robust) ** 2)
-        normal_matrix = (slopes * weights[:, None]).T @ slopes + prior * np.eye(len(found))
-        gradient = (slopes * weights[:, None]).T @ values + prior * (found - start)
+        normal_matrix = (slopes * weights[:, None]).T @ slopes + prior * np.eye(len(solution))
+        gradient = (slopes * weights[:, None]).T @ values + prior * (solution - start)
         for _ in range(8):
             damped = normal_matrix + damping * np.diag(np.diag(normal_matrix) + 1e-9)
-            tried = found + np.clip(-np.linalg.solve(damped, gradient), -0.7, 0.7)
+            tried = solution + np.clip(-np.linalg.solve(damped, gradient), -0.7, 0.7)
             after = residuals(tried)
             if cost(after, tried) < best:
                 break
@@ -102,11 +104,11 @@ def least_squares(
         else:
             break
         gained = best - cost(after, tried)
-        found, values, best = tried, after, best - gained
+        solution, values, best = tried, after, best - gained
         damping = max(damping / 5, 1e-7)
         if gained < 1e-7 * best:
             break
-    return found
+    return solution
 
 
 def with_constants(cases: Cases, names: Sequence[str], logarithms: NDArray[np.float64]) -> Cases:
@@ -164,14 +166,14 @@ def count_stalls(c: Cases, stalled: NDArray[np.bool_], keep: NDArray[np.bool_]) 
     """
     has_room = np.asarray(stalls.chance_of_full_memory(c, stages_of(c))) < ROOMY
     across = keep & has_room & np.asarray(stalls.crosses_nodes(c))
-    whole = np.asarray(stalls.reduces_whole_gradients(c))
-    groups = {"stall_of_link": across & ~whole, "stall_of_whole_gradients": across & whole}
+    reduces_whole = np.asarray(stalls.reduces_whole_gradients(c))
+    groups = {"stall_of_link": across & ~reduces_whole, "stall_of_whole_gradients": across & reduces_whole}
     candidates = np.geomspace(1e-5, 0.5, 1000)
-    found = {}
+    probability_of_group = {}
     for name, group in groups.items():
         expected = (1 - (1 - candidates[:, None]) ** stalls.links(c)[group]).sum(axis=1)
-        found[name] = float(candidates[np.abs(expected - stalled[group].sum()).argmin()])
-    return found
+        probability_of_group[name] = float(candidates[np.abs(expected - stalled[group].sum()).argmin()])
+    return probability_of_group
 
 
 def fit_published(sources: dict[str, Measured]) -> dict[str, float]:

@@ -56,9 +56,9 @@ def sweep(rows: Measured) -> list[Line]:
         )
     )  # fmt: skip
     called, called_by_textbook = fullest < ROOM, textbook < ROOM
-    for what, failed, most in (("without crashes", ~good & ~crash, 0.03), ("with crashes", ~good, np.inf)):
+    for case, failed, most in (("without crashes", ~good & ~crash, 0.03), ("with crashes", ~good, np.inf)):
         beside = f"textbook {_share(failed, called_by_textbook):.1%}"
-        name = f"called fitting and failed, {what}"
+        name = f"called fitting and failed, {case}"
         lines.append(Line(name, int(called.sum()), _share(failed, called), most=most, beside=beside))
     inside = np.abs(np.log(measured / first[good])) < float(PROFILES["nanotron"].memory_spread)
     return [*lines, Line("80% intervals of memory hold", int(good.sum()), float(inside.mean()), 0.75, 0.88)]

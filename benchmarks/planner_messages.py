@@ -83,15 +83,15 @@ def _row(options: str, run: Run) -> dict[str, object]:
 
 def _messages(run: Run, rank: int) -> dict[str, dict[str, int]]:
     """Count a rank's calls in its recorded step, and their bytes, by operation."""
-    found = calls.of(run.tables).columns()
-    is_data = found.satisfies("axis", lambda axis: axis in DATA_AXES) & (found["step"] >= 0)
-    has_rank = found.satisfies("group", lambda group: str(rank) in group.partition("@")[2].split(","))
-    op_of_call, operations = found.codes("op")
+    columns = calls.of(run.tables).columns()
+    is_data = columns.satisfies("axis", lambda axis: axis in DATA_AXES) & (columns["step"] >= 0)
+    has_rank = columns.satisfies("group", lambda group: str(rank) in group.partition("@")[2].split(","))
+    op_of_call, operations = columns.codes("op")
     counts = {}
     for code, operation in enumerate(operations):
         rows = np.flatnonzero(is_data & has_rank & (op_of_call == code))
         if rows.size:
-            counts[operation] = {"calls": len(rows), "bytes": int(found["bytes"][rows].sum())}
+            counts[operation] = {"calls": len(rows), "bytes": int(columns["bytes"][rows].sum())}
     return counts
 
 

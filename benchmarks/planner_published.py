@@ -26,25 +26,25 @@ def judge(sources: dict[str, Measured]) -> list[Line]:
     for name, rows in sources.items():
         if name == VTRAIN:
             continue
-        others = {other: part for other, part in sources.items() if other != name}
-        predicted, plain = _seconds(rows, fit_published(others)), roofline_of_sources(others, rows)
-        what = f"published, {name.removesuffix('.csv')} left out"
+        other_sources = {other: part for other, part in sources.items() if other != name}
+        predicted, plain = _seconds(rows, fit_published(other_sources)), roofline_of_sources(other_sources, rows)
+        title = f"published, {name.removesuffix('.csv')} left out"
         beside = roofline_reaches(plain, rows.seconds)
-        lines.append(Line(what, len(plain), median_error(predicted, rows.seconds), most=0.2, beside=beside))
+        lines.append(Line(title, len(plain), median_error(predicted, rows.seconds), most=0.2, beside=beside))
         ratios.append(predicted / rows.seconds)
         plain_ratios.append(plain / rows.seconds)
         mixtures.append(np.array([bool(case.model.experts) for case in rows.cases]))
-    whole, plain, is_mixture = (np.concatenate(parts) for parts in (ratios, plain_ratios, mixtures))
-    one = np.ones(len(whole))
-    for what, rows_of, most in (
-        ("published, all sources left out in turn", one > 0, 0.2), ("of them mixtures of experts", is_mixture, 0.25),
+    all_ratios, plain, is_mixture = (np.concatenate(parts) for parts in (ratios, plain_ratios, mixtures))
+    ones = np.ones(len(all_ratios))
+    for title, rows_of, most in (
+        ("published, all sources left out in turn", ones > 0, 0.2), ("of them mixtures of experts", is_mixture, 0.25),
     ):  # fmt: skip
-        beside = roofline_reaches(plain[rows_of], one[rows_of])
+        beside = roofline_reaches(plain[rows_of], ones[rows_of])
         lines.append(
-            Line(what, int(rows_of.sum()), median_error(whole[rows_of], one[rows_of]), most=most, beside=beside)
+            Line(title, int(rows_of.sum()), median_error(all_ratios[rows_of], ones[rows_of]), most=most, beside=beside)
         )
-    inside = np.abs(np.log(whole)) < float(PROFILES["megatron"].time_spread)
-    lines.append(Line("80% intervals of published speed hold", len(whole), float(inside.mean()), 0.75, 0.88))
+    inside = np.abs(np.log(all_ratios)) < float(PROFILES["megatron"].time_spread)
+    lines.append(Line("80% intervals of published speed hold", len(all_ratios), float(inside.mean()), 0.75, 0.88))
     return [*lines, _vtrain(sources)]
 
 

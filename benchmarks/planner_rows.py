@@ -62,7 +62,7 @@ class Measured:
         """Return selected rows."""
         return Measured(
             self.rows[keep].reset_index(drop=True),
-            [case for case, kept in zip(self.cases, keep.tolist(), strict=True) if kept],
+            [case for case, is_kept in zip(self.cases, keep.tolist(), strict=True) if is_kept],
             self.seconds[keep],
             self.memory_bytes[keep],
             self.refused,
@@ -186,28 +186,28 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
     """Convert a published row to the columns of a table; missing values are omitted."""
     name = re.sub(r" \(.*", "", str(row["model"]))
     accumulation = re.search(r"grad_accum=(\d+)", str(row["notes"]))
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "model": NAMES.get(name, name), "sequence": row["seq"], "device": row["gpu"], "devices": row["n_gpus"],
         "trainer": TRAINERS[file], "batch": row["gbs_samples"], "micro_batch": row["mbs"], "dtype": row["precision"],
     }  # fmt: skip
-    found |= {
+    columns |= {
         knob: row[column]
         for knob, column in (("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"), ("chunks", "vpp"))
         if row[column] == row[column]
     }
     stage = re.match(r"\d", str(row["zero"]))
-    found["zero"] = stage.group() if stage else ("" if TRAINERS[file] == "megatron" else 3)
+    columns["zero"] = stage.group() if stage else ("" if TRAINERS[file] == "megatron" else 3)
     if row["ffn"] == row["ffn"] and row["hidden"] == row["hidden"]:
         shape = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn"}
-        found |= {knob: row[column] for knob, column in shape.items()} | {"vocab": row["vocab"]}
-        found["gated_ffn"] = int(row["ffn"] != 4 * row["hidden"])
-        found["tied_embeddings"] = int(file == "llm_foundry.csv")
+        columns |= {knob: row[column] for knob, column in shape.items()} | {"vocab": row["vocab"]}
+        columns["gated_ffn"] = int(row["ffn"] != 4 * row["hidden"])
+        columns["tied_embeddings"] = int(file == "llm_foundry.csv")
     word = str(row["recompute"]).split()[0]
-    found["recompute"] = word if word in ("none", "selective", "full") else "none"
+    columns["recompute"] = word if word in ("none", "selective", "full") else "none"
     if accumulation:
-        found["micro_batches"] = accumulation.group(1)
-        found.pop("batch")
-    return found
+        columns["micro_batches"] = accumulation.group(1)
+        columns.pop("batch")
+    return columns
 
 
 TORCHTITAN_CHUNKS = 8
@@ -262,12 +262,12 @@ def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
     ffn = option("ffn-hidden-size", 4 * hidden)
     multiple = option("make-vocab-size-divisible-by", 128) * tp
     vocab = -(-option("vocab-size", 50257) // multiple) * multiple
-    each = option("num-layers-per-virtual-pipeline-stage", 0)
+    per_chunk = option("num-layers-per-virtual-pipeline-stage", 0)
     dtype = "bf16" if is_on("bf16") else "fp16" if is_on("fp16") else "fp32"
-    # Megatron's own layers have no fused attention unless flash attention is asked for.
+    # Megatron's own layers have no fused attention unless flash attention is enabled.
     is_unfused = str(row["transformer-impl"]) == "local" and not is_on("use-flash-attn")
     is_unfused |= UNFUSED_CLUSTER in str(row["env"]) and str(row["attention-backend"]) not in ("flash", "fused")
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "layers": layers, "hidden": hidden, "heads": row["num-attention-heads"], "ffn_hidden": ffn, "vocab": vocab,
         "kv_heads": option("num-query-groups", row["num-attention-heads"]), "sequence": row["seq-length"],
         "gated_ffn": is_on("swiglu"), "tied_embeddings": 1 - is_on("untie-embeddings-and-output-weights"),
@@ -275,15 +275,15 @@ def _of_megatron(row: dict[str, Any]) -> dict[str, Any]:
         "trainer": "megatron", "tp": tp, "pp": pp, "cp": option("context-parallel-size", 1),
         "ep": option("expert-model-parallel-size", 1), "zero": is_on("use-distributed-optimizer"),
         "micro_batch": row["micro-batch-size"], "batch": row["global-batch-size"],
-        "chunks": layers / pp / each if each else 1, "sequence_parallel": is_on("sequence-parallel"),
+        "chunks": layers / pp / per_chunk if per_chunk else 1, "sequence_parallel": is_on("sequence-parallel"),
         "fused_attention": int(str(row["attention-backend"]) not in ("unfused", "local") and not is_unfused),
         # Only with bf16 does Megatron accumulate gradients in float32 by default.
         "dtype": dtype, "gradient_bytes": 2 if dtype == "fp16" else "",
         "recompute": "none" if pd.isna(row["recompute-granularity"]) else row["recompute-granularity"],
 }  # fmt: skip
     if experts:
-        found |= {
+        columns |= {
             "experts": experts, "experts_per_token": option("moe-router-topk", 2),
             "expert_ffn_hidden": option("moe-ffn-hidden-size", ffn), "etp": option("expert-tensor-parallel-size", tp),
         }  # fmt: skip
-    return found
+    return columns

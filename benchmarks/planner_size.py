@@ -26,13 +26,13 @@ def main() -> int:
     cluster = of_device("H100")
     met = True
     sys.stdout.write("| question | configurations | CPU s | CPU s a million |\n|---|---|---|---|\n")
-    for what, (name, sequence, devices, batch), most in QUESTIONS:
+    for title, (name, sequence, devices, batch), most in QUESTIONS:
         question = Question(model_named(name, sequence), cluster, devices=devices, batch=batch)
         begun = time.process_time()
         tried = search(question).tried
         spent = time.process_time() - begun
         of_a_million = spent / tried * 1e6
-        sys.stdout.write(f"| {what} | {tried:,} | {spent:.1f} | {of_a_million:.1f} |\n")
+        sys.stdout.write(f"| {title} | {tried:,} | {spent:.1f} | {of_a_million:.1f} |\n")
         met &= of_a_million <= OF_A_MILLION if most is None else spent <= most
     return 0 if met else 1
 

@@ -72,12 +72,12 @@ def main() -> int:
     lines.append(line("all, published from 2024 on", [table[table.is_new]]))
     write_table(lines, Path(sys.argv[2]) if len(sys.argv) > 2 else None, BEGIN, END)
     failed = table[table.failed]
-    for what, layouts in (
+    for title, layouts in (
         ("failed layouts accepted", failed),
         ("without layouts that also ran, in another row", failed[~failed.also_ran]),
         ("and without crashes far below the memory", failed[~failed.also_ran & (failed.peak > CRASH_BYTES)]),
     ):
-        sys.stdout.write(f"{what}: {layouts.fits.sum()} of {len(layouts)} ({layouts.fits.mean():.1%})\n")
+        sys.stdout.write(f"{title}: {layouts.fits.sum()} of {len(layouts)} ({layouts.fits.mean():.1%})\n")
     return 0
 
 

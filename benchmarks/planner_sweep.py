@@ -39,16 +39,16 @@ def judge(rows: Measured) -> list[Line]:
     fold = folds_of(len(rows.cases))
     for number in range(fold.max() + 1):
         held = fold == number
-        _, found = fit_sweep(rows, ~held)
-        seconds[held], expected[held] = found.seconds[held], found.expected[held]
+        _, fit = fit_sweep(rows, ~held)
+        seconds[held], expected[held] = fit.seconds[held], fit.expected[held]
         plain[held] = roofline(rows, ~held)[held]
     lines = list(_speed(rows, "five folds", everything, normal, seconds, plain))
     choices = list(_choices(rows, "five folds", everything, normal, expected, plain))
-    for what, held in _left_out(rows):
-        _, found = fit_sweep(rows, ~held)
+    for split, held in _left_out(rows):
+        _, fit = fit_sweep(rows, ~held)
         of_others = roofline(rows, ~held)
-        lines += _speed(rows, what, held, normal, found.seconds, of_others)
-        choices += _choices(rows, what, held, normal, found.expected, of_others)
+        lines += _speed(rows, split, held, normal, fit.seconds, of_others)
+        choices += _choices(rows, split, held, normal, fit.expected, of_others)
     inside = np.abs(np.log(rows.seconds / seconds)) < float(PROFILES["nanotron"].time_spread)
     lines.append(Line("80% intervals of speed hold", int(normal.sum()), float(inside[normal].mean()), 0.75, 0.88))
     return [
@@ -83,8 +83,8 @@ def _choices(rows: Measured, split: str, held: Mask, normal: Mask, expected: Num
         measured=1 / rows.seconds, ours=1 / expected, plain=1 / plain, rule=rule_of_thumb(rows.rows)
     )
     alone = (rows.rows.pp == 1).to_numpy()
-    for name, kept in (("all", held), ("single stage", held & alone), ("normal", held & normal)):
-        part = frame[kept]
+    for name, selected in (("all", held), ("single stage", held & alone), ("normal", held & normal)):
+        part = frame[selected]
         groups = [group for _, group in part.groupby(["model", "nodes"])]
         ours, thumb, roof = (
             float(np.mean([regret(group[score].to_numpy(), group.measured.to_numpy()) for group in groups]))
@@ -115,7 +115,7 @@ def _signs(frame: pd.DataFrame) -> Line:
         rest = [name for name in OF_A_ROW if name not in (knob, *follow)]
         for _, group in frame.groupby(rest):
             measured, predicted = np.log(group.measured.to_numpy()), np.log(group.order.to_numpy())
-            told = measured[:, None] - measured[None] > np.log(1.1)
-            pairs += int(told.sum())
-            right += int((told & (predicted[:, None] > predicted[None])).sum())
+            is_faster = measured[:, None] - measured[None] > np.log(1.1)
+            pairs += int(is_faster.sum())
+            right += int((is_faster & (predicted[:, None] > predicted[None])).sum())
     return Line("sign of one knob, normal", pairs, right / max(pairs, 1), least=LEAST_SIGNS)

@@ -144,8 +144,8 @@ def one_trace(large: Path, rounds: int, hta_python: str | None, cache: Path) -> 
         at_most("warm open_run with its first table", median(cost.wall_s for cost in costs["warm"]), 1, " s"),
     ]
     if hta_python:
-        for name, what in (("tables", "a file to all its tables"), ("cold", "a cold open_run")):
-            bars.append(at_least(f"CPU of HTA's load / of {what}", cpu_s["hta"] / cpu_s[name], 15))
+        for name, program_name in (("tables", "a file to all its tables"), ("cold", "a cold open_run")):
+            bars.append(at_least(f"CPU of HTA's load / of {program_name}", cpu_s["hta"] / cpu_s[name], 15))
     return bars
 
 

@@ -198,18 +198,18 @@ def compare_shape(folder: Path, shape: str) -> list[Prediction]:
 
 def bars(outcomes: list[Outcome], schedules: list[Prediction]) -> list[Bar]:
     """Return the bars of what was compared."""
-    listed = []
+    judged_bars = []
     counted = [outcome for outcome in outcomes if outcome.gain.truth >= LEAST_GAIN]
     if counted:
         share = sum(outcome.is_first for outcome in counted) / len(counted)
-        listed += accuracy([outcome.gain for outcome in counted], share)
+        judged_bars += accuracy([outcome.gain for outcome in counted], share)
     if schedules:
-        holds = sum(each.off <= each.error for each in schedules) / len(schedules)
-        listed += [
-            at_most("another schedule's step, worst error", 100 * max(each.off for each in schedules), 4, "%"),
+        holds = sum(schedule.off <= schedule.error for schedule in schedules) / len(schedules)
+        judged_bars += [
+            at_most("another schedule's step, worst error", 100 * max(schedule.off for schedule in schedules), 4, "%"),
             at_least(f"share of {len(schedules)} schedules whose stated error holds", holds, 0.9),
         ]
-    return listed
+    return judged_bars
 
 
 def main() -> int:
@@ -230,10 +230,10 @@ def main() -> int:
         return 0
     recorded = [pair for pair in pairs if (folder / pair.kind / "repaired" / "run.json").exists()]
     outcomes = [compare_pair(folder, pair) for pair in recorded]
-    listed = bars(outcomes, [each for shape in shapes for each in compare_shape(folder, shape)])
-    if not listed:
+    judged_bars = bars(outcomes, [prediction for shape in shapes for prediction in compare_shape(folder, shape)])
+    if not judged_bars:
         raise SystemExit(f"nothing was recorded in {folder}")
-    return status(listed)
+    return status(judged_bars)
 
 
 if __name__ == "__main__":

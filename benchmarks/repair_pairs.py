@@ -61,7 +61,7 @@ def faulted(
 
 def slow_link(rng: np.random.Generator) -> Pair:
     """Draw a slow link of one group, which has peers because another axis splits the ranks."""
-    mesh = [each for each in MESHES if len(each) > 1][int(rng.integers(4))]
+    mesh = [sizes for sizes in MESHES if len(sizes) > 1][int(rng.integers(4))]
     clean = base(rng, mesh)
     how = {"kind": "slow_link", "rank": 0, "axis": "dp", "factor": float(rng.uniform(6, 20))}
     return Pair(clean | {"faults": [how]}, clean)
@@ -132,7 +132,7 @@ def slow_bandwidth(rng: np.random.Generator) -> Pair:
     clean = base(rng, {"dp": int(rng.choice([4, 8]))})
     low = float(rng.uniform(6e9, 3e10))
     both = ({"network": {"axis_bytes_per_second": {"dp": rate}}} for rate in (low, 0.75 * 450e9))
-    return Pair(*(clean | each for each in both))
+    return Pair(*(clean | network for network in both))
 
 
 def odd_vocabulary(rng: np.random.Generator) -> Pair:

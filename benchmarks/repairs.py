@@ -61,21 +61,21 @@ def case(name: str, rng: np.random.Generator) -> Case:
             made(each, Path(folder) / half) for half, each in (("a", pair.faulty), ("b", pair.repaired))
         )
         steps = [unedited(run.tables).mean_measured_ns for run in (faulty, repaired)]
-        found = [each for each in find(faulty.tables) if each.code != kind.in_both]
-        mine = next((each for each in found if each.code == kind.code), None)
-        repair = predict(faulty.tables, [parse_edit(pair.edit)]) if mine and pair.edit else mine
+        findings = [each for each in find(faulty.tables) if each.code != kind.in_both]
+        expected = next((each for each in findings if each.code == kind.code), None)
+        repair = predict(faulty.tables, [parse_edit(pair.edit)]) if expected and pair.edit else expected
     mesh = ",".join(f"{axis}={size}" for axis, size in pair.faulty["mesh"].items())
-    opportunity = mine is not None and mine.level is Level.NOTE
-    ranked = [each for each in found if (each.level is Level.NOTE) == opportunity]
-    nothing_wrong = not opportunity or ranked == found
+    opportunity = expected is not None and expected.level is Level.NOTE
+    ranked = [each for each in findings if (each.level is Level.NOTE) == opportunity]
+    nothing_wrong = not opportunity or ranked == findings
     return Case(
         name,
         mesh,
         Prediction(
             repair.gain_fraction if repair else 0.0, repair.error_fraction if repair else 0.0, 1 - steps[1] / steps[0]
         ),
-        found[0].code if found else "none",
-        mine is not None and ranked[0].code == kind.code and nothing_wrong,
+        findings[0].code if findings else "none",
+        expected is not None and ranked[0].code == kind.code and nothing_wrong,
     )
 
 
@@ -86,8 +86,8 @@ def clean(number: int, seed: int) -> list[str]:
     declared = base(rng, meshes[int(rng.integers(len(meshes)))])
     declared["speed"] = speed(int(rng.uniform(300_000, 700_000)))
     with TemporaryDirectory() as folder:
-        found = find(made(declared, Path(folder) / "clean").tables)
-    return [each.code for each in found if each.level is not Level.NOTE]
+        findings = find(made(declared, Path(folder) / "clean").tables)
+    return [finding.code for finding in findings if finding.level is not Level.NOTE]
 
 
 def main() -> int:
@@ -100,17 +100,17 @@ def main() -> int:
     args = parser.parse_args()
     names, cases = args.kind or list(KINDS), []
     for number in range(args.cases):
-        each = case(names[number % len(names)], np.random.default_rng([args.seed, 0, number]))
-        cases.append(each)
-        points = 100 * (each.gain.predicted - each.gain.truth)
-        mark = "" if each.hit or each.gain.truth < LEAST_GAIN else f"  first: {each.first}"
-        both = f"true {each.gain.truth:7.2%} predicted {each.gain.predicted:7.2%} {points:+6.2f}"
-        print(f"{each.kind:18} {each.mesh:16} {both}{mark}", flush=True)
+        drawn = case(names[number % len(names)], np.random.default_rng([args.seed, 0, number]))
+        cases.append(drawn)
+        points = 100 * (drawn.gain.predicted - drawn.gain.truth)
+        mark = "" if drawn.hit or drawn.gain.truth < LEAST_GAIN else f"  first: {drawn.first}"
+        both = f"true {drawn.gain.truth:7.2%} predicted {drawn.gain.predicted:7.2%} {points:+6.2f}"
+        print(f"{drawn.kind:18} {drawn.mesh:16} {both}{mark}", flush=True)
     bars = []
-    counted = [each for each in cases if each.gain.truth >= LEAST_GAIN]
+    counted = [drawn for drawn in cases if drawn.gain.truth >= LEAST_GAIN]
     print(f"{len(names)} kinds of pair; {len(counted)} of {len(cases)} cost {LEAST_GAIN:.0%} or more")
     if counted:
-        bars += accuracy([each.gain for each in counted], sum(each.hit for each in counted) / len(counted))
+        bars += accuracy([drawn.gain for drawn in counted], sum(drawn.hit for drawn in counted) / len(counted))
     if args.clean:
         raised = [code for number in range(args.clean) for code in clean(number, args.seed)]
         print(f"findings on {args.clean} clean runs: {len(raised)} {sorted(set(raised))}")

@@ -110,21 +110,21 @@ def errors_of(run: Path, base: Path) -> list[str]:
     """Return what the analysis got wrong: culprit, clocks, bubble."""
     report = json.loads((base / "report.json").read_text())
     truth = json.loads((run / "truth.json").read_text())
-    found = []
+    mistakes = []
     if report["findings"][0]["where"].get("rank") != truth["culprits"][0]["rank"]:
-        found.append("another culprit")
+        mistakes.append("another culprit")
     offset = worst_offset(run, base / "store")
     if offset > OFFSET_NS:
-        found.append(f"a clock is {offset / 1000:.0f} us off")
+        mistakes.append(f"a clock is {offset / 1000:.0f} us off")
     measured = {
         str(metric["dims"]["step"]): metric["value"]
         for metric in report["metrics"]
         if metric["id"] == "bubble_fraction" and set(metric["dims"]) == {"step"}
     }
     if measured.keys() != truth["bubble_fraction"].keys():
-        return [*found, "no bubble of some steps"]
+        return [*mistakes, "no bubble of some steps"]
     bubble = max(abs(value - truth["bubble_fraction"][step]) for step, value in measured.items())
-    return found if bubble <= BUBBLE else [*found, f"the bubble is {bubble * 100:.1f} points off"]
+    return mistakes if bubble <= BUBBLE else [*mistakes, f"the bubble is {bubble * 100:.1f} points off"]
 
 
 def made(ranks: int, events: int, folder: Path) -> Path:
@@ -171,7 +171,7 @@ def panel(rows: list[dict[str, str]], series: dict[str, tuple[str, str]], unit: 
     """Return the SVG of lines over the number of ranks."""
     ranks = [float(row["ranks"]) for row in rows]
     values = {label: [float(row[column]) for row in rows] for label, (column, _) in series.items()}
-    across, up = max(ranks), max(max(each) for each in values.values())
+    across, up = max(ranks), max(max(heights) for heights in values.values())
     bottom = top + PANEL
 
     def x(value: float) -> float:
