@@ -69,8 +69,8 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     files, host_processes = _without_host_processes(files)
     skipped += host_processes
     health = _notes(skipped)
-    placed, rank_health = _ranked(files)
-    runs = split_runs(placed, root)
+    ranked_files, rank_health = _ranked(files)
+    runs = split_runs(ranked_files, root)
     return Discovery(root, runs, tuple(skipped), (*health, *rank_health))
 
 
@@ -79,11 +79,11 @@ def _of_run(path: Location, without: Collection[Location]) -> Discovery:
     folder = next(parent for parent in path.parents if parent.is_dir())
     name = "/".join(parts_below(path, folder))
     discovery = discover(folder, without=without)
-    named = {run.name: run for run in discovery.runs}
-    if name not in named:
-        raise unknown_name("run", name, named)
-    others = tuple(run for run in discovery.runs if run.name != name)
-    return replace(discovery, path=path, runs=(named[name], *others))
+    run_by_name = {run.name: run for run in discovery.runs}
+    if name not in run_by_name:
+        raise unknown_name("run", name, run_by_name)
+    other_runs = tuple(run for run in discovery.runs if run.name != name)
+    return replace(discovery, path=path, runs=(run_by_name[name], *other_runs))
 
 
 def listed(root: Location) -> list[Location]:
@@ -185,8 +185,8 @@ def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tu
     others_have_device_work = len(without) < len(silent) or any(map(has_device_events, telling))
     if not without or not others_have_device_work:
         return files, []
-    kept = [(file, seen) for file, seen in files if file not in without]
-    return kept, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
+    rank_files = [(file, seen) for file, seen in files if file not in without]
+    return rank_files, [Skipped(file, FileKind.HOST_PROCESS) for file in silent if file in without]
 
 
 def _kind_by_name(file: Location) -> FileKind:
@@ -210,8 +210,8 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
     for file, seen in files:
         if seen.rank >= 0:
             ranks[file] = seen.rank, seen.rank_source
-        elif (named := rank_from_words(file)) is not None:
-            ranks[file] = named, "name"
+        elif (rank_in_name := rank_from_words(file)) is not None:
+            ranks[file] = rank_in_name, "name"
         elif seen.merged:
             ranks[file] = seen.merged[0], "processes"
     if not ranks:

@@ -77,30 +77,32 @@ def manifest_from(data: Any, origin: str) -> tuple[Manifest | None, tuple[Health
         why = f"version {str(version)[:24]} is newer than {VERSION}: update usp-prof"
         return None, (_broken(origin, why),)
     odd: list[str] = []
-    known = _checked_fields(data, odd)
+    valid_fields = _checked_fields(data, odd)
     if not odd:
-        return Manifest(**known), ()
+        return Manifest(**valid_fields), ()
     detail = f"fields of the manifest are outside of their type or range and count as missing: {first_few(odd, 6)}"
-    return Manifest(**known), (HealthRow("odd_values", Severity.ERROR, count=len(odd), detail=detail, file=origin),)
+    return Manifest(**valid_fields), (
+        HealthRow("odd_values", Severity.ERROR, count=len(odd), detail=detail, file=origin),
+    )
 
 
 def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
     """Return the fields that fit; ignore unknown fields, such as those of later versions."""
-    known: dict[str, Any] = {}
+    valid_fields: dict[str, Any] = {}
     for name, kind in _kinds().items():
         if name not in data:
             continue
         value = data[name]
         if name in _LISTS and isinstance(value, list):
-            known[name] = [
+            valid_fields[name] = [
                 entry
                 for place, item in enumerate(value)
                 for entry in _fitting(f"{name}[{place}]", GroupEntry, item, odd)
             ]
             continue
         for fitting in _fitting(name, kind, value, odd):
-            known[name] = fitting
-    return known
+            valid_fields[name] = fitting
+    return valid_fields
 
 
 def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # noqa: ANN401 - any type, any JSON

@@ -103,7 +103,7 @@ def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, A
     blocks = [block for segment in own for block in segment.get("blocks", [])]
     free = [_number(block, "size") for block in blocks if str(block["state"]) == "inactive"]
     # Events that allocate or free memory; other events (snapshots, out of memory) change no size.
-    known = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
+    size_events = [event for event in history if event["action"] in _TAKES or event["action"] in _HOLDS]
     return MemorySnapshot(
         device=device,
         reserved=sum(_number(segment, "total_size") for segment in own),
@@ -111,9 +111,11 @@ def _of_device(device: int, own: list[dict[str, Any]], history: list[dict[str, A
         largest_free=max(free, default=0),
         segments=len(own),
         out_of_memory=sum(1 for event in history if event["action"] == "oom"),
-        time_us=np.array([_number({"time_us": -1, **event}, "time_us") for event in known], np.int64),
-        change=np.array([_TAKES.get(event["action"], 0) * _number(event, "size") for event in known], np.int64),
-        held_change=np.array([_HOLDS.get(event["action"], 0) * _number(event, "size") for event in known], np.int64),
+        time_us=np.array([_number({"time_us": -1, **event}, "time_us") for event in size_events], np.int64),
+        change=np.array([_TAKES.get(event["action"], 0) * _number(event, "size") for event in size_events], np.int64),
+        held_change=np.array(
+            [_HOLDS.get(event["action"], 0) * _number(event, "size") for event in size_events], np.int64
+        ),
         sites=_sites(own),
     )
 

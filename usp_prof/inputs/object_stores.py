@@ -142,8 +142,8 @@ def filesystem_of(scheme: str) -> Any:  # noqa: ANN401 - an fsspec file system
         hint = "pip install 'usp-prof[cloud]'"
         raise UsageError(f"{scheme}:// cannot be read here: {error}", hint=hint) from None
     except ValueError:
-        known = "s3://, gs://, az://, http(s)://, file://"
-        raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {known}") from None
+        schemes = "s3://, gs://, az://, http(s)://, file://"
+        raise UsageError(f"{scheme}:// cannot be read", hint=f"offered are {schemes}") from None
     except TypeError:  # such as ftp, which needs a host to connect to
         hint = "mount it, or copy the traces to a folder or an object store"
         raise UsageError(f"{scheme}:// cannot be read: it needs its own settings", hint=hint) from None
@@ -208,9 +208,9 @@ def _is_refused(error: Exception) -> bool:
 def explained(url: str, error: Exception) -> InputError:
     """Return an error that explains what went wrong with a URL and what to do about it."""
     text = " ".join(str(error).split())
-    for kind, signs, what, hint in _MEANINGS:
+    for kind, signs, problem, hint in _MEANINGS:
         if isinstance(error, kind) or any(sign in text for sign in signs):
-            return _ERRORS.get(kind, InputError)(f"{url}: {what}", hint=hint or _setup(url))
+            return _ERRORS.get(kind, InputError)(f"{url}: {problem}", hint=hint or _setup(url))
     return InputError(f"{url} cannot be read: {_first_sentence(text)}", hint="check the endpoint and the network")
 
 

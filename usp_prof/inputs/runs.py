@@ -91,8 +91,8 @@ def read_whole(file: TraceFile) -> TraceFile:
 
 def _with_wall_clocks(files: list[TraceFile]) -> list[TraceFile]:
     """Read the ends of files whose times may be far apart: older traces have baseTimeNanoseconds there."""
-    known = [file.start_ns for file in files if file.start_ns >= 0]
-    if not known or max(known) - min(known) <= _FOLLOWS_NS:
+    start_times_ns = [file.start_ns for file in files if file.start_ns >= 0]
+    if not start_times_ns or max(start_times_ns) - min(start_times_ns) <= _FOLLOWS_NS:
         return files
     return [read_whole(file) if 0 <= file.start_ns < _WALL_CLOCK_NS else file for file in files]
 
@@ -157,8 +157,8 @@ def split_runs(files: list[TraceFile], root: Location) -> tuple[FoundRun, ...]:
             name = folder if len(jobs) == 1 else _name_of_job(job, jobs, base)
             name = name if name.startswith(folder) else f"{folder}/{name}"
             runs += _runs_of_job(job, base, name)
-    named = [run if run.name else replace(run, name=_title(root)) for run in runs]
-    return _newest_first(_told_apart(named))
+    named_runs = [run if run.name else replace(run, name=_title(root)) for run in runs]
+    return _newest_first(_told_apart(named_runs))
 
 
 def _common_folder(folders: list[Location]) -> Location:
@@ -192,8 +192,8 @@ def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Locati
     """Name a job by a folder in which no other job has files, or by its world size, or by its start time."""
     for depth in range(1, _depth(job, base)):
         own = {_folder_at(file, base, depth) for file in job}
-        others = {_folder_at(file, base, depth) for other in jobs if other is not job for file in other}
-        if len(own) == 1 and not own & others and "" not in own:
+        other_folders = {_folder_at(file, base, depth) for other in jobs if other is not job for file in other}
+        if len(own) == 1 and not own & other_folders and "" not in own:
             return own.pop()
     sizes = [max(file.world_size for file in other) for other in jobs]
     size = max(file.world_size for file in job)
@@ -206,11 +206,11 @@ def _name_of_job(job: list[TraceFile], jobs: list[list[TraceFile]], base: Locati
 def _told_apart(runs: list[FoundRun]) -> list[FoundRun]:
     """Add a number to each run whose name is already taken."""
     count: dict[str, int] = defaultdict(int)
-    named = []
+    named_runs = []
     for run in sorted(runs, key=lambda run: run.start_ns):
         count[run.name] += 1
-        named.append(run if count[run.name] == 1 else replace(run, name=f"{run.name} ({count[run.name]})"))
-    return named
+        named_runs.append(run if count[run.name] == 1 else replace(run, name=f"{run.name} ({count[run.name]})"))
+    return named_runs
 
 
 def _by_step_or_time(files: list[TraceFile]) -> list[FoundRun]:
@@ -220,9 +220,9 @@ def _by_step_or_time(files: list[TraceFile]) -> list[FoundRun]:
     parts = _cut_at_gaps(files)
     if parts is None:
         ranks = sorted({file.rank for file in files if _count(files, file.rank) > 1})
-        listed = ", ".join(str(file.path) for file in files if file.rank in ranks[:2])
+        paths = ", ".join(str(file.path) for file in files if file.rank in ranks[:2])
         raise InputError(
-            f"several files claim rank {ranks[0]}, and their runs cannot be distinguished: {listed}",
+            f"several files claim rank {ranks[0]}, and their runs cannot be distinguished: {paths}",
             hint="put each run into its own folder, or open one of them",
         )
     return [_run(_moment(min(file.start_ns for file in part)), part) for part in parts]
@@ -268,8 +268,8 @@ def _count(files: list[TraceFile], rank: int) -> int:
 
 
 def _run(name: str, files: list[TraceFile]) -> FoundRun:
-    known = [file.start_ns for file in files if file.start_ns >= 0]
-    return FoundRun(name, tuple(sorted(files, key=lambda file: file.rank)), min(known, default=-1))
+    start_times_ns = [file.start_ns for file in files if file.start_ns >= 0]
+    return FoundRun(name, tuple(sorted(files, key=lambda file: file.rank)), min(start_times_ns, default=-1))
 
 
 def _newest_first(runs: list[FoundRun]) -> tuple[FoundRun, ...]:

@@ -131,8 +131,8 @@ class ArgumentDecoder:
             written = None
         if not isinstance(written, dict):
             return self._type()
-        known = (field for field in self._fields if field.encode_name in written)
-        return self._type(**{field.name: _as(field.type, written[field.encode_name]) for field in known})
+        written_fields = (field for field in self._fields if field.encode_name in written)
+        return self._type(**{field.name: _as(field.type, written[field.encode_name]) for field in written_fields})
 
 
 def _array(values: Sequence[float], absent: float, dtype: type[np.generic]) -> NDArray[Any] | None:

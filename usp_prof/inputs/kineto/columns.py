@@ -137,12 +137,12 @@ class EventColumns:
         args: Sequence[msgspec.Raw],
     ) -> None:
         """Append rows, except those without a usable start."""
-        placed = starts != nanoseconds.ABSENT
-        if not placed.all():
-            self.counts.unplaced += int(np.count_nonzero(~placed))
-            chosen = placed.tolist()
+        has_start = starts != nanoseconds.ABSENT
+        if not has_start.all():
+            self.counts.unplaced += int(np.count_nonzero(~has_start))
+            chosen = has_start.tolist()
             names, args = list(compress(names, chosen)), list(compress(args, chosen))
-            codes, starts, spans = codes[placed], starts[placed], spans[placed]
+            codes, starts, spans = codes[has_start], starts[has_start], spans[has_start]
         if not len(codes):
             return
         self.kinds.add(codes)
@@ -180,11 +180,11 @@ class EventColumns:
         is_other = written & ~(is_op | is_work | has(marks, _HAS_NO_LINKS))
         ops = self._decoded(_OP_ARGUMENTS, args, sizes, is_op)
         work = self._decoded(_WORK_ARGUMENTS, args, sizes, is_work)
-        others = self._decoded(_LINKS, args, sizes, is_other)
+        other_links = self._decoded(_LINKS, args, sizes, is_other)
         self.inputs.add(is_op, ops.rows(INPUT_FIELDS), ops.numbers["sequence"])
         self.work.add(is_work, work.rows(LAUNCH_FIELDS))
         for name in LINK_COLUMNS:
-            parts = ((ops, is_op), (work, is_work), (others, is_other))
+            parts = ((ops, is_op), (work, is_work), (other_links, is_other))
             self._add_link(self.links[name], [(_link(decoded, name), rows) for decoded, rows in parts])
 
     def _decoded(
@@ -208,10 +208,10 @@ class EventColumns:
         elif len(given) == 1:
             column.add(spread(*given[0]))
         else:
-            whole = np.full(row_count, -1, np.int64)
+            row_values = np.full(row_count, -1, np.int64)
             for values, rows in given:
-                whole[rows] = values
-            column.add(whole)
+                row_values[rows] = values
+            column.add(row_values)
 
     def table(self) -> tuple[dict[str, Any], int]:
         """Return the columns as complete arrays (with the file's own times), and the number of events."""

@@ -28,12 +28,12 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:
     """Convert each B with a matching E to an X with a duration; return the rows to keep and the number of unmatched."""
     keep = np.ones(rows, bool)
     phase: pa.DictionaryArray = columns["phase"]
-    known = phase.dictionary.to_pylist()
-    if "B" not in known and "E" not in known:
+    phases = phase.dictionary.to_pylist()
+    if "B" not in phases and "E" not in phases:
         return keep, 0
-    letters = numbers_of(phase.indices)  # each event's phase, as an index in `known`
-    begins = letters == (known.index("B") if "B" in known else -1)
-    ends = letters == (known.index("E") if "E" in known else -1)
+    letters = numbers_of(phase.indices)  # each event's phase, as an index in `phases`
+    begins = letters == (phases.index("B") if "B" in phases else -1)
+    ends = letters == (phases.index("E") if "E" in phases else -1)
     marks = np.flatnonzero(begins | ends)
     process = numbers_of(columns["process"].indices)[marks].astype(np.int64)
     lane = process * (1 << 32) + numbers_of(columns["thread"].indices)[marks]
@@ -44,7 +44,7 @@ def join_begin_end(columns: dict[str, Any], rows: int) -> tuple[Flags, int]:
     opened, closed = marks[first], marks[last]
     starts = columns["start_ns"]
     columns["dur_ns"][opened] = starts[closed] - starts[opened]
-    values = [*known, "X"] if "X" not in known else known
+    values = [*phases, "X"] if "X" not in phases else phases
     letters = letters.copy()
     letters[opened] = values.index("X")
     columns["phase"] = coded(letters, values)
@@ -124,8 +124,8 @@ class Damage:
             detail = f"fields next to the events are damaged; {self.field_bytes_lost} bytes were skipped"
             yield HealthRow("broken_fields", LOSS, count=self.field_bytes_lost, detail=detail)
         if self.odd_values:
-            named = first_few(self.odd_values, 4)
-            detail = f"fields next to the events are outside their range and count as missing: {named}"
+            examples = first_few(self.odd_values, 4)
+            detail = f"fields next to the events are outside their range and count as missing: {examples}"
             yield HealthRow("odd_values", ERROR, count=len(self.odd_values), detail=detail)
         yield from self._small(counts)
         if not events:
@@ -151,9 +151,9 @@ class Damage:
             ("unplaced_events", LOSS, counts.unplaced, "events without a usable time; they cannot be placed"),
             ("finer_than_ns", INFO, counts.finer_than_ns, "times finer than a nanosecond, rounded to the nearest"),
         )
-        for code, severity, count, what in tallies:
+        for code, severity, count, description in tallies:
             if count:
-                yield HealthRow(code, severity, count=count, detail=f"{count} {what}")
+                yield HealthRow(code, severity, count=count, detail=f"{count} {description}")
 
 
 # Duplicates: events that occur twice in the file, equal in every field including the arguments.

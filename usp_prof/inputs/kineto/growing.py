@@ -235,8 +235,8 @@ class ArgumentTexts:
             return
         _, offsets, data = texts.buffers()
         bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-        joined = data[int(bounds[0]) : int(bounds[-1])].to_pybytes() if data else b""
-        self.add(joined, np.diff(bounds))
+        text_bytes = data[int(bounds[0]) : int(bounds[-1])].to_pybytes() if data else b""
+        self.add(text_bytes, np.diff(bounds))
 
     def _close(self) -> None:
         sizes = self._sizes.array()
@@ -263,8 +263,8 @@ def alike(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
     out = np.zeros(len(first), dtype=bool)
     for begin in range(0, len(first), _ROWS):
         part = slice(begin, begin + _ROWS)
-        one, other = (taken(texts, rows[part]) for rows in (first, second))
-        out[part] = numbers_of(pc.equal(one, other))
+        first_texts, second_texts = (taken(texts, rows[part]) for rows in (first, second))
+        out[part] = numbers_of(pc.equal(first_texts, second_texts))
         let_go()
     return out
 

@@ -30,10 +30,10 @@ def from_floats(us: Floats) -> tuple[Ints, int]:
     if useless.any():
         us, size = np.where(useless, 0.0, us), np.where(useless, 0.0, size)
     # Integer part and thousandths separately: their product in one float would lose nanoseconds.
-    whole = np.floor(us)
-    thousandths = (us - whole) * 1000.0
+    whole_us = np.floor(us)
+    thousandths = (us - whole_us) * 1000.0
     nearest = np.rint(thousandths)
-    ns = whole.astype(np.int64) * 1000 + nearest.astype(np.int64)
+    ns = whole_us.astype(np.int64) * 1000 + nearest.astype(np.int64)
     ns[useless] = ABSENT
     finer = np.abs(thousandths - nearest) > 500.0 * np.spacing(size) + 1e-6
     return ns, int(np.count_nonzero(finer))
@@ -41,9 +41,9 @@ def from_floats(us: Floats) -> tuple[Ints, int]:
 
 def from_whole(us: Sequence[int]) -> Ints:
     """Convert integer microseconds to nanoseconds; raise OverflowError if a number exceeds 64 bits."""
-    whole = np.fromiter(us, np.int64, len(us))
-    ns = whole * 1000
-    ns[(whole > _LIMIT_WHOLE_US) | (whole < -_LIMIT_WHOLE_US)] = ABSENT
+    whole_us = np.fromiter(us, np.int64, len(us))
+    ns = whole_us * 1000
+    ns[(whole_us > _LIMIT_WHOLE_US) | (whole_us < -_LIMIT_WHOLE_US)] = ABSENT
     return ns
 
 
@@ -59,10 +59,10 @@ def from_texts(values: Sequence[bytes]) -> tuple[Ints, int]:
     if not given.all():
         values = [value or b"0" for value in values]
         sizes = np.maximum(sizes, 1)
-    joined = b"".join(values)
+    text_bytes = b"".join(values)
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
-    texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(joined))
+    texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(text_bytes))
     try:
         decimals = texts.cast(pa.decimal128(22, 3))
     except pa.ArrowInvalid:

@@ -70,13 +70,13 @@ class _Reading:
         return self._result()
 
     def _no_trace(self) -> InputError:
-        what = "holds no list of trace events" if self.source.size else "is empty"
+        problem = "holds no list of trace events" if self.source.size else "is empty"
         if self.damage.events_lost:
-            what = "holds no event that can be read"
+            problem = "holds no event that can be read"
         if self.source.fault is not None:
-            what = f"cannot be unpacked ({self.source.fault.detail})"
+            problem = f"cannot be unpacked ({self.source.fault.detail})"
         return InputError(
-            f"{self.source.path} {what}",
+            f"{self.source.path} {problem}",
             hint="give a Chrome trace as torch.profiler exports it (.json, .json.gz, .zst), or the folder of one run",
         )
 
@@ -230,10 +230,10 @@ class _Reading:
         """Keep events with a missing, negative or out-of-range duration as instants: their duration is unknown."""
         durations = columns["dur_ns"]
         phase = columns["phase"]
-        known = phase.dictionary.to_pylist()
-        has_phase = np.array([text in _PHASES for text in known], bool)
-        self.damage.without_phase = int(np.count_nonzero(~has_phase[numbers_of(phase.indices)])) if len(known) else 0
-        complete = numbers_of(phase.indices) == (known.index("X") if "X" in known else -1)
+        phases = phase.dictionary.to_pylist()
+        has_phase = np.array([text in _PHASES for text in phases], bool)
+        self.damage.without_phase = int(np.count_nonzero(~has_phase[numbers_of(phase.indices)])) if len(phases) else 0
+        complete = numbers_of(phase.indices) == (phases.index("X") if "X" in phases else -1)
         missing = (durations == nanoseconds.ABSENT) | (durations > limits.MAX_WINDOW_NS)
         self.damage.missing_duration = int(np.count_nonzero(missing & complete))
         durations[missing] = np.where(complete[missing], 0, -1)

@@ -113,10 +113,10 @@ class Feed:
     def piece(self) -> bytes:
         """Cut off text that should consist of complete events, and return it as a JSON list."""
         while True:
-            listed = self._at_hand() or self._next()
-            if listed is not None:
+            json_list = self._at_hand() or self._next()
+            if json_list is not None:
                 self._least = PIECE
-                return listed
+                return json_list
 
     def _next(self) -> bytes | None:
         """Cut the next block of the source, together with the buffered text before it; nothing is copied twice."""
@@ -128,9 +128,9 @@ class Feed:
         if last is None:
             self.buffer += block
             return None
-        listed = b"".join((b"[", self.buffer, memoryview(block)[: last.start() + 1], b"]"))
+        json_list = b"".join((b"[", self.buffer, memoryview(block)[: last.start() + 1], b"]"))
         self.buffer = block[last.end() :]
-        return listed
+        return json_list
 
     def _at_hand(self) -> bytes | None:
         """Cut the buffered text; return None if more of it is needed."""
@@ -144,9 +144,9 @@ class Feed:
             self._least = 2 * len(self.buffer)
             return None
         cut, rest = (last.start() + 1, last.end()) if last is not None else (len(self.buffer), len(self.buffer))
-        listed = b"".join((b"[", memoryview(self.buffer)[:cut], b"]"))
+        json_list = b"".join((b"[", memoryview(self.buffer)[:cut], b"]"))
         self.buffer = self.buffer[rest:]
-        return listed
+        return json_list
 
     def give_back(self, text: bytes) -> None:
         """Put back the end of a piece, which the next piece may complete; that piece is cut larger than this text."""
@@ -239,7 +239,8 @@ def checked_head(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     devices = checked.get("deviceProperties")
     if isinstance(devices, list):
         checked["deviceProperties"] = [
-            _within(one, _DEVICE, "deviceProperties.", odd) if isinstance(one, dict) else one for one in devices
+            _within(device, _DEVICE, "deviceProperties.", odd) if isinstance(device, dict) else device
+            for device in devices
         ]
     return checked, odd
 
@@ -259,10 +260,10 @@ def _within(
     fields: Mapping[str, Any], ranges: Mapping[str, limits.Range], prefix: str, odd: list[str]
 ) -> dict[str, Any]:
     """Return the fields without numbers outside their ranges; values of other types are checked where they are used."""
-    kept = dict(fields)
+    valid_fields = dict(fields)
     for name, within in ranges.items():
-        value = kept.get(name)
+        value = valid_fields.get(name)
         if isinstance(value, (int, float)) and not within.holds(value) and value != -1:
             odd.append(f"{prefix}{name}={str(value)[:24]} (may be {within})")
-            del kept[name]
-    return kept
+            del valid_fields[name]
+    return valid_fields

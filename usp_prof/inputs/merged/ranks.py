@@ -48,13 +48,13 @@ def may_be_merged(head: bytes) -> bool:
 
 def ranks_in(path: Location) -> tuple[int, ...]:
     """Return the ranks that a file states for its processes; reads the file to its end."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     tail = b""
     for block in Source(path).blocks():
         text = tail + block
-        found.update(int(next(filter(None, match.groups()))) for match in _IN_FILE.finditer(text))
+        ranks.update(int(next(filter(None, match.groups()))) for match in _IN_FILE.finditer(text))
         tail = text[-_OVERLAP:]
-    return tuple(sorted(rank for rank in found if limits.RANK.holds(rank)))
+    return tuple(sorted(rank for rank in ranks if limits.RANK.holds(rank)))
 
 
 def of_rank(raw: RawTrace, rank: int) -> RawTrace:
@@ -89,9 +89,9 @@ def _rank_of_process(raw: RawTrace) -> dict[str, int]:
     stated = pc.extract_regex(
         raw.events["args"].take(index_of(rows)).cast(pa.string()), r'"rank":\s*(?P<rank>\d{1,9})\b'
     )
-    for row, found in zip(rows.tolist(), stated.to_pylist(), strict=True):
-        if found is not None:
-            rank_of[str(events["process"][row])] = int(found["rank"])
+    for row, captured in zip(rows.tolist(), stated.to_pylist(), strict=True):
+        if captured is not None:
+            rank_of[str(events["process"][row])] = int(captured["rank"])
     for process, *labels in zip(
         *(threads[name] for name in ("process", "process_name", "process_labels")), strict=True
     ):
