@@ -143,11 +143,11 @@ def has_longer_sequences(tables: TableSet, rank: int, peers: Sequence[int], rati
     shortest by less than half of `ratio`, its slowness over all micro-batches.
     """
     passes = passes_of(tables)
-    own, others = passes.of([rank]), passes.of(peers)
-    if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own.rank) or not len(others.rank):
+    own_passes, peer_passes = passes.of([rank]), passes.of(peers)
+    if len(passes.rank) < FEWEST or passes.together < TOGETHER or not len(own_passes.rank) or not len(peer_passes.rank):
         return False
-    error = sum(float(side.duration.var()) / len(side.rank) for side in (own, others)) ** 0.5
-    if float(own.duration.mean() - others.duration.mean()) <= BY_CHANCE * error:
+    error = sum(float(side.duration.var()) / len(side.rank) for side in (own_passes, peer_passes)) ** 0.5
+    if float(own_passes.duration.mean() - peer_passes.duration.mean()) <= BY_CHANCE * error:
         return True
-    shortest, usual = (float(np.quantile(side.duration, BEST)) for side in (own, others))
-    return own.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual
+    shortest, usual = (float(np.quantile(side.duration, BEST)) for side in (own_passes, peer_passes))
+    return own_passes.together >= TOGETHER and shortest < (1 + (ratio - 1) / 2) * usual

@@ -125,10 +125,10 @@ def unexplained_notes(tables: TableSet) -> list[HealthRow]:
         f"{late[longest] / 1e6:.3g} ms before {shortened(graph.names[nodes.name[longest]], MOST_OF_A_NAME)} "
         f"on rank {nodes.rank[longest]}, step {nodes.step[longest]}"
     )
-    listed = [f"{part:.1%} of the steps of rank {rank}" for rank, part in sorted(shares.items())]
+    share_texts = [f"{part:.1%} of the steps of rank {rank}" for rank, part in sorted(shares.items())]
     detail = (
         "devices start work later than the trace explains: "
-        f"{first_few(listed, 8, ', ...')}; the longest gap is {gap}; "
+        f"{first_few(share_texts, 8, ', ...')}; the longest gap is {gap}; "
         "another process on the device or an unrecorded wait may be the cause; the error of gains includes it"
     )
     notes = [HealthRow("unexplained_idle", Severity.INFO, count=len(shares), detail=detail)]

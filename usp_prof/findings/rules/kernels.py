@@ -138,10 +138,10 @@ class WastedTiles:
         products = [
             op for op in work.ops if work.on_gpu and op.family == "matrix product" and np.isfinite(op.efficiency)
         ]
-        whole = [op for op in products if not _wasteful(op)]
-        if not whole:
+        full_tiles = [op for op in products if not _wasteful(op)]
+        if not full_tiles:
             return
-        usual = float(np.median([op.efficiency for op in whole]))
+        usual = float(np.median([op.efficiency for op in full_tiles]))
         sizes = {size for op in products if (size := _wasteful(op))}
         for size in sorted(sizes):
             of_size = [op for op in products if _wasteful(op) == size]

@@ -68,19 +68,19 @@ class NeedlessRecompute:
         fullest = usage.fullest
         size = usage.capacity.get(fullest.rank, 0) if fullest is not None else 0
         left = usage.headroom(fullest) * size if fullest is not None and size else -1.0
-        known = left >= 0 and need > 0
-        if known and need > left - SPARE * size:
+        is_known = left >= 0 and need > 0
+        if is_known and need > left - SPARE * size:
             return
         again = backward.measured(tables)
         often = f", each forward pass {again.most:.1f} times" if again is not None and again.most > OFTEN else ""
         yield Draft(
             f"Activations are recomputed ({layout.recompute}{often}) although they would fit"
-            if known
+            if is_known
             else f"Activations are recomputed ({layout.recompute}{often})",
             {} if fullest is None else {"rank": fullest.rank},
             {
                 "needed_bytes": need,
-                "left_bytes": left if known else "unknown: record memory on a device of known size",
+                "left_bytes": left if is_known else "unknown: record memory on a device of known size",
                 **({} if again is None else {"forward_runs_again": round(again.most, 2)}),
             },
             Edit("recompute", "none"),
@@ -89,7 +89,7 @@ class NeedlessRecompute:
             # Forward ops that run again in backward.
             rows="SELECT name, phase, count(*) AS times, sum(self_ns) AS self_ns FROM ops WHERE phase = 'backward' "
             f"AND NOT contains(name, 'Backward') GROUP BY name, phase ORDER BY self_ns DESC LIMIT {proof.MOST}",
-            opportunity=not known,
+            opportunity=not is_known,
             is_choice=True,
             settings={
                 "torchtitan": "activation_checkpoint.mode",
@@ -102,5 +102,5 @@ class NeedlessRecompute:
 
 def needed_bytes(layout: Layout) -> int:
     """Estimate the additional bytes for keeping all activations, on the fullest rank."""
-    now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
-    return -1 if now is None or kept is None else kept.total_bytes - now.total_bytes
+    now, without_recompute = memory_of(layout), memory_of(replace(layout, recompute="none"))
+    return -1 if now is None or without_recompute is None else without_recompute.total_bytes - now.total_bytes

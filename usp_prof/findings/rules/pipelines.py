@@ -252,7 +252,7 @@ def _has_more_work(tables: TableSet, stage: int, ratio: float) -> bool:
     """
     stages_of_rank = {rank: set(tables.columns("actions", rank)["stage"].tolist()) - {-1} for rank in tables.ranks}
     ranks = [rank for rank, held in stages_of_rank.items() if held == {stage}]
-    others = tuple(rank for rank, held in stages_of_rank.items() if held and stage not in held)
+    other_ranks = tuple(rank for rank, held in stages_of_rank.items() if held and stage not in held)
     parts = partition.of_run(tables)
     own, steps = own_time(tables, parts), np.unique(parts.step)
-    return any(work_ratio(own, rank, others, steps) >= 1 + (ratio - 1) / 2 for rank in ranks)
+    return any(work_ratio(own, rank, other_ranks, steps) >= 1 + (ratio - 1) / 2 for rank in ranks)

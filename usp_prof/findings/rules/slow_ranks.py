@@ -96,18 +96,18 @@ class SlowRank:
         worst = max(slow, key=lambda candidate: (candidate.ratio, -candidate.rank))
         is_worst_compute = np.isin(graph.nodes.rank, [worst.rank]) & (graph.nodes.kind == NodeKind.COMPUTE)
         several = len(slow) > 1
-        named = spans(candidate.rank for candidate in slow)
+        ranks = spans(candidate.rank for candidate in slow)
         is_paused = not several and _pauses_outweigh(tables, graph, worst)
         yield Draft(
-            f"Rank{'s' if several else ''} {named} compute{'' if several else 's'} {worst.ratio:.2f}x as long as "
+            f"Rank{'s' if several else ''} {ranks} compute{'' if several else 's'} {worst.ratio:.2f}x as long as "
             f"{'their' if several else 'its'} peers",
-            {"ranks": named} if several else {"rank": worst.rank},
+            {"ranks": ranks} if several else {"rank": worst.rank},
             {"compute_ns": worst.compute_ns, "peers_ns": worst.peers_ns, "peers": len(worst.peers)}
             | dict(slowest_step(graph, is_worst_compute)),
             _compute_alone(worst)
             if is_paused
             else Edit("rank_as_peers", "+".join(str(candidate.rank) for candidate in slow)),
-            f"Check clocks, temperature and other processes of rank{'s' if several else ''} {named}; drain the machine",
+            f"Check clocks, temperature and other processes of rank{'s' if several else ''} {ranks}; drain the machine",
             least_gain=0.01,
             rows=proof.COMPUTE_BY_RANK,
         )
