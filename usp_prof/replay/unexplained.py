@@ -68,8 +68,8 @@ def as_little_as_peers(graph: Graph, tables: TableSet, ranks: tuple[int, ...]) -
     """Return the graph with the unexplained time of the given ranks reduced to the median of the others, or of all."""
     late = unexplained_times(tables)
     late_ns = np.bincount(graph_of(tables).nodes.rank, late, max(tables.ranks) + 1)
-    others = [rank for rank in tables.ranks if rank not in ranks] or list(tables.ranks)
-    usual_ns = float(np.median(late_ns[others]))
+    other_ranks = [rank for rank in tables.ranks if rank not in ranks] or list(tables.ranks)
+    usual_ns = float(np.median(late_ns[other_ranks]))
     share = np.zeros(len(late_ns))
     for rank in ranks:
         share[rank] = max(0.0, 1 - usual_ns / late_ns[rank]) if late_ns[rank] else 0.0

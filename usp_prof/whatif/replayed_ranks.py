@@ -49,5 +49,5 @@ def ranks_made_like_peers(edits: Sequence[Edit], ranks: Sequence[int]) -> tuple[
     """Return the ranks that edits make perform like their peers, all of them for `ideal`."""
     if any(edit.name == "ideal" and not edit.places for edit in edits):
         return tuple(ranks)
-    named = {int(word) for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
-    return tuple(rank for rank in ranks if rank in named)
+    ranks_like_peers = {int(word) for edit in edits if edit.name in OF_A_RANK for word in edit.value.split("+")}
+    return tuple(rank for rank in ranks if rank in ranks_like_peers)
