@@ -25,12 +25,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name where it lives, at first use."""
+    """Import a public name from its module at first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'usp_prof' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    """List the public names only."""
+    """Return only the public names."""
     return sorted(__all__)

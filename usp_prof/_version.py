@@ -9,9 +9,9 @@ __version__ = "0.2.0"
 
 @cache
 def fingerprint(*rooms: str) -> str:
-    """Return a text that changes with the code of these rooms and files, by default of the whole package.
+    """Return a hash of the code of these subpackages and files, by default of the whole package.
 
-    It is part of the keys of what is kept in the cache: what older code made is never shown as today's.
+    Cache keys contain it, so results of older code are never reused.
     """
     package = Path(__file__).parent
     digest = blake2b(digest_size=16)

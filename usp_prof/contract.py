@@ -8,16 +8,16 @@ annotations: ``area::what key=value key=value``. Values are integers or words wi
 ``pp::send_f stage= mb= peer=``  and ``recv_f``, ``send_b``, ``recv_b``: activation and gradient transfers
 ``cp::ring_send_recv step=``  one ring exchange; ``cp::ring_wait``, ``cp::all_gather_kv``, ``cp::ulysses_a2a``
 ``ep::dispatch``            tokens to their experts; ``ep::combine``, ``ep::counts``; ``ep::load tokens=12
-                            experts=9,3``, the experts' work, in all and for each of the rank's experts
-``dp::zero1_reduce_scatter``  ZeRO phases written by hand; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``; of a
-                            layer ``dp::zero_all_gather``, ``dp::zero_gather_wait``, ``dp::zero_reduce_scatter``
+                            experts=9,3``, the experts' work: in total, and per expert of the rank
+``dp::zero1_reduce_scatter``  hand-written ZeRO phases; ``dp::zero1_all_gather``, ``dp::bucket_all_reduce``; per layer
+                            ``dp::zero_all_gather``, ``dp::zero_gather_wait``, ``dp::zero_reduce_scatter``
 ``train::forward``          phases: ``forward``, ``backward``, ``fwd_bwd``, ``optimizer``, ``grad_norm``, ``log``,
                             ``input``, ``checkpoint``; ``train::cut step=`` is a step that an error ended
-``pace::fwd``               compute replaced by a timed wait (also ``dgrad``, ``wgrad``): synthetic, and said so
+``pace::fwd``               compute replaced by a timed wait (also ``dgrad``, ``wgrad``), labeled as synthetic
 ``fault::slow_rank``        an injected fault is active here
 ==========================  =====================================================================================
 
-**Manifest.** ``run.json`` beside the traces, and the same text as trace metadata under ``usp_prof`` in every file.
+**Manifest.** ``run.json`` next to the traces, and the same text as trace metadata under ``usp_prof`` in every file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRACE_METADATA_KEY = "usp_prof"
 SWEEP_FILE = "sweep.json"
 """File that marks the folder of a `usp-prof sweep`."""
 PUBLISHED_SWEEPS = ("playbook",)
-"""Forms of published sweeps that can be read."""
+"""Formats of published sweeps that can be read."""
 
 PIPELINE_KINDS = ("F", "B", "I", "W")
 MARK_RANGES = MappingProxyType(
@@ -51,7 +51,7 @@ MARK_RANGES = MappingProxyType(
         "tokens": limits.COUNT,
     }
 )
-"""The range of each number that a mark carries under these keys; others are `limits.NUMBER`."""
+"""Range of a mark's number by its key; numbers under other keys have the range `limits.NUMBER`."""
 AREAS = ("pp", "cp", "ep", "dp", "tp", "moe", "train", "pace", "fault")
 
 _WHOLE = re.compile(r"-?[0-9]+")
@@ -66,17 +66,17 @@ class Mark:
     what: str
     values: Mapping[str, int | str] = field(default_factory=dict)
     odd: tuple[str, ...] = ()
-    """Keys whose numbers are outside their ranges; they are not among the values."""
+    """Keys whose numbers are outside their ranges; `values` does not contain them."""
 
 
 def format_mark(area: str, what: str, **values: int | str) -> str:
-    """Write a mark's name; the inverse of `parse_mark`."""
+    """Format a mark's name; the inverse of `parse_mark`."""
     return " ".join([f"{area}::{what}", *(f"{key}={value}" for key, value in values.items())])
 
 
 @lru_cache(1 << 14)
 def parse_mark(name: str) -> Mark | None:
-    """Read a mark's name; `None` when it is not of this grammar (annotations of other tools are normal)."""
+    """Parse a mark's name; return `None` for other annotations, such as those of other tools."""
     match = _MARK.match(name)
     if match is None or match["area"] not in AREAS:
         return None
@@ -95,7 +95,7 @@ def parse_mark(name: str) -> Mark | None:
 
 @dataclass(slots=True)
 class GroupEntry:
-    """One process group: its name, its member ranks and the axes it serves (several when a group spans a product)."""
+    """One process group: its name, its ranks, and its axes (several if the group spans their product)."""
 
     name: str
     ranks: list[int]
@@ -105,10 +105,11 @@ class GroupEntry:
 
 @dataclass(slots=True)
 class BlockEntry:
-    """One block of a layer: an attention, a recurrence, a feed-forward block or a projection. Zero: it has none of it.
+    """One block of a layer: attention, a recurrence, a feed-forward block or a projection.
 
-    `multiplying_parameters` are the weights that a token meets as factors of a product: chosen experts only, no biases,
-    no norms. `active_parameters` are all that a token meets, `parameters` all that there are.
+    Fields that do not apply to the kind of block are 0. `parameters` counts all parameters, `active_parameters` those
+    that one token uses. `multiplying_parameters` counts the weights that one token uses in matrix products: of the
+    selected experts only, without biases and norms.
     """
 
     kind: str = ""
@@ -118,9 +119,9 @@ class BlockEntry:
     qk_size: int = 0
     v_size: int = 0
     window: int = 0
-    """The most positions that a query attends to (a sliding window, a chunk, chosen keys); 0: the whole sequence."""
+    """Maximum number of positions that a query attends to (sliding window, chunk, selected keys); 0: all of them."""
     state_products: int = 0
-    """Recurrences: multiply-adds on the state for one token, forward."""
+    """Multiply-adds on a recurrence's state per token, in forward."""
     ffn_hidden: int = 0
     experts: int = 0
     experts_per_token: int = 0
@@ -133,7 +134,7 @@ class BlockEntry:
 
 @dataclass(slots=True)
 class LayerEntry:
-    """One kind of layer: its blocks, and the parameters beside them (norms)."""
+    """One kind of layer: its blocks, and its parameters outside the blocks (norms)."""
 
     blocks: list[BlockEntry] = field(default_factory=list)
     norm_parameters: int = 0
@@ -141,11 +142,11 @@ class LayerEntry:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """What was trained, as far as FLOP counting needs it; `flop_per_token` holds one figure per named convention.
+    """The trained model, as far as FLOP counting needs it; `flop_per_token` has one value per FLOP convention.
 
-    A model whose layers differ, or are not plain, has `layer_kinds` and `layer_order`: for each layer, first to last,
-    the place of its kind. `mtp_kind` is the layer of a multi-token-prediction module, `mtp_layers` how many are
-    trained.
+    If layers differ or are not plain, `layer_kinds` describes each kind. `layer_order` has the index of the kind of
+    each layer, first to last. `mtp_kind` is the layer of a multi-token-prediction module; `mtp_layers` is the number
+    of those that are trained.
     """
 
     name: str = ""
@@ -172,15 +173,15 @@ class ModelEntry:
     mtp_kind: LayerEntry | None = None
     mtp_layers: int = 0
     other_parameters: int = 0
-    """Beside layers, embedding and head: final norm, learned positions, the head's bias. Only with `layer_kinds`."""
+    """Parameters outside layers, embedding and head: final norm, learned positions, head bias. Needs `layer_kinds`."""
     flop_per_token: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What of the description was left out or not understood, one sentence each."""
+    """Parts of the description that were omitted or not understood, one sentence each."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    """`run.json`. Everything but `version` may be missing; what is missing is said, never guessed."""
+    """Contents of `run.json`. Every field except `version` may be missing; missing values are reported, not guessed."""
 
     version: int = VERSION
     name: str = ""
@@ -210,11 +211,11 @@ class Manifest:
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     unrecorded_step_ns: dict[str, float] = field(default_factory=dict)
-    """Mean step before the recording began, from the third step on, by rank; empty where there were few."""
+    """Mean step time by rank before recording started, from the third step on; empty after too few steps."""
     join_rate: dict[str, float] = field(default_factory=dict)
-    """Share of gloo collectives whose group was restored, by rank; 1.0 where nothing had to be joined."""
+    """Share of gloo collectives by rank whose group was restored; 1.0 if no group had to be restored."""
     notes: list[str] = field(default_factory=list)
-    """What went wrong or is missing in the recording, one sentence each, with the rank that it is about."""
+    """Problems and gaps of the recording, one sentence each, with the affected rank."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest as plain data, ready for JSON."""
@@ -222,7 +223,7 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
-        """Read a manifest; unknown fields of later versions are passed over."""
+        """Parse a manifest; unknown fields of later versions are ignored."""
         field_values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
         groups = [GroupEntry(**_known(GroupEntry, entry)) for entry in field_values.pop("groups", [])]
         model = field_values.pop("model", None)
@@ -230,7 +231,7 @@ class Manifest:
 
 
 def model_entry(data: Mapping[str, Any]) -> ModelEntry:
-    """Read a model's entry from plain data; fields of later versions are passed over."""
+    """Parse a model's entry from plain data; fields of later versions are ignored."""
     field_values = _known(ModelEntry, data)
     field_values["layer_kinds"] = [_layer_entry(kind) for kind in field_values.get("layer_kinds", [])]
     mtp_kind = field_values.get("mtp_kind")

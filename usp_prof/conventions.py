@@ -1,25 +1,25 @@
-"""FLOP conventions: the operations of one token under each named convention. Standard library only.
+"""FLOP conventions: FLOPs per token under each named convention. Standard library only.
 
-The same run of the same model differs by 18.6% in MFU between the conventions, so a figure always names its own:
+The MFU of one run differs by 18.6% between the conventions, so every figure names its convention:
 
-``palm``    6 · N + 12 · L · h · s, with every parameter N (the input embedding and the norms as well)
+``palm``    6 · N + 12 · L · h · s, where N counts all parameters (including the input embedding and the norms)
 ``matmul``  6 · (parameters that multiply: the head counts, the input embedding and the norms do not) + 12 · L · h · s
-``causal``  as ``matmul``, the attention term halved, since a causal mask needs half of the square
+``causal``  like ``matmul`` with half the attention term, because a causal mask needs half of the score matrix
 
-``h`` of the attention term is heads x head dimension, ``s`` the whole sequence. A mixture of experts counts the
-parameters that are active for a token. What the description does not allow to know is absent, never zero.
+In the attention term, ``h`` is heads x head dimension and ``s`` the sequence length. For a mixture of experts, only the
+parameters that are active for a token count. Values that the description does not determine are absent, never zero.
 
-A model that is described layer by layer is counted so. In place of 12 · L · h · s stands the sum over its layers of
+For a model described layer by layer, 12 · L · h · s is replaced by the sum over its layers of
 6 · heads · (query/key size + value size) · positions attended:
 
 ================  =========================  ==============================
 attention         ``palm`` and ``matmul``    ``causal``
 ================  =========================  ==============================
 full              s                          s / 2
-window or chunk   min(s, w)                  w where w < s, else s / 2
+window or chunk   min(s, w)                  w if w < s, else s / 2
 ================  =========================  ==============================
 
-A recurrence adds 6 FLOP for each product on its state, whatever the sequence.
+A recurrence adds 6 FLOP for each product on its state, regardless of the sequence length.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT = PALM
 
 
 def attention_width(entry: ModelEntry) -> int:
-    """Return heads x head dimension; the hidden size where either is unknown."""
+    """Return heads x head dimension, or the hidden size if either is unknown."""
     return entry.heads * entry.head_dim or entry.hidden
 
 
@@ -52,12 +52,12 @@ def attention_parameters(entry: ModelEntry) -> int:
 
 
 def ffn_parameters(entry: ModelEntry, width: int) -> int:
-    """Count the weights of one feed-forward block (or one expert) of the inner `width`."""
+    """Count the weights of one feed-forward block (or one expert) of inner size `width`."""
     return (3 if entry.gated_ffn else 2) * entry.hidden * width
 
 
 def expert_layers(entry: ModelEntry) -> int:
-    """Count the layers that hold experts; every layer does where a mixture does not say."""
+    """Count the layers with experts; by default, all layers of a mixture of experts."""
     return (entry.moe_layers or entry.layers) if entry.experts else 0
 
 
@@ -67,7 +67,7 @@ def vocabulary_parameters(entry: ModelEntry) -> int:
 
 
 def total_parameters(entry: ModelEntry) -> int | None:
-    """Count all parameters: as declared, else from the shape (norms and biases then missing)."""
+    """Count all parameters: as declared, else from the shape (which omits norms and biases)."""
     if entry.parameters:
         return entry.parameters
     if entry.layer_kinds:
@@ -99,9 +99,9 @@ def active_parameters(entry: ModelEntry) -> int | None:
 
 
 def multiplying_parameters(entry: ModelEntry) -> int | None:
-    """Count the active weights that are factors of a matrix product: the head is one, the input embedding is not.
+    """Count the active weights used in matrix products: the head counts, the input embedding does not.
 
-    Each multi-token-prediction layer that is trained multiplies the head once more.
+    Each trained multi-token-prediction layer uses the head once more.
     """
     if entry.layer_kinds:
         heads = (1 + entry.mtp_layers) * vocabulary_parameters(entry)
@@ -118,10 +118,10 @@ def multiplying_parameters(entry: ModelEntry) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Parameters of one layer, on average over a model's layers.
+    """Parameters of one layer, averaged over a model's layers.
 
-    `routed` are the experts that a router chooses from, `shared` all the rest, and `multiplying` those of both that a
-    token meets as factors of a product.
+    `routed` counts the experts that a router selects from, and `shared` all other parameters. `multiplying` counts the
+    weights of both that one token uses in matrix products.
     """
 
     shared: float
@@ -130,7 +130,7 @@ class LayerWeights:
 
 
 def mean_layer(entry: ModelEntry) -> LayerWeights:
-    """Return the weights of a layer on average; a model described by its shape has two norms in each."""
+    """Return the average weights of a layer; a model described by its shape has two norms per layer."""
     expert = ffn_parameters(entry, entry.expert_ffn_hidden or entry.ffn_hidden)
     if entry.layer_kinds:
         layers = [entry.layer_kinds[place] for place in entry.layer_order]
@@ -150,9 +150,9 @@ def mean_layer(entry: ModelEntry) -> LayerWeights:
 
 
 def attention_flop_per_token(entry: ModelEntry, convention: str = MATMUL) -> float | None:
-    """Return the FLOP of scores and weighted values, forward and backward; `None` without a sequence.
+    """Return the FLOPs of scores and weighted values, forward and backward, or `None` without a sequence length.
 
-    A model that is described by its shape alone has 12 · L · h · s, halved by `causal`.
+    For a model described only by its shape, this is 12 · L · h · s; `causal` halves it.
     """
     if not entry.sequence:
         return None
@@ -163,19 +163,19 @@ def attention_flop_per_token(entry: ModelEntry, convention: str = MATMUL) -> flo
 
 
 def attended_positions(window: int, sequence: int, convention: str = MATMUL) -> float:
-    """Return how many positions a query is taken to attend to; a window that leaves nothing out is full attention."""
+    """Return the number of positions that a query attends to; a window as long as the sequence is full attention."""
     if 0 < window < sequence:
         return float(window)
     return sequence / 2 if convention == CAUSAL else float(sequence)
 
 
 def recurrence_flop_per_token(entry: ModelEntry) -> float:
-    """Return the FLOP of the products on the states of linear attention and SSM layers, forward and backward."""
+    """Return the FLOPs of products on the states of linear attention and SSM layers, forward and backward."""
     return 6.0 * sum(block.state_products for block in _blocks(entry))
 
 
 def flop_per_token(entry: ModelEntry) -> dict[str, float]:
-    """Return the cost of one token, forward and backward, under each convention that the description allows."""
+    """Return FLOPs per token (forward and backward) under each convention that the description determines."""
     attention = attention_flop_per_token(entry)
     active, multiplying = active_parameters(entry), multiplying_parameters(entry)
     cost: dict[str, float] = {}
@@ -183,7 +183,7 @@ def flop_per_token(entry: ModelEntry) -> dict[str, float]:
         return cost
     recurrence = recurrence_flop_per_token(entry)
     if active is not None:
-        # The head that multi-token prediction multiplies again is no parameter more, and is met once more.
+        # Multi-token prediction uses the head again: more FLOPs, but no more parameters.
         again = entry.mtp_layers * vocabulary_parameters(entry) if entry.layer_kinds else 0
         cost[PALM] = 6.0 * (active + again) + attention + recurrence
     if multiplying is not None:
@@ -193,7 +193,7 @@ def flop_per_token(entry: ModelEntry) -> dict[str, float]:
 
 
 def complete(entry: ModelEntry) -> ModelEntry:
-    """Fill in the counts and the costs that follow from the rest; what was declared stays."""
+    """Fill in derived counts and FLOPs; declared values are kept."""
     filled = replace(
         entry,
         parameters=total_parameters(entry) or 0,
@@ -204,7 +204,7 @@ def complete(entry: ModelEntry) -> ModelEntry:
 
 
 def _layers(entry: ModelEntry) -> Iterator[LayerEntry]:
-    """Yield every described layer, and the trained multi-token-prediction layers."""
+    """Yield every described layer and the trained multi-token-prediction layers."""
     for place in entry.layer_order:
         yield entry.layer_kinds[place]
     if entry.mtp_kind is not None:

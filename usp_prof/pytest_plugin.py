@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AssertNoRegression(Protocol):
-    """What the fixture `assert_no_regression` gives."""
+    """Type of the fixture `assert_no_regression`."""
 
     def __call__(
         self,
@@ -35,12 +35,12 @@ class AssertNoRegression(Protocol):
         max_regression: Mapping[str, str] | None = None,
         inconclusive: str = "fail",
     ) -> Report:
-        """Check a run against a baseline; fail the test with the verdict's text when it got worse."""
+        """Check a run against a baseline; fail the test with the verdict's text if the run got worse."""
         ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the baseline and the policy from the command line, for tests that name none."""
+    """Declare options for a default baseline and policy, used by tests that pass none."""
     group = parser.getgroup("usp-prof", "regression gate on recorded training runs")
     group.addoption("--usp-prof-baseline", metavar="FILE", default="", help="baseline.json for assert_no_regression")
     group.addoption("--usp-prof-policy", metavar="FILE", default="", help="policy.toml for assert_no_regression")

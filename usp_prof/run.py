@@ -63,7 +63,7 @@ class Derived:
         ranks = (f"{rank}:{key}" for rank, key in self._keys.items())
         try:
             return self._cache.derive(" ".join([form, *ranks]), write)
-        except CacheUnwritableError:  # a folder that goes with this object
+        except CacheUnwritableError:  # use a temporary folder that is deleted with this object
             folder = Path(mkdtemp(prefix="usp-prof-"))
             finalize(self, rmtree, folder, ignore_errors=True)
             write(folder)
@@ -243,9 +243,9 @@ def _discovered(path: str | Location, run: str | None) -> Discovery:
 
 
 def _stored_files(by_rank: Mapping[int, LoadedRank]) -> dict[str, list[Path]]:
-    """Return the files of the tables that SQL may read as they lie in the cache: no other rank changes their rows.
+    """Return the cached files of tables that SQL can read directly, because other ranks do not change their rows.
 
-    Empty where a rank is not in the cache, or not on this machine.
+    Empty if a rank is not cached, or not on this machine.
     """
     stored = [of_rank.source for of_rank in by_rank.values() if isinstance(of_rank.source, StoredTables)]
     if len(stored) < len(by_rank) or not all(source.is_local for source in stored):

@@ -1,7 +1,7 @@
-"""Pipeline schedules: one record each, with everything that other code asks of a schedule. Standard library only.
+"""Pipeline schedules: one record each, with everything that other code needs to know. Standard library only.
 
-To add a schedule, write its record here and the order of its actions in `ORDERS` of `schedules/orders.py`. The
-analyses, the what-if, the planner and the trainer all read these records.
+To add a schedule, add its record here and the order of its actions to `ORDERS` in `schedule_orders.py`. The analyses,
+the what-if, the planner and the trainer all read these records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A pipeline: ranks, micro-batches of a step, and stages on each rank."""
+    """A pipeline: ranks, micro-batches per step, and stages per rank."""
 
     ranks: int
     micro_batches: int
@@ -25,41 +25,41 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What distinguishes one schedule from another."""
+    """Properties of one schedule."""
 
     bubble: Callable[[Shape], float]
-    """The textbook's bubble: the share of ranks times window in which nothing runs, where F = I = W and B = I + W."""
+    """The textbook bubble: idle share of ranks times window, assuming F = I = W and B = I + W."""
     spellings: tuple[str, ...]
-    """Usual names in lower-case letters and digits, without a leading `schedule`."""
+    """Usual names in lowercase letters and digits, without a leading `schedule`."""
     pytorch_name: str = ""
-    """The class in `torch.distributed.pipelining` without `Schedule`, as torchtitan takes it; empty: there is none."""
+    """Class in `torch.distributed.pipelining` without `Schedule`, as torchtitan accepts it; empty if there is none."""
     stages_per_rank: int | None = 1
-    """Stages that each rank holds; `None`: any number, the user chooses."""
+    """Stages per rank; `None` if the user chooses the number."""
     is_v_shaped: bool = False
-    """Stages run down the ranks and up again, so that the first rank holds the first and the last stage."""
+    """Whether stages go down the ranks and up again, so that the first rank has the first and the last stage."""
     splits_backward: bool = False
-    """Weight gradients are computed apart from input gradients."""
+    """Whether weight gradients are computed separately from input gradients."""
     micro_batches_per_rank: int = 1
-    """Micro-batches for each rank below which PyTorch and the trainer refuse it; 0: one micro-batch is enough."""
+    """Minimum micro-batches per rank that PyTorch and the trainer require; 0: one per step is enough."""
 
     @property
     def is_looped(self) -> bool:
-        """Whether stages go round the ranks as often as the user wants, in rounds of micro-batches."""
+        """Whether stages loop over the ranks a user-defined number of times, in rounds of micro-batches."""
         return self.stages_per_rank is None
 
     @property
     def usual_stages_per_rank(self) -> int:
-        """Stages on each rank where the user names no number."""
+        """Default number of stages per rank."""
         return self.stages_per_rank or 2
 
     def least_micro_batches(self, ranks: int) -> int:
-        """Return the fewest micro-batches of a step that it is run with."""
+        """Return the minimum number of micro-batches per step."""
         return max(1, self.micro_batches_per_rank * ranks)
 
 
 # Textbook bubbles. GPipe and 1F1B lose (p-1) forwards and backwards: (p-1)/(m+p-1); interleaved: (p-1)/(v*m+p-1)
 # (Narayanan et al. 2021). ZB-H1 loses (p-1)(F+I-W) (Qi et al. 2023), which is (p-1)/(3m+p-1). DualPipeV loses
-# (p-1)(F&B+B-3W) (DeepSeek), which with its two stages on each rank is (p-1)/(3m+p-1) as well.
+# (p-1)(F&B+B-3W) (DeepSeek), which with its two stages per rank is also (p-1)/(3m+p-1).
 
 
 def _fill_and_drain(shape: Shape) -> float:
@@ -82,7 +82,7 @@ def _none(_: Shape) -> float:
 
 
 class Schedule(StrEnum):
-    """The schedules that have names here."""
+    """Names of the schedules."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -94,7 +94,7 @@ class Schedule(StrEnum):
 
     @property
     def traits(self) -> Traits:
-        """What distinguishes it from the others."""
+        """Properties of the schedule."""
         return TRAITS[self]
 
 
@@ -149,6 +149,6 @@ TRAITS: dict[Schedule, Traits] = {
 
 
 def named(name: str) -> Schedule | None:
-    """Find a schedule by any usual spelling (`Schedule1F1B`, `InterleavedZeroBubble`, ...)."""
+    """Return the schedule with this name in any usual spelling (`Schedule1F1B`, `InterleavedZeroBubble`, ...)."""
     letters = "".join(c for c in name.lower() if c.isalnum()).removeprefix("schedule")
     return next((schedule for schedule, traits in TRAITS.items() if letters in traits.spellings), None)

@@ -1,6 +1,6 @@
-"""Pipeline schedules: the order in which each rank takes its actions, and the times to which an order leads.
+"""Pipeline schedules: the order of each rank's actions, and a simulation of the times that result from an order.
 
-The orders are those that PyTorch's pipelining runs (Megatron's 1F1B and interleaved ones are the same): after Huang et
+The orders are those of PyTorch's pipelining; Megatron's 1F1B and interleaved orders are the same. They follow Huang et
 al. (GPipe), Narayanan et al. (1F1B, interleaved), Qi et al. (zero bubble H1, ZBV) and DeepSeek (DualPipeV).
 """
 
@@ -44,19 +44,19 @@ class Action:
     micro_batch: int
 
     def __str__(self) -> str:
-        """Write it as PyTorch does: 1F0."""
+        """Format the action as PyTorch does: 1F0."""
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
 
 Order = tuple[tuple[Action, ...], ...]
-"""The actions of each pipeline rank, in the order in which it takes them."""
+"""The actions of each pipeline rank, in order."""
 
 
-F, B, I, W = Kind  # noqa: E741 - the letters that everyone uses
+F, B, I, W = Kind  # noqa: E741 - the usual letters
 
 
 def order(schedule: Schedule, shape: Shape) -> Order:
-    """Return each rank's actions in order; raises where the schedule does not exist for such a pipeline."""
+    """Return each rank's actions in order; raise if the schedule does not support this pipeline shape."""
     actions = 2 * shape.ranks * shape.chunks * shape.micro_batches
     if actions > limits.MAX_ACTIONS:
         raise UsageError(
@@ -74,7 +74,7 @@ def order(schedule: Schedule, shape: Shape) -> Order:
 
 
 def stage_ranks(schedule: Schedule, shape: Shape) -> tuple[int, ...]:
-    """Return for each stage the rank that holds it: in loops, or there and back for the V-shaped schedules."""
+    """Return the rank of each stage: in loops over the ranks, or down and up again for V-shaped schedules."""
     if schedule.traits.is_v_shaped:
         return (*range(shape.ranks), *reversed(range(shape.ranks)))
     return tuple(range(shape.ranks)) * shape.chunks
@@ -96,7 +96,7 @@ def _one_f_one_b(rank: int, shape: Shape) -> Iterator[Action]:
 
 @dataclass(slots=True)
 class _Counter:
-    """Hands out the next micro-batch for each stage and kind."""
+    """Counter that returns the next micro-batch of each stage and kind."""
 
     given: dict[tuple[int, Kind], int] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class _Counter:
 
 
 def _looped(rank: int, shape: Shape, *, split: bool) -> Iterator[Action]:
-    """Interleave chunks round by round; `split` backwards leave their weight halves to fill the cool-down."""
+    """Interleave chunks round by round; if `split`, the weight halves of backwards fill the cool-down."""
     rounds = max(1, shape.micro_batches // shape.ranks) if shape.chunks > 1 else 1
     if shape.micro_batches % rounds:
         raise UsageError(
@@ -139,7 +139,7 @@ def _looped(rank: int, shape: Shape, *, split: bool) -> Iterator[Action]:
 
 
 def _zbv(rank: int, shape: Shape) -> Iterator[Action]:
-    """Fill a V as if there were enough micro-batches, and leave out those there are not."""
+    """Fill the V as if there were enough micro-batches, then drop actions of micro-batches that do not exist."""
     wanted = max(2 * shape.ranks - 1, shape.micro_batches)
     down, up = rank, 2 * shape.ranks - 1 - rank
     counter = _Counter()
@@ -160,7 +160,7 @@ def _zbv(rank: int, shape: Shape) -> Iterator[Action]:
 
 
 def _dualpipe_v(rank: int, shape: Shape) -> Iterator[Action]:
-    """Run DeepSeek's eight phases; a forward that overlaps a backward stands right before it."""
+    """Yield DeepSeek's eight phases; a forward that overlaps a backward directly precedes it."""
     least = Schedule.DUALPIPE_V.traits.least_micro_batches(shape.ranks)
     if shape.micro_batches < least:
         raise UsageError(
@@ -184,7 +184,7 @@ def _dualpipe_v(rank: int, shape: Shape) -> Iterator[Action]:
 
 
 def _with_owed_weights(plan: list[tuple[int, Kind]]) -> Iterator[Action]:
-    """Count micro-batches off: a full backward counts as both halves, and a W pays the oldest I, whichever stage."""
+    """Assign micro-batches: a full backward counts as both halves, and a W completes the oldest open I of any stage."""
     counter = _Counter()
     owed: list[Action] = []
     for stage, kind in plan:
@@ -212,12 +212,12 @@ ORDERS: dict[Schedule, Callable[[int, Shape], Iterator[Action]]] = {
 }
 
 
-# Simulation: the longest path through the ranks' orders and the hand-overs between stages.
+# Simulation: the longest path through the ranks' orders and the transfers between stages.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When each action runs; parallel arrays, `actions` in the order in which they were scheduled."""
+    """Start and end of each action as parallel arrays, in the order in which the actions were scheduled."""
 
     ranks: int
     actions: tuple[Action, ...]
@@ -227,20 +227,20 @@ class Timeline:
 
     @property
     def window(self) -> int:
-        """First start to last end."""
+        """Time from the first start to the last end."""
         return int(self.end.max() - self.start.min()) if len(self.actions) else 0
 
     @property
     def bubble_fraction(self) -> float:
-        """One less the share of ranks times window that is spent in actions."""
+        """Idle share of ranks times window."""
         busy = int((self.end - self.start).sum())
         return 1.0 - busy / (self.ranks * self.window) if self.window else 0.0
 
 
 def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: int = 0) -> Timeline:
-    """Run an order: an action starts when its rank is free and what it needs has arrived.
+    """Simulate an order: an action starts when its rank is free and its inputs have arrived.
 
-    `transfer_ns` is added where what it needs comes from another rank. An order that can never end raises.
+    An input from another rank arrives `transfer_ns` later. Raises if the order deadlocks.
     """
     turns = _turns(order)
     free, starts, ends = [0] * len(order), [0] * len(turns), [0] * len(turns)
@@ -255,12 +255,12 @@ def simulate(order: Order, duration: Callable[[Action], int], *, transfer_ns: in
 
 
 _Turn = tuple[Action, int, tuple[tuple[int, bool], ...]]
-"""An action, its rank, and what it needs: the place of each among the turns, and whether another rank takes it."""
+"""An action, its rank, and its dependencies: the index of each among the turns, and whether it runs on another rank."""
 
 
 @lru_cache(maxsize=64)
 def _turns(order: Order) -> tuple[_Turn, ...]:
-    """Put the actions of all ranks in one order, each behind what it needs; one order is simulated many times."""
+    """Sort the actions of all ranks topologically; memoized, because one order is simulated many times."""
     home = {action.stage: rank for rank, actions in enumerate(order) for action in actions}
     stages = max(home, default=-1) + 1
     turn_of: dict[Action, int] = {}
@@ -281,14 +281,14 @@ def _turns(order: Order) -> tuple[_Turn, ...]:
             turns.append((action, rank, tuple((turn_of[need], home[need.stage] != rank) for need in needs)))
             place[rank] += 1
             runnable += waiting.pop(action, [])
-            if action.kind is Kind.INPUT_GRADIENT:  # it also serves those that wait for the full backward
+            if action.kind is Kind.INPUT_GRADIENT:  # also releases actions that wait for the full backward
                 runnable += waiting.pop(Action(action.stage, Kind.BACKWARD, action.micro_batch), [])
     _finished(order, place)
     return tuple(turns)
 
 
 def needs_of(action: Action, stages: int, ended: Collection[Action]) -> list[Action]:
-    """List what must have ended: the stage before for F, the stage after for B and I, the own forward, I for W."""
+    """Return dependencies: F needs the previous stage, B and I need the next stage and their own F, W needs its I."""
     stage, number = action.stage, action.micro_batch
     if action.kind is Kind.FORWARD:
         return [Action(stage - 1, Kind.FORWARD, number)] if stage else []

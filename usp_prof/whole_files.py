@@ -1,4 +1,4 @@
-"""Whole files: each appears under its name only when all of it is on the disk. Standard library only."""
+"""Atomic file writes: a file appears under its name only when it is completely on disk. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import IO, TYPE_CHECKING
 
 try:
     import fcntl
-except ImportError:  # Windows has none; files there are whole, two writers at once are not kept apart
+except ImportError:  # Windows has no fcntl: files are complete there, but concurrent writers are not serialized
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LEVEL = 4
-"""Compression: level 9 takes four times as long for a tenth less, while all ranks of the job wait."""
+"""Compression level: level 9 takes four times as long and saves only 10%, and all ranks of the job wait."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a hidden neighbour of `path` to write to; it takes the name `path` when all of it is on the disk.
+    """Open a hidden file next to `path` for writing; it is renamed to `path` when it is completely on disk.
 
-    What a link points to is replaced, not the link. A device or a pipe is written to as it is.
+    If `path` is a link, its target is replaced, not the link. Devices and pipes are written to directly.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -47,16 +47,16 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_gzip_file(path: Path) -> Iterator[IO[bytes]]:
-    """As `whole_file`, compressed; the same content gives the same bytes."""
+    """Open a file like `whole_file`, compressed; equal contents result in equal bytes."""
     with whole_file(path) as file, gzip.GzipFile("", "wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed:
         yield packed  # type: ignore[misc]  # GzipFile is a binary file in all but its declared type
 
 
 @contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Wait until no other process is in here for the same path: who reads, adds and writes loses nothing of others.
+    """Wait until no other process holds the lock of this path, so that a read-modify-write loses no other changes.
 
-    The lock is a hidden neighbour that stays; the system lets go of it when its holder ends, however that happens.
+    The lock file is hidden, next to `path`, and is not deleted. The system releases the lock when its process ends.
     """
     target = Path(os.path.realpath(path))
     with target.with_name(f".{target.name[:200]}.lock").open("ab") as lock:
@@ -66,9 +66,9 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def append_at_once(path: Path, data: bytes) -> None:
-    """Add to a file, made where it is missing, in one write behind all that others have added; no reader sees a part.
+    """Append to a file in one write, after the writes of other processes; create the file if it does not exist.
 
-    Where the disk is full, what was written of it is taken back.
+    Readers never see a part of `data`. If the disk is full, a partial write is undone.
     """
     with path.open("ab", buffering=0) as file:
         if fcntl is not None:
@@ -88,7 +88,7 @@ def append_at_once(path: Path, data: bytes) -> None:
 def _sync_folder(folder: Path) -> None:
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # a folder that one may write to but not read
+    except OSError:  # a folder that is writable but not readable
         return
     try:
         os.fsync(handle)
