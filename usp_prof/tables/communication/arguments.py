@@ -45,7 +45,7 @@ _FIELDS = (
     # record_param_comms until 2023 has positional fields only: tensors, sequence, group, rank, name, splits, size.
     Field("old_sequence", "Concrete Inputs", item=1),
     Field("old_group", "Concrete Inputs", item=2),
-    Field("old_size", "Concrete Inputs", item=7),  # newer forms have other data there
+    Field("old_size", "Concrete Inputs", item=7),  # newer forms have different data there
     Field("newer", "Concrete Inputs", Kind.TEXT, item=8),
 )
 _KINDS = {field.name: field.kind for field in _FIELDS}

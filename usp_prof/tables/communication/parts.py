@@ -129,7 +129,7 @@ def _named_operation(arguments: pa.Table) -> NDArray[np.object_]:
 def _as_others_of_the_stream(
     op: NDArray[np.object_], of_kernel: NDArray[np.object_], stream: Ints
 ) -> NDArray[np.object_]:
-    """Assign unnamed SendRecv kernels the operation of the others on their stream, if those agree.
+    """Assign unnamed SendRecv kernels the operation of the other kernels on their stream, if those agree.
 
     NCCL runs an all-to-all as a SendRecv kernel; work launched before the window has no host call that names it.
     """
@@ -164,7 +164,7 @@ def _from_host(frame: EventFrame) -> Parts:
     record = ranges_of(frame, HOST_OPS, lambda name: name == RECORD)
     mark = ranges_of(frame, MARKS, lambda name: name.startswith("nccl:"))
     record_of_mark = around(frame, record, frame.track[mark], frame.start[mark])
-    # By event row: the mark inside a record, -1 for none. A record takes that mark's name.
+    # By event row: the mark inside a record, or -1. The record takes that mark's name.
     mark_of_record = np.full(len(frame) + 1, -1, np.int64)
     mark_of_record[record_of_mark[record_of_mark >= 0]] = mark[record_of_mark >= 0]
     row = frame.in_order_of_time(np.concatenate([record, mark[record_of_mark < 0]]))

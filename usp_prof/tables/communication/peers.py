@@ -50,7 +50,7 @@ def peers(frame: EventFrame, parts: Parts, membership: Membership, axes: pa.Dict
     usual, swapped = np.where(is_send, destination, source), np.where(is_send, source, destination)
     peer = np.where((usual >= 0) & (usual != frame.rank), usual, swapped)
     peer = np.where(peer == frame.rank, -1, peer)
-    # Else by the mark, else by the index within a group.
+    # Otherwise from the mark, or from the index within a group.
     _, marked = marked_transfers(frame, parts.posted_track, parts.posted_at)
     peer = np.where((peer < 0) & is_directed & (marked != frame.rank), marked, peer)
     unknown = np.flatnonzero((peer < 0) & is_directed & (parts.post >= 0))

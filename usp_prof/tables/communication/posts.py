@@ -85,7 +85,7 @@ def _in_order_of_kind(kind_of_range: NDArray[np.str_], kind_of_post: NDArray[np.
 
 
 def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]) -> NDArray[np.str_]:
-    """Return operation and size of each event, the size in elements of the input, which c10d lists after the output."""
+    """Return each event's operation and input size in elements; c10d lists the input after the output."""
     dims, texts = coded_texts(frame.arguments(rows, (Field("dims", "Input Dims", Kind.TEXT),))["dims"])
     first_list = lookup([elements(text) for text in texts], dims, missing=-1)
     second_list = lookup([second_elements(text) for text in texts], dims, missing=-1)
@@ -104,8 +104,8 @@ def _operations_and_sizes(frame: EventFrame, rows: Ints, op: NDArray[np.object_]
 #         rank 0    F1 |post send...........................................|wait
 #         rank 1    |post recv ..... F0 computes ..... |wait, at once: the data has been there for an unknown time
 #
-# So a part is *asked late* if its range ends directly after the rank's own compute, or directly after another part in
-# flight (in a series of waits only the first one waits, and the others return immediately).
+# So a part was *waited for late* if its range ends directly after the rank's own compute, or directly after another
+# part in flight (in a series of waits only the first one waits, and the others return immediately).
 
 ANSWER_NS = 300_000
 """Maximum time that Python and gloo need between the end of compute and the answer of a completed wait."""

@@ -174,7 +174,7 @@ def _texts(values: Sequence[str], codes: NDArray[np.int32]) -> pa.DictionaryArra
 
 
 def _sizes_and_text(batch: pa.Array) -> tuple[NDArray[Any], memoryview]:
-    """Return the sizes of texts in bytes, and their concatenation."""
+    """Return the size of each text in bytes, and all texts concatenated."""
     if not len(batch):
         return np.zeros(0, np.int64), memoryview(b"")
     dtype = np.int64 if pa.types.is_large_string(batch.type) else np.int32

@@ -68,7 +68,7 @@ _MANY = 500
 
 
 def classify(names: Sequence[str]) -> list[tuple[WorkKind, str]]:
-    """Return the kind of each kernel and, of a communication kernel, its library."""
+    """Return the kind of each kernel and, for communication kernels, the library."""
     if len(names) < _MANY:
         return [_classified(name) for name in names]
     rule_of_name = np.full(len(names), -1, np.int64)

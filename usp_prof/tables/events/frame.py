@@ -128,7 +128,7 @@ class EventFrame:
         return rows[sorted_rows(self.start.take(rows), self.duration.take(rows), *self._identity(rows))]
 
     def _identity(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return what distinguishes rows with equal times: ids increase in order of execution, outer ops first."""
+        """Return a sort key for rows with equal times: ids increase in order of execution, outer ops first."""
         name = self._name_rank.take(self.codes("name")[0].take(rows))
         return self.ints("correlation", rows), self.ints("external_id", rows), name
 
@@ -141,7 +141,7 @@ class EventFrame:
         return rank
 
     def by_name(self, rows: Ints, say: Callable[[str], Any], dtype: Any = bool) -> NDArray[Any]:  # noqa: ANN401 - NumPy's
-        """Map the names of rows by a function that gets each distinct name once."""
+        """Apply a function to the names of rows, once per distinct name."""
         codes, values = self.codes("name")
         own = codes.take(rows)
         used = np.zeros(len(values), dtype=bool)

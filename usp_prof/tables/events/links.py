@@ -104,8 +104,8 @@ def _outlasting(track: Ints, start: Ints, end: Ints) -> Flags:
 # A launch and its work share a correlation id; the op is the innermost one around the launch on its thread. If the
 # launch is not in the trace, an external id links the work to its op.
 #
-# A runtime call and the driver call inside it share an id: the outer one counts. An id of separate calls, in sequence
-# or on two threads, is damaged and no evidence: work with this id stays unlinked.
+# A runtime call and the driver call inside it share an id: the outer one is used. An id shared by separate calls (in
+# sequence or on two threads) is damaged, so work with this id stays unlinked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +180,11 @@ class _Claims:
     ids: Ints
     """Ids with one row, ascending."""
     places: Ints
-    """The row of each: the outermost with the id."""
+    """The outermost row with each id."""
     contested: Ints
     """Ids of several separate rows."""
     inner: int
-    """Number of rows inside the outermost one."""
+    """Number of rows inside the outermost row of their id."""
 
 
 def _claims(frame: EventFrame, rows: Ints, keys: Ints) -> _Claims:

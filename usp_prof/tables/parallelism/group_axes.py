@@ -315,7 +315,7 @@ def _collectives(view: View, layout: AxisLayout) -> View:
 def _part_axis(
     group: Group | None, axis: str, source: str, op: str, allowed: tuple[str, ...], layout: AxisLayout
 ) -> tuple[str, str]:
-    """Return the axis of one part: from a trusted group, else a mark, else the group's inferred axis."""
+    """Return the axis of one part: from a trusted group, from a mark, or the group's inferred axis, in this order."""
     marked = source == AxisSource.MARK
     if group is not None and group.axis_source in TRUSTED and group.axis != Axis.WORLD:
         if marked and axis in allowed:

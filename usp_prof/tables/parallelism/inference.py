@@ -1,4 +1,4 @@
-"""Inference: the axis of communication without a name, from its content. If two axes fit: unknown.
+"""Inference: the axis of communication without a name, from its content. If two axes fit, the axis stays unknown.
 
 `docs/reference/axes.md` lists for each inference the evidence that it needs and the counter-example that it refuses.
 """

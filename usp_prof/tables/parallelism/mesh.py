@@ -5,7 +5,7 @@ From groups the mesh is derived in three steps.
 1. A rank's coordinate on an axis is its index in its group of that axis. Groups that contain whole context groups (fsdp
    = dp_shard x cp) count those: ranks 0,1,2,3 with the context groups 0,1 and 2,3 have 2 coordinates, not 4.
 2. An axis has the size that all ranks agree on. `dp` is replaced by `dp_shard` x `dp_replicate` if these are known.
-3. The product of the sizes is the world size, and no two ranks share coordinates; else no mesh is shown. `ep` uses
+3. The product of the sizes is the world size, and no two ranks share coordinates; otherwise no mesh is shown. `ep` uses
    ranks of the other axes and is separate: its size divides the world size.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Facts about the whole job, besides its groups."""
+    """Facts about the whole job other than its groups."""
 
     ranks: Sequence[int]
     """Ranks that were read."""
@@ -48,7 +48,7 @@ class Job:
 
 
 def lay_out(groups: list[Group], job: Job, manifest: Manifest | None) -> tuple[Topology, str]:
-    """Return the mesh from the manifest, else from the groups, or the reason why there is none."""
+    """Return the mesh from the manifest or from the groups, or the reason why there is none."""
     if manifest is not None and manifest.mesh:
         return _declared(groups, job.ranks, manifest), ""
     everyone = sorted({*job.ranks, *(rank for group in groups for rank in group.ranks)})
