@@ -110,8 +110,8 @@ def test_all_answer_with_finite_values_of_declared_dimensions(drawn: list[dict[s
             assert np.isfinite(value.value)
         result.to_pandas()
     p = breakdown.compute(tables).parts
-    whole = p.compute + p.exposed.sum(axis=1) + p.memcpy + p.idle.sum(axis=1)
-    assert whole.tolist() == p.wall.tolist()
+    parts_ns = p.compute + p.exposed.sum(axis=1) + p.memcpy + p.idle.sum(axis=1)
+    assert parts_ns.tolist() == p.wall.tolist()
     for part in (p.compute, p.exposed, p.memcpy, p.idle, p.comm - p.exposed):
         assert (part >= 0).all()
 
@@ -124,13 +124,13 @@ def test_no_answer_depends_on_the_blocks_of_parts(drawn: list[dict[str, list[mad
         results = [analysis.compute(tables) for analysis in ANALYSES]
         return [str(row) for result in results for row in (*result.values(), *result.notes)]
 
-    whole = said()
+    expected = said()
     for most_held in (calls.MOST_HELD, 0):
         with patch.object(blocks, "MOST_PARTS", 1), patch.object(calls, "MOST_HELD", most_held):
-            assert said() == whole
+            assert said() == expected
 
 
-# What no sound recorder writes: nothing, less than nothing, and more than any machine has.
+# Values that no correct recorder writes: zero, negative, and larger than any machine allows.
 hostile = st.sampled_from([-(2**62), -1, 0, 1, 40, 2**40, 2**62])
 memory_rows = st.fixed_dictionaries(
     {

@@ -27,10 +27,10 @@ cuts = st.lists(st.integers(0, SPAN), min_size=2, max_size=4, unique=True).map(s
 
 def device(listed: list[tuple[str, int, int]]) -> list[made.Row]:
     return [
-        work(what, BASE + a, BASE + max(a, b))
-        if what in {"compute", "memcpy", "memset"}
-        else work("communication", BASE + a, BASE + max(a, b), what)
-        for what, a, b in listed
+        work(label, BASE + a, BASE + max(a, b))
+        if label in {"compute", "memcpy", "memset"}
+        else work("communication", BASE + a, BASE + max(a, b), label)
+        for label, a, b in listed
     ]
 
 
@@ -40,10 +40,10 @@ def steps(borders: list[int]) -> list[made.Row]:
 
 def owner(listed: list[tuple[str, int, int]], moment: int) -> str:
     """Return the owner of a nanosecond, by the definitions."""
-    order = ("dp", "tp", "unknown")  # of two that end together the first wins
-    running = [(what, b) for what, a, b in listed if a <= moment < b]
-    talking = [(-b, order.index(what), what) for what, b in running if what in order]
-    if any(what == "compute" for what, _ in running):
+    order = ("dp", "tp", "unknown")  # if two end together, the first one wins
+    running = [(label, b) for label, a, b in listed if a <= moment < b]
+    talking = [(-b, order.index(label), label) for label, b in running if label in order]
+    if any(label == "compute" for label, _ in running):
         return "compute"
     if talking:
         return min(talking)[2]
@@ -54,8 +54,8 @@ def owner(listed: list[tuple[str, int, int]], moment: int) -> str:
 def test_every_nanosecond_has_one_owner_and_they_add_up(listed: list[tuple[str, int, int]], borders: list[int]) -> None:
     result = breakdown.compute(made.run({0: {"activities": device(listed), "steps": steps(borders)}}))
     p = result.parts
-    whole = p.compute + p.exposed.sum(axis=1) + p.memcpy + p.idle.sum(axis=1)
-    assert whole.tolist() == [b - a for a, b in pairwise(borders)]
+    parts_ns = p.compute + p.exposed.sum(axis=1) + p.memcpy + p.idle.sum(axis=1)
+    assert parts_ns.tolist() == [b - a for a, b in pairwise(borders)]
     for row, (a, b) in enumerate(pairwise(borders)):
         owners = [owner(listed, moment) for moment in range(a, b)]
         assert p.compute[row] == owners.count("compute")
@@ -71,7 +71,7 @@ def test_overlap_and_breakdown_are_two_views_of_one_sweep(
     p = overlap.compute(made.run({0: {"activities": device(listed), "steps": steps(borders)}})).parts
     for row, (a, b) in enumerate(pairwise(borders)):
         for column, axis in enumerate(p.axes):
-            truth = {m for what, low, high in listed if what == axis for m in range(max(low, a), min(high, b))}
+            truth = {m for label, low, high in listed if label == axis for m in range(max(low, a), min(high, b))}
             assert p.comm[row, column] == len(truth)
         lone = [[w for w, low, high in listed if low <= m < high] for m in range(a, b)]
         alone = [{w for w in running if w in p.axes} for running in lone if "compute" not in running]
@@ -80,7 +80,10 @@ def test_overlap_and_breakdown_are_two_views_of_one_sweep(
         owners = [owner(listed, moment) for moment in range(a, b)]
         for column, axis in enumerate(p.axes):
             hidden = sum(axis in running and "compute" in running for running in lone)
-            contended = sum(axis in axes and who != axis for axes, who in zip(alone, _on_device(owners), strict=True))
+            contended = sum(
+                axis in axes and owner_of_moment != axis
+                for axes, owner_of_moment in zip(alone, _on_device(owners), strict=True)
+            )
             assert (p.hidden[row, column], p.contended[row, column]) == (hidden, contended)
     assert (p.comm == p.hidden + p.exposed + p.contended).all()
     assert (p.any_comm == p.any_hidden + p.exposed.sum(axis=1)).all()
@@ -88,7 +91,7 @@ def test_overlap_and_breakdown_are_two_views_of_one_sweep(
 
 def _on_device(owners: list[str]) -> list[str]:
     """Leave out the moments that compute owns."""
-    return [who for who in owners if who != "compute"]
+    return [name for name in owners if name != "compute"]
 
 
 def gpu(rows: list[made.Row], launches: list[made.Row], **more: Any) -> dict[str, list[made.Row]]:
@@ -114,8 +117,8 @@ def test_late_input_and_blocking_calls_are_told_from_slow_launching() -> None:
         {"event": 3, "start_ns": 5, "dur_ns": 10, "blocking": True, "name": "cudaStreamSynchronize"},
     ]
     loading = [{"name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "start_ns": 13, "dur_ns": 20}]
-    found = causes(gpu(rows, launches, annotations=loading))
-    assert found == {"sync": 3, "input": 20, "host": 27}
+    idle_ns_of_cause = causes(gpu(rows, launches, annotations=loading))
+    assert idle_ns_of_cause == {"sync": 3, "input": 20, "host": 27}
 
 
 def test_idle_without_recorded_host_has_no_known_cause_and_says_so() -> None:
@@ -176,8 +179,8 @@ def test_a_receive_whose_peer_was_not_read_stays_communication() -> None:
 def test_slices_add_up_to_the_step_on_every_level() -> None:
     tables = made.run(pipeline(sent=30))
     result, times = breakdown.compute(tables), step_time.compute(tables)
-    whole = [v.value for v in times.values() if v.metric.id == "step_time" and not v.dims]
-    assert sum(s.mean_ns for s in result.slices()) == whole[0] == 60
+    step_ns = [v.value for v in times.values() if v.metric.id == "step_time" and not v.dims]
+    assert sum(s.mean_ns for s in result.slices()) == step_ns[0] == 60
     assert sum(s.mean_ns for s in result.slices(rank=1)) == 60
     assert [s.role for s in result.slices()][:3] == ["compute", "comm:pp", "memcpy"]
     assert breakdown.compute(tables, Selection(ranks=(9,))).slices() == []
@@ -226,7 +229,7 @@ def test_a_send_kernel_that_waits_for_its_receiver_is_exposed_and_said_to_wait()
     }
     result = breakdown.compute(made.run({rank: rows | {"steps": [step(0, 0, 90)]} for rank, rows in tables.items()}))
     assert result.parts.exposed[:, 0].tolist() == [70, 30]
-    # Of the 70 ns that the send lasted it waited 40 for its receiver.
-    said = [row.detail for row in result.notes if row.code == "sends_wait"]
-    assert len(said) == 1
-    assert said[0].startswith("57.1% of pipeline sends")
+    # The send lasts 70 ns and waits 40 ns of them for its receiver.
+    details = [row.detail for row in result.notes if row.code == "sends_wait"]
+    assert len(details) == 1
+    assert details[0].startswith("57.1% of pipeline sends")

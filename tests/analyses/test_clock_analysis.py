@@ -27,8 +27,8 @@ def rows(rank: int, skew: int, group: str = "g@0,1", host: str = "h") -> dict[st
 
 def test_offsets_residuals_and_the_whole() -> None:
     result = clock.compute(made.run({0: rows(0, 0), 1: rows(1, 70_000)}))
-    found = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
-    assert found == {
+    value_of_metric = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
+    assert value_of_metric == {
         ("clock_offset",): 70_000, ("clock_offset", 0): 0, ("clock_offset", 1): 70_000,
         ("clock_residual",): 0.0, ("clock_residual", 0): 0, ("clock_residual", 1): 0,
         ("clock_residual_p99",): 0, ("clock_residual_p99", 0): 0, ("clock_residual_p99", 1): 0,
@@ -44,11 +44,11 @@ def test_drift_is_a_ratio() -> None:
     steady = rows(0, 0)
     for i, row in enumerate(steady["collectives"]):
         row["start_ns"] += 100_000_000 * i
-    found = {
+    value_of_metric = {
         (v.metric.id, *v.dims.values()): v.value for v in clock.compute(made.run({0: steady, 1: drifting})).values()
     }
-    assert np.isclose(found["clock_drift", 1], -1e-4, rtol=0.02)
-    assert found["clock_drift", 0] == 0
+    assert np.isclose(value_of_metric["clock_drift", 1], -1e-4, rtol=0.02)
+    assert value_of_metric["clock_drift", 0] == 0
 
 
 def test_what_nothing_ties_and_what_has_no_name_is_said() -> None:

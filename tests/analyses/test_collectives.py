@@ -102,9 +102,9 @@ def test_calls_with_missing_members_have_no_wait() -> None:
 
 def test_pairs_have_directions() -> None:
     down, up = {"axis": "pp", "in_bytes": 64, "out_bytes": 64}, {"axis": "pp", "in_bytes": 8, "out_bytes": 8}
-    one = [part("send", 40, 100, peer=1, **down), part("recv", 200, 300, peer=1, **up)]
-    two = [part("recv", 0, 100, peer=0, **down), part("send", 200, 300, peer=0, **up)]
-    pairs = collectives.compute(run({0: one, 1: two})).pairs
+    parts_of_first = [part("send", 40, 100, peer=1, **down), part("recv", 200, 300, peer=1, **up)]
+    parts_of_second = [part("recv", 0, 100, peer=0, **down), part("send", 200, 300, peer=0, **up)]
+    pairs = collectives.compute(run({0: parts_of_first, 1: parts_of_second})).pairs
     assert [(p.source, p.target, p.bytes, p.wait_ns, p.transfer_ns) for p in pairs] == [
         (0, 1, 64, 40, 60), (1, 0, 8, 0, 100),
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def test_selection_keeps_calls_of_its_steps_and_ranks() -> None:
 
 
 def test_many_calls_are_quick() -> None:
-    """Rivals take 26 s for 4,000 collectives on 16 ranks; ours grows with the calls, not with their square."""
+    """Other tools take 26 s for 4,000 collectives on 16 ranks; the cost here is linear in the number of calls."""
     rows = [part("all_reduce", 10 * i, 10 * i + 5, sequence=i, in_bytes=8, group_size=8) for i in range(500)]
     result = collectives.compute(run(dict.fromkeys(range(8), rows)))
     assert result.kinds[0].complete == 500
@@ -152,7 +152,7 @@ def test_waiting_and_transfer_are_parts_of_the_communication(name: str, tmp_path
 
 
 def test_a_moment_in_which_one_of_two_calls_transfers_is_no_waiting() -> None:
-    """Two calls wait at once for another rank; the second has it 20 us after the first."""
+    """Two calls wait for another rank at the same time; it joins the second call 20 us after the first."""
     rows = {
         0: [part("all_reduce", 0, 60_000, part=0, group="a@0,1", axis="dp", group_size=2),
             part("all_reduce", 10_000, 90_000, part=1, group="b@0,1", axis="dp", group_size=2)],
@@ -163,8 +163,8 @@ def test_a_moment_in_which_one_of_two_calls_transfers_is_no_waiting() -> None:
         {
             rank: {
                 "collectives": parts,
-                "activities": [work("communication", one["start_ns"], one["start_ns"] + one["dur_ns"], "dp",
-                                    collective=n) for n, one in enumerate(parts)],
+                "activities": [work("communication", row["start_ns"], row["start_ns"] + row["dur_ns"], "dp",
+                                    collective=n) for n, row in enumerate(parts)],
                 "steps": [step(0, 0, 100_000)],
             }
             for rank, parts in rows.items()

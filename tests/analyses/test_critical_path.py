@@ -51,12 +51,12 @@ def test_the_way_follows_who_was_waited_for() -> None:
         (0, "compute", 60), (0, "comm:dp", 10), (1, "compute", 40), (1, "comm:dp", 10),
     ]  # fmt: skip
     assert [(b.rank, b.name, b.ns) for b in result.bounding] == [(0, "early", 40), (1, "middle", 40), (0, "late", 20)]
-    found = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
-    assert found["critical_path_time",] == 120
-    assert found["critical_path_fraction", 1] == 50 / 120
-    assert found["critical_path_time", "comm:dp"] == 20
+    value_of_metric = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
+    assert value_of_metric["critical_path_time",] == 120
+    assert value_of_metric["critical_path_fraction", 1] == 50 / 120
+    assert value_of_metric["critical_path_time", "comm:dp"] == 20
     # Rank 0 waited 30 for the second call, rank 1 waited 20 for the first.
-    assert (found["slack", 0], found["slack", 1], found["slack",]) == (30, 20, 25)
+    assert (value_of_metric["slack", 0], value_of_metric["slack", 1], value_of_metric["slack",]) == (30, 20, 25)
     assert result.to_pandas()["ns"].sum() == 120
 
 

@@ -43,7 +43,7 @@ def test_more_work_than_the_model_needs_is_not_called_recomputation_where_none_r
         (1.0, False, "full attention"),
         (7 / 12, False, "recomputes the scores"),
         (9 / 12, True, "forward is recomputed"),
-        # A ring of four whose diagonal blocks are whole: 10 of 16 blocks, seven products instead of six.
+        # A ring of four with full diagonal blocks: 10 of 16 blocks, seven products instead of six.
         (10 / 16 * 7 / 6, False, "blocks on the diagonal"),
         (0.2, False, "without formula"),
     ],
@@ -74,12 +74,12 @@ def test_what_ops_tell_is_added_up() -> None:
 
 
 def test_a_model_has_a_range() -> None:
-    """Least: neither embedding nor head, causal attention. Most: both, whole attention, forward once more."""
-    found = flop_check.of_model(MODEL, "palm", 10, None)
-    assert found is not None
+    """Minimum: no embedding, no head, causal attention. Maximum: both, full attention, and one more forward."""
+    limits = flop_check.of_model(MODEL, "palm", 10, None)
+    assert limits is not None
     weights = 6 * 90_000
-    assert found.least == pytest.approx(10 * (weights - 2 * 6 * HEAD + ATTENTION / 2))
-    assert found.most == pytest.approx(10 * (weights * 4 / 3 + ATTENTION * 9 / 6))
+    assert limits.least == pytest.approx(10 * (weights - 2 * 6 * HEAD + ATTENTION / 2))
+    assert limits.most == pytest.approx(10 * (weights * 4 / 3 + ATTENTION * 9 / 6))
     none_again = flop_check.of_model(MODEL, "palm", 10, Recomputation(0.0, float("nan")))
     assert none_again is not None
     assert none_again.most == pytest.approx(10 * (weights + ATTENTION * 7 / 6))
@@ -93,16 +93,16 @@ def test_a_model_has_a_range() -> None:
     ("trace", "word"),
     [
         (Range(100, 100), ""),
-        (Range(70, 200), ""),  # what no formula covers may be the rest
+        (Range(70, 200), ""),  # ops without a formula may be the rest
         (Range(140, 140), ""),
         (Range(160, 160), "1.33 times the most"),
         (Range(70, 70), "0.7 times the least"),
     ],
 )
 def test_a_contradiction_is_beyond_the_tolerance(trace: Range, word: str) -> None:
-    found = flop_check.contradiction(Range(100, 120), trace, flop_check.TOLERANCE)
-    assert word in found
-    assert bool(word) is bool(found)
+    text = flop_check.contradiction(Range(100, 120), trace, flop_check.TOLERANCE)
+    assert word in text
+    assert bool(word) is bool(text)
 
 
 def test_experts_and_missing_ranks_loosen_the_tolerance() -> None:

@@ -25,7 +25,7 @@ def values(result: host.HostResult) -> dict[tuple[str, object], float]:
 
 
 def test_every_way_to_launch_counts() -> None:
-    """A rival knows three names; a third of a compiled run's work and all of AMD's is missing there."""
+    """Another tool knows three names: it misses a third of a compiled run's work and all AMD work."""
     run = trace()
     names = {
         "cudaLaunchKernel": "cuda_runtime", "cudaLaunchKernelExC": "cuda_runtime", "cuLaunchKernel": "cuda_driver",
@@ -52,7 +52,7 @@ def test_a_launch_finds_the_queue_empty_when_nothing_is_open() -> None:
 
 
 def test_full_queues_of_every_stream_are_measured() -> None:
-    """A rival keeps one stream a rank."""
+    """Another tool keeps one stream per rank."""
     run, count = trace(), 1_030
     for stream in (7, 20):
         for number in range(count):
@@ -66,7 +66,7 @@ def test_full_queues_of_every_stream_are_measured() -> None:
 
 
 def test_a_rank_without_device_work_has_no_queue() -> None:
-    """Nothing is launched on a CPU: an empty queue would be a claim."""
+    """A CPU launches nothing, so an empty queue would be wrong."""
     result = host.compute(table_set(Trace(device="cpu").step(1, 0, 1_000).op("aten::mm", 10, 900)))
     (alone,) = result.ranks
     assert alone.deepest_queue == -1
@@ -75,7 +75,7 @@ def test_a_rank_without_device_work_has_no_queue() -> None:
 
 
 def test_ranks_are_apart() -> None:
-    """A rival's list is never cleared between ranks."""
+    """Another tool never clears its list between ranks."""
     runs = {rank: trace(rank).kernel("k", at=1_000, dur=10, launch_at=100 * rank) for rank in (0, 1)}
     result = host.compute(table_set(runs))
     assert [(row.rank, row.launches, row.launch_delay_ns) for row in result.ranks] == [(0, 1, 1_000), (1, 1, 900)]
@@ -105,9 +105,9 @@ def test_data_loading_and_collection_are_measured() -> None:
     run = trace().mark(loader, at=0, dur=3_000).mark("train::input", at=1_000, dur=4_000)
     run.event("<built-in function collect>", "python_function", 6_000, 2_500)
     run.event("gc.py(12): inner", "python_function", 6_100, 100)
-    found = values(host.compute(table_set(run.kernel("k", at=9_000, dur=10, launch_at=8_900))))
-    assert found["input_time",] == 5_000
-    assert found["gc_time",] == 2_500
+    value_of_metric = values(host.compute(table_set(run.kernel("k", at=9_000, dur=10, launch_at=8_900))))
+    assert value_of_metric["input_time",] == 5_000
+    assert value_of_metric["gc_time",] == 2_500
 
 
 def test_without_stacks_collection_is_not_claimed_to_be_nothing() -> None:

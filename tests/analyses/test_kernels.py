@@ -88,15 +88,15 @@ def test_an_op_leaves_its_flop_to_the_op_inside_that_counts_them() -> None:
 
 
 def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
-    """A rival takes the mean of the sums of each name as soon as there are more than ten names."""
+    """Another tool averages the sums per name if there are more than ten names."""
     run = trace()
     for number in range(12):
         for call in range(number + 1):
             at = 1_000 * (100 * number + call)
             run.kernel(f"kernel_{number:02}", at=at, dur=100 + 20 * call, launch_at=at - 500)
-    found = {kernel.name: kernel for kernel in kernels.compute(table_set(run)).kernels}
+    kernel_of_name = {kernel.name: kernel for kernel in kernels.compute(table_set(run)).kernels}
     durations = 100 + 20 * np.arange(12)
-    last = found["kernel_11"]
+    last = kernel_of_name["kernel_11"]
     assert (last.count, last.total_ns, last.min_ns, last.max_ns) == (12, durations.sum(), 100, 320)
     assert last.mean_ns == pytest.approx(durations.mean())
     assert last.std_ns == pytest.approx(durations.std())
@@ -105,9 +105,9 @@ def test_statistics_are_over_calls_not_over_sums_by_name() -> None:
 def test_single_precision_is_held_against_tf32_where_the_kernel_rounds() -> None:
     run = product(trace(), at=0, dur=10_000, kind="float", kernel="cutlass_80_tensorop_s1688gemm_128x128")
     product(run, at=20_000, dur=10_000, kind="float", kernel="sm80_sgemm_128x128")
-    found = {op.precision: op for op in kernels.compute(table_set(run)).ops}
-    assert found["tf32"].ideal_ns == pytest.approx(2 * 1024**3 / 494.7e12 * 1e9)
-    assert found["fp32"].ideal_ns == pytest.approx(2 * 1024**3 / 67e12 * 1e9)
+    op_of_precision = {op.precision: op for op in kernels.compute(table_set(run)).ops}
+    assert op_of_precision["tf32"].ideal_ns == pytest.approx(2 * 1024**3 / 494.7e12 * 1e9)
+    assert op_of_precision["fp32"].ideal_ns == pytest.approx(2 * 1024**3 / 67e12 * 1e9)
     assert values(kernels.compute(table_set(run)))["matrix_core_fraction", ""] == 0.5
 
 
@@ -121,7 +121,7 @@ def test_a_product_in_several_kernels_counts_once_in_the_arithmetic_of_its_produ
 
 
 def test_an_op_whose_product_was_not_recorded_has_no_rate() -> None:
-    """Its bias was copied within the step, its product ran in the next or was lost."""
+    """Its bias was copied within the step; its product ran in the next step or was lost."""
     run = trace().op("aten::addmm", at=0, dur=90, dims=[[1024], [1024, 1024], [1024, 1024]], types=[BF16] * 3)
     run.kernel("void at::native::elementwise_kernel<128, 2>", at=1_000, dur=2_000, launch_at=10)
     result = kernels.compute(table_set(run))
@@ -130,23 +130,26 @@ def test_an_op_whose_product_was_not_recorded_has_no_rate() -> None:
 
 
 def test_plain_single_precision_is_not_on_matrix_cores() -> None:
-    """`sm80_xmma` alone is no sign of tensor cores: the data types are."""
+    """`sm80_xmma` alone does not imply tensor cores; the data types do."""
     plain = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma"
     rounded = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_tensor16x8x8"
     run = product(trace(), at=0, dur=50_000, kind="float", kernel=plain)
     product(run, at=100_000, dur=10_000, kind="float", kernel=rounded, external=2)
-    found = values(kernels.compute(table_set(run)))
-    assert found["matrix_core_fraction", ""] == pytest.approx(1 / 6)
-    assert (found["matrix_core_fraction", "fp32"], found["matrix_core_fraction", "tf32"]) == (0.0, 1.0)
+    value_of_metric = values(kernels.compute(table_set(run)))
+    assert value_of_metric["matrix_core_fraction", ""] == pytest.approx(1 / 6)
+    assert (value_of_metric["matrix_core_fraction", "fp32"], value_of_metric["matrix_core_fraction", "tf32"]) == (
+        0.0,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize(("known", "shown"), [(10_000, False), (200_000, True)])
 def test_the_share_of_unknown_kernels_is_stated(known: int, shown: bool) -> None:
     run = product(trace(), at=0, dur=known)
     product(run, at=300_000, dur=10_000, kernel="my_gemm", external=2)
-    found = values(kernels.compute(table_set(run)))
-    assert found["unknown_core_fraction", ""] == pytest.approx(10_000 / (10_000 + known))
-    assert found.get(("matrix_core_fraction", "")) == (1.0 if shown else None)
+    value_of_metric = values(kernels.compute(table_set(run)))
+    assert value_of_metric["unknown_core_fraction", ""] == pytest.approx(10_000 / (10_000 + known))
+    assert value_of_metric.get(("matrix_core_fraction", "")) == (1.0 if shown else None)
 
 
 def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
@@ -158,22 +161,22 @@ def test_single_precision_in_unknown_arithmetic_has_no_bound() -> None:
 
 
 def test_a_beaten_bound_is_none() -> None:
-    """Data in the cache arrive faster than the memory's rate."""
+    """Cached data arrives faster than the memory bandwidth allows."""
     run = product(trace(), at=0, dur=10_000)
     run.op("aten::lt", at=100_000, dur=90, dims=[[1 << 22], []], types=["float", "Scalar"])
     run.kernel("k", at=101_000, dur=5_000, launch_at=100_010)
     result = kernels.compute(table_set(run))
-    found = values(result)
-    assert found["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 989e12 / 10e-6)
-    assert ("kernel_efficiency", "elementwise") not in found
-    assert result.efficiency_by_step == {1: found["kernel_efficiency", ""]}
+    value_of_metric = values(result)
+    assert value_of_metric["kernel_efficiency", ""] == pytest.approx(2 * 1024**3 / 989e12 / 10e-6)
+    assert ("kernel_efficiency", "elementwise") not in value_of_metric
+    assert result.efficiency_by_step == {1: value_of_metric["kernel_efficiency", ""]}
     efficiency = dict(zip(result.listing()["op"], result.listing()["efficiency"], strict=True))
     assert np.isnan(efficiency["aten::lt"])
     assert [note.code for note in result.notes] == ["bound_beaten"]
 
 
 def test_a_gpu_run_of_which_only_the_host_was_recorded_has_no_kernels() -> None:
-    """The time of its ops is the host's, which only launches: 22.7 times the peak of an A100."""
+    """Its op times are those of the host, which only launches: the rate would be 22.7 times an A100's peak."""
     run = trace().op("aten::mm", at=0, dur=4_000, dims=[[4096, 4096], [4096, 4096]], types=[BF16, BF16])
     result = kernels.compute(table_set(run))
     assert (result.ops, result.kernels, result.values()) == ((), (), [])
@@ -192,9 +195,9 @@ def test_a_fused_kernel_is_held_against_the_memory() -> None:
 def test_an_unknown_device_gives_rates_but_no_efficiency() -> None:
     run = table_set(product(trace(deviceProperties=[{"id": 0, "name": "Quantum 9"}]), at=0, dur=10_000))
     result = kernels.compute(run)
-    found = values(result)
-    assert ("kernel_efficiency", "") not in found
-    assert found["achieved_flop_rate", ""] > 0
+    value_of_metric = values(result)
+    assert ("kernel_efficiency", "") not in value_of_metric
+    assert value_of_metric["achieved_flop_rate", ""] > 0
     assert [note.code for note in result.notes] == ["no_device_peak"]
     run = run.assuming(Assumptions(device="NVIDIA B200"))
     assert values(kernels.compute(run))["kernel_efficiency", ""] > 0
@@ -233,14 +236,16 @@ def test_a_cpu_run_is_tallied_by_op_against_its_measured_peak() -> None:
 
 
 def joined(kernel: str) -> Trace:
-    """Concatenate two tensors of 1,024 elements in a list, whose type no profiler records."""
+    """Concatenate a list of two tensors of 1,024 elements; profilers do not record the type of a list's tensors."""
     run = trace().op("aten::cat", at=0, dur=90, dims=[[[1024], [1024]], []], types=["TensorList", "Scalar"])
     return run.kernel(kernel, at=1_000, dur=2_000, launch_at=10)
 
 
 def test_a_kernels_name_tells_the_type_of_a_lists_tensors() -> None:
-    told = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 1, 64, 64>"
-    result = kernels.compute(table_set(joined(told)))
+    kernel_name = (
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 1, 64, 64>"
+    )
+    result = kernels.compute(table_set(joined(kernel_name)))
     (op,) = result.ops
     assert (op.name, op.family, op.bytes, op.bound) == ("aten::cat", "elementwise", 2 * 2048 * 2, "memory")
     assert values(result)["formula_fraction", ""] == 1.0
@@ -264,10 +269,10 @@ def test_views_are_known_to_do_nothing_and_leave_their_time_to_an_op_around_them
     run.op("aten::sum", at=20_000, dur=9_000, dims=[[4, 4]], types=["float"])
     run.op("aten::as_strided", at=20_100, dur=8_000, dims=[[4, 4]], types=["float"])
     result = kernels.compute(table_set(run))
-    found = {op.name: (op.family, op.dims, op.calls, op.time_ns) for op in result.ops}
-    assert found["aten::view"] == ("views and allocation", "", 2, 10_000)
-    assert found["aten::sum"][0] == "reduction"
-    assert "aten::as_strided" not in found
+    op_of_name = {op.name: (op.family, op.dims, op.calls, op.time_ns) for op in result.ops}
+    assert op_of_name["aten::view"] == ("views and allocation", "", 2, 10_000)
+    assert op_of_name["aten::sum"][0] == "reduction"
+    assert "aten::as_strided" not in op_of_name
     assert values(result)["formula_fraction", ""] == 1.0
 
 

@@ -30,11 +30,11 @@ def test_the_peak_is_the_allocators_own_and_what_is_alive_is_told_by_phase() -> 
     (peak,) = result.peaks
     assert (peak.allocated, peak.step) == (2_100, 1)
     assert peak.live == {"optimizer": 900, "other": 200, "before the recording": 1_000}
-    found = values(result)
-    assert found["peak_memory", ""] == found["peak_memory", 0] == 2_100
-    assert found["memory_headroom", ""] == pytest.approx(0.79)
-    assert found["fragmentation_fraction", ""] == 0.0
-    assert found["live_at_peak", "optimizer"] == 900
+    value_of_metric = values(result)
+    assert value_of_metric["peak_memory", ""] == value_of_metric["peak_memory", 0] == 2_100
+    assert value_of_metric["memory_headroom", ""] == pytest.approx(0.79)
+    assert value_of_metric["fragmentation_fraction", ""] == 0.0
+    assert value_of_metric["live_at_peak", "optimizer"] == 900
 
 
 def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
@@ -51,19 +51,19 @@ def test_the_whole_is_the_fullest_ranks_and_steps_can_be_chosen() -> None:
 
 
 def test_of_a_cpu_is_known_what_was_taken_since_the_profiler_began_and_no_peak() -> None:
-    """Torch's totals of a CPU begin at 0 with the profiler: the weights of a run of 3 GB are not in its 300 bytes."""
+    """Torch's CPU totals start at 0 with the profiler: 300 bytes do not include 3 GB of weights."""
     run = Trace(device="cpu").step(1, at=0, dur=10_000).op("aten::mm", at=900, dur=400)
     result = memory.compute(table_set(run.memory(1_000, 300, 300)))
-    found = values(result)
-    assert found["taken_memory", ""] == 300
-    assert not {"peak_memory", "memory_headroom", "fragmentation_fraction"} & {metric for metric, _ in found}
+    value_of_metric = values(result)
+    assert value_of_metric["taken_memory", ""] == 300
+    assert not {"peak_memory", "memory_headroom", "fragmentation_fraction"} & {metric for metric, _ in value_of_metric}
     assert [note.code for note in result.notes] == ["memory_since_recording"]
     assert result.listing()["taken_bytes"] == [300]
     assert "peak_bytes" not in result.listing()
 
 
 def test_totals_that_contradict_each_other_give_no_figures() -> None:
-    """A fragmentation of -4.5e15: one of the totals is wrong, and nothing tells which."""
+    """A fragmentation of -4.5e15: one of the totals is wrong, but it is unknown which one."""
     run = trace().memory(1_000, 300, 1_300, address=1)
     run.memory(2_000, 4_503_599_627_370_496, 4_503_599_627_371_796, reserved=1, address=2)
     result = memory.compute(table_set(run))
@@ -80,13 +80,15 @@ def test_a_device_smaller_than_what_it_holds_has_no_headroom() -> None:
 
 
 def test_copies_are_weighed_by_their_time() -> None:
-    """A rival takes the mean of the rates: 11 MB in 1,001 us come out at 505 GB/s."""
+    """Another tool averages the rates: it reports 505 GB/s for 11 MB in 1,001 us."""
     run = trace().memcpy(1_000, 1_000, size=1_000_000, launch_at=900)
     run.memcpy(3_000, 1_000_000, size=10_000_000, launch_at=2_500)
     run.memcpy(1_005_000, 100, size=8, kind="DtoH (Device -> Pinned)", launch_at=2_600)
-    found = values(memory.compute(table_set(run.step(3, at=20_000, dur=5).kernel("k", 1_006_000, 5, launch_at=20_001))))
-    assert found["copy_bandwidth", "HtoD"] == pytest.approx(11_000_000 / 1_001_000 * 1e9)
-    assert found["copy_bandwidth", "DtoH"] == pytest.approx(8 / 100 * 1e9)
+    value_of_metric = values(
+        memory.compute(table_set(run.step(3, at=20_000, dur=5).kernel("k", 1_006_000, 5, launch_at=20_001)))
+    )
+    assert value_of_metric["copy_bandwidth", "HtoD"] == pytest.approx(11_000_000 / 1_001_000 * 1e9)
+    assert value_of_metric["copy_bandwidth", "DtoH"] == pytest.approx(8 / 100 * 1e9)
 
 
 def test_calls_that_take_device_memory_count() -> None:
@@ -100,7 +102,7 @@ def test_calls_that_take_device_memory_count() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
 def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]) -> None:
-    """Allocate at free addresses and free occupied ones; a plain loop records what is alive when."""
+    """Allocate at free addresses and free occupied ones; a plain loop records the lifetimes."""
     address, size, freed, held = [], [], {}, {}
     for place, (where, amount) in enumerate(taken):
         address.append(where)
@@ -110,7 +112,7 @@ def test_memory_given_back_is_that_last_taken_there(taken: list[tuple[int, int]]
         else:
             held[where] = place
             size.append(amount)
-    found = lifetimes(np.array(address, np.int64), np.array(size, np.int64))
+    freed_at = lifetimes(np.array(address, np.int64), np.array(size, np.int64))
     for place, amount in enumerate(size):
         if amount > 0:
-            assert found[place] == freed.get(place, len(taken))
+            assert freed_at[place] == freed.get(place, len(taken))

@@ -30,7 +30,7 @@ PALM = 6 * 90_000 + 12 * 2 * 64 * 32
 
 
 def tables(manifest: Manifest | None = MANIFEST, device: str = "NVIDIA H100 80GB HBM3", world: int = 4) -> TableSet:
-    """Make two of four ranks, with two steps of one and three milliseconds."""
+    """Make two of four ranks, with two steps of 1 ms and 3 ms."""
     ranks = [{"device": device, "world_size": world, "host": "a", "base_ns": 1}]
     rows = {"ranks": ranks, "steps": [step(1, 0, 1_000_000), step(2, 1_000_000, 4_000_000)]}
     return run({0: rows, 1: rows}, manifest)
@@ -41,12 +41,12 @@ def figures(result: mfu.MfuResult) -> dict[tuple[str, object], float]:
 
 
 def test_mfu_is_model_flop_over_the_peak_of_all_devices() -> None:
-    found = figures(mfu.compute(tables()))
+    figure_of_metric = figures(mfu.compute(tables()))
     rate = 1_000_000 / 2e-3
-    assert found["mfu", ""] == pytest.approx(PALM * rate / (4 * 989e12))
-    assert found["mfu", 1] == pytest.approx(PALM * 1_000_000 / 1e-3 / (4 * 989e12))
-    assert found["hfu", ""] == pytest.approx(found["mfu", ""] * 4 / 3)
-    assert found["model_flop_per_token", "palm"] == PALM
+    assert figure_of_metric["mfu", ""] == pytest.approx(PALM * rate / (4 * 989e12))
+    assert figure_of_metric["mfu", 1] == pytest.approx(PALM * 1_000_000 / 1e-3 / (4 * 989e12))
+    assert figure_of_metric["hfu", ""] == pytest.approx(figure_of_metric["mfu", ""] * 4 / 3)
+    assert figure_of_metric["model_flop_per_token", "palm"] == PALM
 
 
 def test_a_paced_run_has_no_mfu() -> None:
@@ -119,24 +119,24 @@ def test_what_a_models_description_leaves_open_is_said() -> None:
 
 
 def test_an_mfu_that_cannot_be_is_not_shown_and_its_inputs_are_doubted() -> None:
-    """42,400%: somebody gave the tokens of an epoch, or the peak of a watch."""
+    """42,400%: the tokens are those of an epoch, or the peak is far too low."""
     run_tables = tables()
     run_tables = run_tables.assuming(Assumptions(peak_flops=1e3))
     result = mfu.compute(run_tables)
     assert not {key for key in figures(result) if key[0] in {"mfu", "hfu"}}
     assert np.isnan(result.mfu)
     assert np.isnan(result.listing()["mfu"]).all()
-    told = {row.detail.split()[0]: row.detail for row in impossible(result.values())}
-    assert set(told) == {"mfu", "hfu"}
-    assert "the device's peak" in told["mfu"]
+    detail_of_metric = {row.detail.split()[0]: row.detail for row in impossible(result.values())}
+    assert set(detail_of_metric) == {"mfu", "hfu"}
+    assert "the device's peak" in detail_of_metric["mfu"]
 
 
 def test_an_unknown_precision_is_not_blamed_on_the_device() -> None:
-    """That no dense peak of H800 was known was said of a device whose peaks are known."""
+    """A note used to claim that H800 has no known dense peak, although its peaks are known."""
     result = mfu.compute(tables(replace(MANIFEST, dtype=""), "NVIDIA H800"))
-    said = {note.code: note.detail for note in result.notes}
-    assert "precision" in said["precision_unknown"]
-    assert "no_device_peak" not in said
+    detail_of_note = {note.code: note.detail for note in result.notes}
+    assert "precision" in detail_of_note["precision_unknown"]
+    assert "no_device_peak" not in detail_of_note
 
 
 def test_unknown_recomputation_gives_no_hfu() -> None:
@@ -185,29 +185,29 @@ def model_of(folder: Path) -> ModelEntry:
 
 
 def scaled(model: ModelEntry, factor: float) -> ModelEntry:
-    """Make a model of which every token costs so much more."""
+    """Make a model whose cost per token is multiplied by `factor`."""
     return replace(
         model, flop_per_token={name: factor * flop for name, flop in conventions.flop_per_token(model).items()}
     )
 
 
-# A quarter more or less may be biases, routers, padding; attention may be a causal half, forward may run once more.
+# Biases, routers and padding may explain a quarter; attention may be causal (half), and forward may run twice.
 @pytest.mark.parametrize(("factor", "is_refused"), [(10, True), (2, True), (1.1, False), (0.9, False), (0.3, True)])
 def test_a_model_that_the_ops_contradict_has_no_mfu(made_up: Path, factor: float, is_refused: bool) -> None:
-    """A model given by hand kept its MFU as headline; that it did not fit stood in a note of the cross-check."""
+    """A model given by hand used to keep its MFU as headline; only a note of the cross-check contradicted it."""
     result = mfu.compute(assumed(made_up, model=scaled(model_of(made_up), factor)))
     assert bool(np.isnan(result.mfu)) is is_refused
     assert bool({"mfu", "hfu"} & {key[0] for key in figures(result)}) is not is_refused
-    said = {note.code: note.detail for note in result.notes}
-    assert ("model_contradicted" in said) is is_refused
+    detail_of_note = {note.code: note.detail for note in result.notes}
+    assert ("model_contradicted" in detail_of_note) is is_refused
     if is_refused:
-        assert "the model given by hand" in said["model_contradicted"]
-        assert ("the most" if factor < 1 else "the least") in said["model_contradicted"]
+        assert "the model given by hand" in detail_of_note["model_contradicted"]
+        assert ("the most" if factor < 1 else "the least") in detail_of_note["model_contradicted"]
 
 
 @pytest.mark.parametrize("factor", [0.1, 10])
 def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, factor: float) -> None:
-    """Tokens per second were shown at ten times the run's, with an MFU that was refused for the same tokens."""
+    """Tokens per second used to be ten times the run's, while MFU was refused because of the same tokens."""
     run_tables = assumed(made_up)
     tokens = round(run_tables.tokens_per_step * factor)
     result = mfu.compute(assumed(made_up, tokens_per_step=tokens))
@@ -218,7 +218,7 @@ def test_tokens_that_the_ops_contradict_have_no_mfu_and_no_rate(made_up: Path, f
 
 
 def test_recorded_tokens_stand_where_the_recorded_model_fits_them(made_up: Path) -> None:
-    """Then only the model given by hand is wrong; without another model nothing says which of the two is."""
+    """Only the model given by hand is wrong then; without another model it is unknown which one is wrong."""
     recorded = figures(mfu.compute(assumed(made_up)))["tokens_per_second", ""]
     wrong = scaled(model_of(made_up), 10)
     assert figures(mfu.compute(assumed(made_up, model=wrong)))["tokens_per_second", ""] == recorded
@@ -233,14 +233,14 @@ def test_recorded_tokens_stand_where_the_recorded_model_fits_them(made_up: Path)
 
 
 def test_one_rank_contradicts_a_model_too(made_up: Path) -> None:
-    """Ranks that were not read count as those that were: twice as much may be an unequal stage, ten times may not."""
+    """Unread ranks count like the others: a factor of two may be an uneven stage, a factor of ten may not."""
     chosen = Selection(ranks=(1,))
     assert np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 10)), chosen).mfu)
     assert not np.isnan(mfu.compute(assumed(made_up, model=scaled(model_of(made_up), 1.5)), chosen).mfu)
 
 
 def test_a_peak_below_the_rate_of_the_products_gives_no_mfu() -> None:
-    """MFU stayed far below one, since the device idles: only the product's own rate shows that the peak is wrong."""
+    """MFU stays far below one because the device idles; only the product's own rate shows that the peak is wrong."""
     trace = Trace().meta(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]).step(1, at=0, dur=3_000_000)
     shapes = [[1024, 1024], [1024, 1024]]
     trace.op("aten::mm", at=0, dur=90, dims=shapes, types=["c10::BFloat16"] * 2, external_id=1)
@@ -267,7 +267,7 @@ def test_a_mesh_of_another_job_gives_no_mfu() -> None:
 
 
 def test_a_job_without_world_size_reaches_up_to_the_last_rank_named() -> None:
-    """Ranks 0 and 7 alone were two devices: MFU was four times too high."""
+    """Ranks 0 and 7 used to count as two devices, so MFU was four times too high."""
     rows = {"steps": [step(1, 0, 1_000_000)]}
     assert mfu.compute(run({0: rows, 7: rows}, MANIFEST)).devices == 8
     groups = [{"group": "dp@0,15", "name": "dp", "size": 2, "ranks": "0,15"}]
@@ -287,7 +287,7 @@ def test_recorded_runs_multiply_exactly_what_their_model_says(name: str, tmp_pat
 
 @pytest.mark.parametrize("mesh", [{"dp": 2}, {"replicate": 2, "tp": 2}, {"sp": 2, "dp": 2}], ids=str)
 def test_a_mesh_that_does_not_tell_all_of_the_job_leaves_mfu(mesh: dict[str, int]) -> None:
-    """A user's loop may pass one dimension of its mesh, or dimensions under names of its own."""
+    """A user's loop may pass one dimension of its mesh, or dimensions with custom names."""
     result = mfu.compute(tables(replace(MANIFEST, mesh=mesh), world=4))
     assert not np.isnan(result.mfu)
     assert not result.notes

@@ -25,21 +25,21 @@ def values(result: moe.MoeResult) -> dict[tuple[object, ...], float]:
 
 def test_imbalance_is_the_fullest_rank_over_the_mean() -> None:
     result = moe.compute(table_set({0: trace(0, [30, 10], second=[20]), 1: trace(1, [10, 10], second=[20])}))
-    found = values(result)
-    assert found["moe_imbalance", 1] == (30 + 10) / (20 + 10)
-    assert found["moe_imbalance", 2] == 1.0
-    assert found["moe_imbalance",] == (30 + 10 + 20) / (20 + 10 + 20)
-    assert found["moe_tokens", 0] == 30
+    value_of_metric = values(result)
+    assert value_of_metric["moe_imbalance", 1] == (30 + 10) / (20 + 10)
+    assert value_of_metric["moe_imbalance", 2] == 1.0
+    assert value_of_metric["moe_imbalance",] == (30 + 10 + 20) / (20 + 10 + 20)
+    assert value_of_metric["moe_tokens", 0] == 30
     assert [load.imbalance for load in result.loads] == [1.5, 1.0, 1.0]
     assert result.to_pandas().tokens.tolist() == [30, 10, 10, 10, 20, 20]
 
 
 def test_phases_are_timed_per_step() -> None:
     tables = table_set({rank: trace(rank, [1, 1]) for rank in (0, 1)})
-    found = values(moe.compute(tables))
-    assert found["moe_time", "dispatch", 0] == 100
-    assert found["moe_time", "combine"] == pytest.approx((50 + 51) / 2)
-    assert found["moe_time", "all_to_all", 1] == 80
+    value_of_metric = values(moe.compute(tables))
+    assert value_of_metric["moe_time", "dispatch", 0] == 100
+    assert value_of_metric["moe_time", "combine"] == pytest.approx((50 + 51) / 2)
+    assert value_of_metric["moe_time", "all_to_all", 1] == 80
     assert ("moe_time", "dispatch", 1) not in values(moe.compute(tables, Selection(ranks=(0,))))
 
 
@@ -47,8 +47,8 @@ def test_the_experts_own_time_is_a_phase() -> None:
     run = Trace(rank=0, world=1, device="cpu").step(1, at=0, dur=1_000).step(2, at=1_000, dur=1_000)
     for at in (100, 1_100):
         run.mark("ep::load tokens=7", at=at, dur=300)
-    found = values(moe.compute(table_set(run)))
-    assert (found["moe_time", "experts", 0], found["moe_time", "experts"]) == (300, 300)
+    value_of_metric = values(moe.compute(table_set(run)))
+    assert (value_of_metric["moe_time", "experts", 0], value_of_metric["moe_time", "experts"]) == (300, 300)
 
 
 def counting(rank: int, marks: list[str]) -> Trace:
@@ -69,9 +69,9 @@ def test_tokens_are_counted_by_expert_over_groups_and_steps() -> None:
     }
     result = moe.compute(table_set(runs))
     assert result.experts == {0: 7.0, 1: 1.0, 2: 1.5, 3: 2.5}  # of one of the two steps
-    found = values(result)
-    assert found["expert_tokens", 0] == 7.0
-    assert found["expert_imbalance",] == 7.0 * 4 / 12
+    value_of_metric = values(result)
+    assert value_of_metric["expert_tokens", 0] == 7.0
+    assert value_of_metric["expert_imbalance",] == 7.0 * 4 / 12
 
 
 @pytest.mark.parametrize("odd", ["ep::load tokens=5", "ep::load tokens=5 experts=5", "ep::load tokens=5 experts=x"])

@@ -73,16 +73,16 @@ def test_a_sweep_over_a_recorded_run_finds_the_same_three_parts(name: str, tmp_p
         for row in np.flatnonzero(parts.rank == rank).tolist():
             swept = three_parts(spans, int(parts.start[row]), int(parts.end[row]))
             for column, axis in enumerate(parts.axes):
-                found = [int(part[row, column]) for part in (parts.hidden, parts.exposed, parts.contended)]
-                assert found == swept.get(axis, [0, 0, 0]), (rank, row, axis)
-                assert parts.comm[row, column] == sum(found)
-                contended += found[2]
+                analyzed = [int(part[row, column]) for part in (parts.hidden, parts.exposed, parts.contended)]
+                assert analyzed == swept.get(axis, [0, 0, 0]), (rank, row, axis)
+                assert parts.comm[row, column] == sum(analyzed)
+                contended += analyzed[2]
     assert contended > 0 or name != "recorded-5d"
 
 
 def three_parts(spans: list[tuple[int, int, str]], low: int, high: int) -> dict[str, list[int]]:
     """Walk from edge to edge: hidden, exposed and contended time of each axis."""
-    events = sorted({(max(a, low), min(b, high), b, what) for a, b, what in spans if min(b, high) > max(a, low)})
+    events = sorted({(max(a, low), min(b, high), b, label) for a, b, label in spans if min(b, high) > max(a, low)})
     edges = sorted({edge for a, b, _, _ in events for edge in (a, b)})
     order = list(partition.AXIS_ORDER)
     parts: dict[str, list[int]] = {}
@@ -92,7 +92,7 @@ def three_parts(spans: list[tuple[int, int, str]], low: int, high: int) -> dict[
         running = [event for event in running if event[1] > a]
         while waiting and waiting[-1][0] <= a:
             running.append(waiting.pop())
-        last_end = {what: max(end for *_, end, axis in running if axis == what) for *_, what in running}
+        last_end = {label: max(end for *_, end, axis in running if axis == label) for *_, label in running}
         computes = last_end.pop("compute", 0) > a
         owner = min(last_end, key=lambda axis: (-last_end[axis], order.index(axis)), default="")
         for axis in last_end:
@@ -101,9 +101,9 @@ def three_parts(spans: list[tuple[int, int, str]], low: int, high: int) -> dict[
 
 
 def test_what_could_be_hidden_is_bounded_by_free_compute() -> None:
-    found = values(overlap.compute(tables()), "hideable_comm_time")
-    # 80 of compute, 35 of it already beside communication: 45 are free, 18 are exposed.
-    assert found[()] == 18
+    value_of_dims = values(overlap.compute(tables()), "hideable_comm_time")
+    # 80 of compute, of which 35 already hide communication: 45 are free, 18 are exposed.
+    assert value_of_dims[()] == 18
     short = [work("compute", 0, 5), work("communication", 5, 50, "dp")]
     bounded = overlap.compute(made.run({0: {"activities": short, "steps": [step(0, 0, 50)]}}))
     assert values(bounded, "hideable_comm_time")[()] == 5
@@ -116,8 +116,8 @@ def test_the_kernels_that_hide_are_named_by_how_much() -> None:
     ]  # fmt: skip
     many = [work("compute", 10 * i, 10 * i + 5, name=f"k{i:02}") for i in range(14)]
     many.append(work("communication", 0, 200, "dp"))
-    found = overlap.compute(made.run({0: {"activities": many, "steps": [step(0, 0, 200)]}})).hiders
-    assert len(found) == 10
+    hiders = overlap.compute(made.run({0: {"activities": many, "steps": [step(0, 0, 200)]}})).hiders
+    assert len(hiders) == 10
 
 
 def test_the_table_has_a_row_for_each_axis() -> None:

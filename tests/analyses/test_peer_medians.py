@@ -1,4 +1,4 @@
-"""Medians over peers: equal to those computed row by row, whichever ranks lack whichever steps."""
+"""Medians over peers: equal to those computed row by row, also if ranks lack steps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_medians_are_those_of_each_row(cells: set[tuple[int, int]], draw: Random
     rank, step = (np.array([cell[k] for cell in order], np.int64) for k in (0, 1))
     parts = Partition((), rank, step, *[EMPTY] * (len(Partition.__dataclass_fields__) - 3))
     figures = np.array([[draw.randrange(100), draw.randrange(100)] for _ in order], np.int64).reshape(-1, 2)
-    found = peer_medians(parts, PEERS, figures)
+    medians = peer_medians(parts, PEERS, figures)
     for row, (own, number) in enumerate(order):
         theirs = [place for place, (r, s) in enumerate(order) if r in PEERS.of(own) and s == number]
         wanted = np.median(figures[theirs], axis=0) if theirs else np.full(2, np.nan)
-        np.testing.assert_array_equal(found[row], wanted)
+        np.testing.assert_array_equal(medians[row], wanted)

@@ -39,7 +39,7 @@ def even(action: Action) -> int:
 def laid_out(
     schedule: Schedule, shape: Shape, *, steps: int = 1, replicas: int = 1, lengths: Any = even, skew: int = 0
 ) -> dict[int, dict[str, list[Row]]]:
-    """Let each rank mark the actions of a simulated schedule; replicas hold the same stages."""
+    """Make ranks that mark the actions of a simulated schedule; replicas hold the same stages."""
     line = simulate(order(schedule, shape), lengths)
     tables: dict[int, dict[str, list[Row]]] = {}
     for rank in range(shape.ranks * replicas):
@@ -72,13 +72,13 @@ def test_known_schedules_are_recognised_with_their_bubbles(schedule: Schedule, r
     truth = simulate(order(schedule, shape), even).bubble_fraction
     result = pipeline.compute(made.run(laid_out(schedule, shape, steps=2, replicas=replicas)))
     assert result.schedule.likeness == 1
-    # With one stage a rank, interleaved orders are 1F1B's and ZB-H1's own.
+    # With one stage per rank, interleaved orders equal those of 1F1B and ZB-H1.
     assert result.schedule.schedule is schedule
-    found = wholes(result)
-    assert found["bubble_fraction"] == pytest.approx(truth)
-    assert found["bubble_ideal_fraction"] == pytest.approx(truth)
-    assert found["bubble_balanced_fraction"] == pytest.approx(truth)
-    assert found["stage_imbalance"] == pytest.approx(1)
+    value_of_metric = wholes(result)
+    assert value_of_metric["bubble_fraction"] == pytest.approx(truth)
+    assert value_of_metric["bubble_ideal_fraction"] == pytest.approx(truth)
+    assert value_of_metric["bubble_balanced_fraction"] == pytest.approx(truth)
+    assert value_of_metric["stage_imbalance"] == pytest.approx(1)
     assert (result.micro_batches, result.notes) == (8, ())
 
 
@@ -87,11 +87,11 @@ def test_uneven_stages_show_in_the_ideal_and_not_in_the_balanced_bubble(lengths:
     def uneven(action: Action) -> int:
         return lengths[action.stage] * (2 if action.kind is Kind.BACKWARD else 1) * MS
 
-    found = wholes(pipeline.compute(made.run(laid_out(Schedule.ONE_F_ONE_B, Shape(4, 8), lengths=uneven))))
-    assert found["bubble_fraction"] == pytest.approx(found["bubble_ideal_fraction"])
-    assert found["bubble_ideal_fraction"] >= found["bubble_balanced_fraction"] - 1e-6
-    assert found["bubble_textbook_fraction"] == pytest.approx(3 / 11)
-    assert found["stage_imbalance"] == pytest.approx(max(lengths) / np.mean(lengths))
+    value_of_metric = wholes(pipeline.compute(made.run(laid_out(Schedule.ONE_F_ONE_B, Shape(4, 8), lengths=uneven))))
+    assert value_of_metric["bubble_fraction"] == pytest.approx(value_of_metric["bubble_ideal_fraction"])
+    assert value_of_metric["bubble_ideal_fraction"] >= value_of_metric["bubble_balanced_fraction"] - 1e-6
+    assert value_of_metric["bubble_textbook_fraction"] == pytest.approx(3 / 11)
+    assert value_of_metric["stage_imbalance"] == pytest.approx(max(lengths) / np.mean(lengths))
 
 
 def test_idle_is_told_by_phase_and_adds_up() -> None:
@@ -149,7 +149,7 @@ def test_without_marks_nothing_is_claimed() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
-    """A trainer may mark its passes without any pipeline: gaps between them are no bubble, no figure is 0 or NaN."""
+    """A trainer may mark its passes without a pipeline: gaps between them are no bubble, and no figure is 0 or NaN."""
     marks = [
         {"kind": kind, "stage": 0, "micro_batch": number, "source": "mark", "step": 0,
          "device_start_ns": 100 * number + at, "device_end_ns": 100 * number + at + 20}
@@ -162,7 +162,7 @@ def test_one_stage_is_no_pipeline_and_has_no_bubble(count: int) -> None:
 
 def test_a_run_without_a_pipeline_shows_none(tmp_path: Path) -> None:
     tables, truth = declared.read(Declaration(mesh=Mesh(dp=2), work=Plan(steps=2, micro_batches=4)), tmp_path)
-    assert len(tables.columns("actions", 0))  # its passes are marked all the same
+    assert len(tables.columns("actions", 0))  # its passes are marked nevertheless
     document = build(tables, analyse(tables), name="run", found=NOTHING_FOUND)
     shown = {metric for metric in document.metrics if "bubble" in metric or "stage" in metric}
     assert shown == set()
@@ -220,7 +220,7 @@ def test_untied_clocks_leave_the_bubble_unknown() -> None:
     assert [n.code for n in result.notes] == ["pipeline_clocks"]
     assert "bubble_fraction" not in wholes(result)
     assert np.isnan(result.bubble_fraction(0))
-    assert wholes(result)["bubble_ideal_fraction"] == pytest.approx(1 / 5)  # of durations alone
+    assert wholes(result)["bubble_ideal_fraction"] == pytest.approx(1 / 5)  # from durations only
 
 
 def test_a_stage_that_was_not_read_leaves_the_bubble_unknown() -> None:

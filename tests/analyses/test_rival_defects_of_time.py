@@ -29,7 +29,7 @@ def test_a2_events_of_no_length_and_below_a_microsecond_break_nothing() -> None:
 
 
 def test_a7_a_bubble_at_the_windows_begin_is_seen() -> None:
-    """Rank 1 does nothing for 60% of the step; its own kernels' span would hide that."""
+    """Rank 1 is idle for 60% of the step; the span of its own kernels would hide that."""
     work = {0: (0, 100), 1: (60, 30)}
     traces = {}
     for rank, (at, dur) in work.items():
@@ -124,7 +124,7 @@ def test_t8_sends_and_receives_have_traffic() -> None:
 
 
 def test_t9_sixteen_ranks_with_four_thousand_collectives_take_no_time() -> None:
-    """Others need 26 s; the bound here leaves a busy machine tenfold room."""
+    """Other tools need 26 s; this bound leaves a factor of ten for a busy machine."""
     rows = [part("all_reduce", 10 * k, 10 * k + 9, sequence=k, part=k, group_size=16, in_bytes=8) for k in range(250)]
     tables = made.run({rank: {"collectives": rows, "steps": [step(0, 0, 3_000)]} for rank in range(16)})
     begun = time.process_time()

@@ -13,11 +13,11 @@ from usp_prof.model.selection import Selection
 
 
 def run(lengths: dict[int, list[int]], manifest: Manifest | None = None, **more: str) -> made.TableSet:
-    """Lay steps one after the other, from number 100 on."""
+    """Make consecutive steps, numbered from 100."""
     tables = {}
-    for rank, each in lengths.items():
+    for rank, step_lengths in lengths.items():
         at, windows = 0, []
-        for number, length in enumerate(each):
+        for number, length in enumerate(step_lengths):
             windows.append(step(100 + number, at, at + length, **more))
             at += length
         tables[rank] = {"steps": windows}
@@ -125,8 +125,8 @@ def test_ranks_with_steps_beside_windows_keep_their_figures() -> None:
         },
         Manifest(tokens_per_step=100),
     )
-    found = step_time.compute(tables)
-    assert values(found, "step_time")[()] == 10.0
-    assert values(found, "job_step_time") == {(): 10.0, (100,): 10, (101,): 10}
-    assert found.tokens_per_second == 1e10
-    assert values(found, "window_time")[()] == values(step_time.compute(windows), "window_time")[()] == 50.0
+    result = step_time.compute(tables)
+    assert values(result, "step_time")[()] == 10.0
+    assert values(result, "job_step_time") == {(): 10.0, (100,): 10, (101,): 10}
+    assert result.tokens_per_second == 1e10
+    assert values(result, "window_time")[()] == values(step_time.compute(windows), "window_time")[()] == 50.0

@@ -37,8 +37,8 @@ def synchronous(
         shift = (skew or {}).get(rank, 0)
         for number in range(rounds):
             length = max(own_ms[r][number] for r in ranks) + 1
-            at, mine = begin * MS + shift, own_ms[rank][number]
-            met, end = at + mine * MS, at + length * MS
+            at, own_length_ms = begin * MS + shift, own_ms[rank][number]
+            met, end = at + own_length_ms * MS, at + length * MS
             rows["activities"] += [work("compute", at, met), work("communication", met, end, "dp", collective=number)]
             rows["collectives"].append(
                 part(
@@ -64,13 +64,13 @@ def test_the_last_to_arrive_is_named_not_the_one_with_most_communication() -> No
     assert [(c.rank, c.axis, c.why, c.cost_ns) for c in result.culprits] == [(2, "dp", Why.SLOW_COMPUTE, 4 * MS)]
     assert result.culprits[0].slowdown == pytest.approx(1.4)
     assert result.culprits[0].persistent
-    found = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
-    assert found["late_fraction", 2, "dp"] == 1
-    assert found["late_fraction", 0, "dp"] == 0
-    assert found["slowdown",] == pytest.approx(1.4)
-    assert found["straggler_cost",] == 4 * MS
+    value_of_metric = {(v.metric.id, *v.dims.values()): v.value for v in result.values()}
+    assert value_of_metric["late_fraction", 2, "dp"] == 1
+    assert value_of_metric["late_fraction", 0, "dp"] == 0
+    assert value_of_metric["slowdown",] == pytest.approx(1.4)
+    assert value_of_metric["straggler_cost",] == 4 * MS
     # Own time averages 11 of 15 ms per step; the transfer takes 1 ms.
-    assert found["own_time_slowdown",] == pytest.approx(15 / 12)
+    assert value_of_metric["own_time_slowdown",] == pytest.approx(15 / 12)
 
 
 def test_ties_and_equal_ranks_blame_nobody() -> None:
@@ -86,7 +86,7 @@ def test_two_equally_slow_ranks_cost_nothing_each() -> None:
 
 
 def test_a_clock_that_is_off_makes_no_straggler() -> None:
-    """Others take 5 ms of clock offset for 5 ms of lateness."""
+    """Other tools report 5 ms of clock offset as 5 ms of lateness."""
     tables = synchronous(dict.fromkeys(range(4), [10] * 6), skew={2: 5 * MS, 3: 5 * MS}, hosts=True)
     assert stragglers.compute(tables).culprits == ()
 
@@ -173,7 +173,7 @@ def test_without_peers_lateness_is_told_and_no_cause() -> None:
 
 
 def pipeline(own_ms: dict[int, list[int]], ops: list[str]) -> TableSet:
-    """Each rank is a stage of its own; round by round all of them meet in one of these operations."""
+    """Make one stage per rank; in each round all ranks meet in one of these operations."""
     tables = synchronous(own_ms)
     names = ("activities", "collectives", "steps")
     rows = {r: {name: tables.columns(name, r).arrow.to_pylist() for name in names} for r in own_ms}
@@ -186,7 +186,7 @@ def pipeline(own_ms: dict[int, list[int]], ops: list[str]) -> TableSet:
 
 @pytest.mark.parametrize("op", ["broadcast", "scatter"])
 def test_a_last_stage_is_not_late_with_what_it_alone_can_compute(op: str) -> None:
-    """Sampled tokens and the loss: the other stages have nothing of the kind, they depend on it."""
+    """Sampled tokens and the loss: the other stages do not compute them, but depend on them."""
     result = stragglers.compute(pipeline({0: [10, 10], 1: [10, 10], 2: [10, 10], 3: [18, 18]}, [op, op]))
     assert result.culprits == ()
     assert [(late.rank, late.late) for late in result.lateness if late.late] == []
@@ -226,13 +226,13 @@ FAULTS = {
 def test_simulated_faults_are_found_at_their_simulated_cost(name: str, tmp_path: Path) -> None:
     mesh, fault, ranks, cause = FAULTS[name]
     tables, truth = declared.read(Declaration(mesh=mesh, work=Plan(steps=2), faults=(fault,)), tmp_path)
-    found = stragglers.compute(tables).culprits
-    assert {c.rank for c in found} == ranks
-    assert {c.why for c in found} == {cause}
-    for culprit in found:
+    culprits = stragglers.compute(tables).culprits
+    assert {c.rank for c in culprits} == ranks
+    assert {c.why for c in culprits} == {cause}
+    for culprit in culprits:
         assert culprit.cost_ns == pytest.approx(truth["culprits"][0]["cost_ns"], rel=0.08)
     if cause is Why.SLOW_LINK:
-        assert {c.axis for c in found} == {"tp"}
+        assert {c.axis for c in culprits} == {"tp"}
 
 
 def test_a_run_without_faults_has_no_culprit(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
         judged("sure", 0.09, 0.02),
         judged("unsure", 0.20, 0.15),
     ]
-    order = [each.rule.CODE for each in _in_order(items)]
+    order = [entry.rule.CODE for entry in _in_order(items)]
     assert order == ["sure", "unsure", "choice", "noisy"]
     levels = {item.rule.CODE: _finding(item, 0.0).level for item in items}
     assert levels == {"choice": Level.NOTE, "noisy": Level.NOTE, "sure": Level.WARNING, "unsure": Level.WARNING}
@@ -46,17 +46,17 @@ def test_findings_come_by_what_is_certain_and_the_noise_last() -> None:
 
 
 def test_a_late_rank_stands_behind_the_cores_that_make_it_late() -> None:
-    """Which rank is late is chance there. It came first, and `shared-cores` by the 12 points that it adds to it."""
+    """The late rank is random there. It used to be first, and `shared-cores` only added 12 points to it."""
     items = [
         judged("late-rank", 0.18, 0.05, covers=SAYS_WHY),
         judged("shared-cores", 0.30, 0.05, covers=EFFECTS),
         judged("small-messages", 0.26, 0.14),
     ]
-    assert [each.rule.CODE for each in _in_order(items)] == ["shared-cores", "small-messages", "late-rank"]
+    assert [item.rule.CODE for item in _in_order(items)] == ["shared-cores", "small-messages", "late-rank"]
 
 
 def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
-    found = with_causes(
+    findings = with_causes(
         [
             finding("slow-host", 0.66, 0.66, rank=2),
             finding("host-bound", 0.67, 0.68),  # adds 2 of 67
@@ -64,9 +64,9 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
             finding("low-bandwidth", 0.19, 0.86, axis="tp"),
         ]
     )
-    assert [each.part_of for each in found] == [-1, 0, -1, 2]
-    causes = causes_of(found).causes
-    assert [(each.finding.code, [part.code for part in each.parts]) for each in causes] == [
+    assert [cause.part_of for cause in findings] == [-1, 0, -1, 2]
+    causes = causes_of(findings).causes
+    assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [
         ("slow-host", ["host-bound"]),
         ("slow-link", ["low-bandwidth"]),
     ]
@@ -74,43 +74,43 @@ def test_the_same_time_seen_again_is_part_of_what_comes_before() -> None:
 
 
 def test_a_choice_is_no_effect_of_a_fault() -> None:
-    """Another schedule gains almost nothing after the late rank is repaired; it still is a choice."""
+    """Another schedule saves almost nothing once the late rank is fixed, but it is still a choice."""
     schedule = replace(finding("pipeline-schedule", 0.12, 0.41), is_choice=True)
-    found = with_causes([finding("late-rank", 0.18, 0.18, rank=3), finding("x", 0.3, 0.4), schedule])
-    assert [each.part_of for each in found] == [-1, -1, -1]
+    findings = with_causes([finding("late-rank", 0.18, 0.18, rank=3), finding("x", 0.3, 0.4), schedule])
+    assert [item.part_of for item in findings] == [-1, -1, -1]
 
 
 def test_findings_of_other_ranks_and_axes_are_causes_of_their_own() -> None:
-    found = with_causes(
+    findings = with_causes(
         [finding("slow-rank", 0.3, 0.3, rank=1), finding("slow-rank", 0.2, 0.3, rank=2), finding("x", 0.1, 0.3, rank=1)]
     )
-    assert [each.part_of for each in found] == [-1, -1, 0]
+    assert [item.part_of for item in findings] == [-1, -1, 0]
     links = with_causes([finding("a", 0.3, 0.3, axis="dp"), finding("b", 0.2, 0.3, axis="tp")])
-    assert [each.part_of for each in links] == [-1, -1]
+    assert [item.part_of for item in links] == [-1, -1]
 
 
 def test_a_finding_of_several_ranks_is_at_each_of_them() -> None:
-    found = with_causes(
+    findings = with_causes(
         [
             finding("slow-rank", 0.3, 0.3, ranks="2-4, 7"),
             finding("late-rank", 0.2, 0.3, rank=3),
             finding("x", 0.2, 0.3, rank=5),
         ]
     )
-    assert [each.part_of for each in found] == [-1, 0, -1]
+    assert [item.part_of for item in findings] == [-1, 0, -1]
 
 
 def test_what_does_not_exceed_its_error_is_folded() -> None:
-    found = with_causes([finding("a", 0.3, 0.3), *(finding("b", 0.29, 0.3, 0.903, rank=rank) for rank in range(8))])
-    causes = causes_of(found)
-    assert [each.finding.code for each in causes.causes] == ["a"]
+    findings = with_causes([finding("a", 0.3, 0.3), *(finding("b", 0.29, 0.3, 0.903, rank=rank) for rank in range(8))])
+    causes = causes_of(findings)
+    assert [cause.finding.code for cause in causes.causes] == ["a"]
     assert len(causes.noise) == 8
     assert left_out(causes.more, len(causes.noise)) == "8 findings within measurement noise"
 
 
 def test_a_screen_holds_five() -> None:
-    found = [finding("slow-rank", 0.3, 0.3 + rank / 100, rank=rank) for rank in range(9)]
-    causes = causes_of(found)
+    findings = [finding("slow-rank", 0.3, 0.3 + rank / 100, rank=rank) for rank in range(9)]
+    causes = causes_of(findings)
     assert len(causes.shown) == SHOWN
     assert left_out(causes.more, 0) == "4 more findings"
     assert left_out(0, 0) == ""

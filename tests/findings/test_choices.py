@@ -55,37 +55,37 @@ MODEL = ModelEntry(
 
 def test_needless_recompute_says_what_keeping_the_activations_takes() -> None:
     layout = Layout(recompute="full", micro_batches=1, micro_batch_tokens=1024, dtype="bf16", model=MODEL)
-    now, kept = memory_of(layout), memory_of(replace(layout, recompute="none"))
+    now, without_recompute = memory_of(layout), memory_of(replace(layout, recompute="none"))
     assert now is not None
-    assert kept is not None
-    assert needed_bytes(layout) == kept.activation_bytes - now.activation_bytes > 0
+    assert without_recompute is not None
+    assert needed_bytes(layout) == without_recompute.activation_bytes - now.activation_bytes > 0
     assert needed_bytes(replace(layout, model=None)) == -1
 
 
 def test_needless_recompute_asks_only_runs_that_recompute() -> None:
     trace = Trace().step(0, 0, 1_000 * US).op("aten::mm", 10 * US, 20 * US).kernel("gemm", 40 * US, 900 * US)
-    said = Manifest(recompute="full", model=MODEL, micro_batch_tokens=1024)
-    (draft,) = NeedlessRecompute.look(table_set(trace, said))
+    manifest = Manifest(recompute="full", model=MODEL, micro_batch_tokens=1024)
+    (draft,) = NeedlessRecompute.look(table_set(trace, manifest))
     assert str(draft.edit) == "recompute=none"
     assert "unknown" in str(draft.evidence["left_bytes"])
-    assert list(NeedlessRecompute.look(table_set(trace, replace(said, recompute="none")))) == []
+    assert list(NeedlessRecompute.look(table_set(trace, replace(manifest, recompute="none")))) == []
 
 
 def on_hosts(*hosts: str, transfer_us: int = 10_000) -> TableSet:
     """Make two ranks whose tensor-parallel all-reduces move 64 MiB; in 10 ms that is 6.7 GB/s on the bus."""
-    said = Manifest(
+    manifest = Manifest(
         device="NVIDIA H100 80GB HBM3", mesh={"tp": 2}, hosts={str(rank): host for rank, host in enumerate(hosts)}
     )
     traces = {rank: Trace(rank, 2).group("1", [0, 1], "mesh_tp") for rank in range(2)}
     for trace in traces.values():
-        trace.metadata["deviceProperties"] = [{"id": 0, "name": said.device}]
+        trace.metadata["deviceProperties"] = [{"id": 0, "name": manifest.device}]
         trace.step(0, 0, 60_000 * US)
         for number in range(4):
             at = (1 + 12 * number) * 1_000 * US
             trace.collective(
                 "all_reduce", at, transfer_us * US, launch_at=at - 100 * US, group="1", nelems=1 << 24, sequence=number
             )
-    return table_set(traces, said)
+    return table_set(traces, manifest)
 
 
 def test_wide_tensor_parallel_is_named_where_its_group_lies_on_two_hosts() -> None:
@@ -121,7 +121,7 @@ def test_processes_that_share_a_device_have_no_low_bandwidth() -> None:
 
 
 def products(*sizes: int, wasted: float) -> TableSet:
-    """Make matrix products of 4096 x 4096 x size; those of odd sizes take `wasted` times as long as they could."""
+    """Make matrix products of 4096 x 4096 x size; those of odd sizes take `wasted` times as long as necessary."""
     trace, at = Trace(), 0
     trace.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
     for _ in range(4):

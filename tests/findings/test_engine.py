@@ -67,11 +67,11 @@ def test_a_gain_that_a_rule_models_is_as_doubtful_as_its_model() -> None:
     declared = {"mesh": {"dp": 4}, "work": {"micro_batches": 2}}
     fault = {"rank": 1, "kind": "unfused_optimizer", "factor": 3000.0}
     faulty, clean = (run_of(json.dumps(declared | {"faults": faults})).tables for faults in ([fault], []))
-    found = next(each for each in find(faulty) if each.code == "unfused-optimizer")
+    unfused = next(finding for finding in find(faulty) if finding.code == "unfused-optimizer")
     true_gain = 1 - unedited(clean).mean_measured_ns / unedited(faulty).mean_measured_ns
-    assert found.basis is Basis.MODELLED
-    assert found.error_fraction >= MODEL_DOUBT * found.gain_fraction > FLOOR_ERROR
-    assert found.gain_fraction == pytest.approx(true_gain, abs=found.error_fraction)
+    assert unfused.basis is Basis.MODELLED
+    assert unfused.error_fraction >= MODEL_DOUBT * unfused.gain_fraction > FLOOR_ERROR
+    assert unfused.gain_fraction == pytest.approx(true_gain, abs=unfused.error_fraction)
 
 
 def test_a_clean_run_has_opportunities_only() -> None:
@@ -84,10 +84,10 @@ def test_a_clean_run_on_cpu_has_no_fault_of_a_machine() -> None:
 
 
 def test_cumulative_gains_grow_and_do_not_add() -> None:
-    found = find(run_with("slow_rank").tables)
-    together = [finding.cumulative_gain_fraction for finding in found]
+    findings = find(run_with("slow_rank").tables)
+    together = [finding.cumulative_gain_fraction for finding in findings]
     assert together == sorted(together)
-    assert together[-1] <= sum(finding.gain_fraction for finding in found) + 1e-9
+    assert together[-1] <= sum(finding.gain_fraction for finding in findings) + 1e-9
 
 
 def test_findings_follow_what_is_assumed_later() -> None:
@@ -110,7 +110,7 @@ def test_every_rule_is_listed_and_has_its_page() -> None:
     modules = [module.name for module in pkgutil.iter_modules(usp_prof.findings.rules.__path__)]
     classes = {f"{name}.{own}" for name in modules for own, rule_class in _classes(name) if hasattr(rule_class, "CODE")}
     assert classes == set(NAMES)
-    for each in all_rules():
+    for listed_rule in all_rules():
         for heading in (
             "What it finds",
             "Why it costs time",
@@ -118,12 +118,12 @@ def test_every_rule_is_listed_and_has_its_page() -> None:
             "How the gain is predicted",
             "When it is wrong",
         ):
-            assert heading in (each.__doc__ or ""), (each.CODE, heading)
-        page = " ".join((each.__doc__ or "").split())
+            assert heading in (listed_rule.__doc__ or ""), (listed_rule.CODE, heading)
+        page = " ".join((listed_rule.__doc__ or "").split())
         for trainer in ("torchtitan", "Megatron-LM", "nanotron", "DeepSpeed", "our trainer"):
-            assert trainer in page, (each.CODE, trainer)
-        assert rule(each.CODE) is each
-    assert len({each.CODE for each in all_rules()}) == len(all_rules())
+            assert trainer in page, (listed_rule.CODE, trainer)
+        assert rule(listed_rule.CODE) is listed_rule
+    assert len({listed_rule.CODE for listed_rule in all_rules()}) == len(all_rules())
 
 
 def test_an_unknown_code_names_its_neighbours() -> None:
@@ -140,8 +140,8 @@ def test_explain_prints_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "slow-rank"]) == 0
     assert "How the gain is predicted" in capsys.readouterr().out
     assert main(["explain"]) == 0
-    listed = capsys.readouterr().out
-    assert all(f"  {rule.CODE} " in listed for rule in all_rules())
+    output = capsys.readouterr().out
+    assert all(f"  {rule.CODE} " in output for rule in all_rules())
 
 
 def test_whatif_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,11 +53,11 @@ def test_shapes_that_were_not_recorded() -> None:
 def test_a_skipped_rule_says_why_and_the_others_are_asked() -> None:
     tables = run({0: STEP, 1: STEP})
     tables.health.append(HealthRow("truncated", Severity.DATA_LOSS, rank=1, detail="cut short"))
-    found = find_all(tables)
-    rows = [row for row in found.skipped if "rank 1: truncated" in row.detail]
+    search_result = find_all(tables)
+    rows = [row for row in search_result.skipped if "rank 1: truncated" in row.detail]
     skipped = [rule for row in rows for rule in row.detail.partition("; rules skipped: ")[2].split(", ")]
     assert {"slow-rank", "uneven-experts", "few-micro-batches"} <= set(skipped)
     assert "host-pause" not in skipped
     assert sum(row.count for row in rows) == len(skipped)
-    assert skipped_sentence(found.skipped).startswith(f"rules skipped: {len(skipped)} (needs complete")
+    assert skipped_sentence(search_result.skipped).startswith(f"rules skipped: {len(skipped)} (needs complete")
     assert not skipped_sentence(())

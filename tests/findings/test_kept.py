@@ -61,16 +61,16 @@ def copied(tmp_path: Path) -> Path:
 
 
 def opened(folder: Path, cache: str = "cache") -> Run:
-    """Open a run with a cache of its own."""
+    """Open a run with a separate cache."""
     return open_run(folder, cache_dir=folder.parent / cache)
 
 
 @given(st.lists(findings, max_size=3), st.lists(rows, max_size=3))
 def test_what_is_kept_is_read_back(found: list[Finding], skipped: list[HealthRow]) -> None:
-    whole = Found(tuple(found), tuple(skipped))
+    search_result = Found(tuple(found), tuple(skipped))
     with TemporaryDirectory() as folder:
-        engine.write_kept(whole, Path(folder))
-        assert engine.read_kept(Path(folder)) == whole
+        engine.write_kept(search_result, Path(folder))
+        assert engine.read_kept(Path(folder)) == search_result
 
 
 def test_numbers_of_arrays_are_kept_as_numbers(tmp_path: Path) -> None:
@@ -86,13 +86,13 @@ def test_anything_else_is_refused(tmp_path: Path) -> None:
 
 def test_the_second_time_they_are_read(copied: Path) -> None:
     first = opened(copied)
-    found = find_all(first.tables)
-    assert found == search(first.tables)
+    search_result = find_all(first.tables)
+    assert search_result == search(first.tables)
     (file,) = (copied.parent / "cache").rglob(engine.FILE)
     file.write_bytes(file.read_bytes().replace(b"slow-rank", b"seen-rank"))  # a mark: what is read comes from there
     seal(file.parent, file.parent.name, {})
     assert find_all(opened(copied).tables).findings[0].code == "seen-rank"
-    assert find_all(opened(copied, "another").tables) == found
+    assert find_all(opened(copied, "another").tables) == search_result
 
 
 def test_another_trace_has_findings_of_its_own(copied: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a rule that says of every run the same, as pip would leave it."""
+    """Install a rule with a constant finding, in the layout that pip creates."""
     (tmp_path / "rule_of_kept_tests.py").write_text(RULE)
     info = tmp_path / "rule_of_kept_tests-1.0.dist-info"
     info.mkdir()
@@ -151,7 +151,7 @@ def another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.mark.usefixtures("another_rule")
 def test_with_a_rule_of_somebody_elses_nothing_is_kept(copied: Path) -> None:
-    assert "house-compute" in {each.code for each in find_all(opened(copied).tables).findings}
+    assert "house-compute" in {finding.code for finding in find_all(opened(copied).tables).findings}
     assert not list((copied.parent / "cache").rglob(engine.FILE))
 
 

@@ -28,7 +28,7 @@ PLAIN: dict[str, Any] = {"mesh": {"dp": 4}, "work": {"steps": 3, "micro_batches"
 
 
 def blamed(tables: TableSet, monkeypatch: pytest.MonkeyPatch, *culprits: Culprit) -> None:
-    """Let the straggler analysis name these culprits."""
+    """Make the straggler analysis report these culprits."""
     import numpy as np  # noqa: PLC0415
 
     nothing = np.zeros(0, np.int64)
@@ -38,68 +38,68 @@ def blamed(tables: TableSet, monkeypatch: pytest.MonkeyPatch, *culprits: Culprit
 
 
 def culprit(rank: int, why: Why = Why.HOST, **more: Any) -> Culprit:
-    told = {"steps": (0, 1), "persistent": True, "evidence": {"host": 197, "copies": -2}} | more
-    return Culprit(rank, "dp", why, 2e6, 1.01, **told)
+    fields = {"steps": (0, 1), "persistent": True, "evidence": {"host": 197, "copies": -2}} | more
+    return Culprit(rank, "dp", why, 2e6, 1.01, **fields)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_late_rank_is_worth_what_its_replay_gains(seed: int) -> None:
     fault = {"kind": "late_input", "delay_ns": 15_000_000, "rank": 2}
     tables = run_of(json.dumps(PLAIN | {"seed": seed, "faults": [fault]})).tables
-    (found,) = (each for each in find(tables) if each.code == LateRank.CODE)
+    (late,) = (finding for finding in find(tables) if finding.code == LateRank.CODE)
     replayed = predict(tables, [parse_edit("rank_as_peers=2")])
-    assert (found.where["rank"], found.edit) == (2, "rank_as_peers=2")
-    assert found.gain_fraction == pytest.approx(replayed.gain_fraction)
-    assert found.error_fraction == pytest.approx(replayed.error_fraction)
+    assert (late.where["rank"], late.edit) == (2, "rank_as_peers=2")
+    assert late.gain_fraction == pytest.approx(replayed.gain_fraction)
+    assert late.error_fraction == pytest.approx(replayed.error_fraction)
 
 
 def test_what_says_why_comes_first_and_holds_the_late_rank() -> None:
-    """One cause, one finding: the slow rank, and that it is late."""
-    found = find(run_with("slow_rank").tables)
-    first = causes_of(found).causes[0]
+    """The slow rank and its lateness have one cause, so they are one finding."""
+    findings = find(run_with("slow_rank").tables)
+    first = causes_of(findings).causes[0]
     assert first.finding.code == "slow-rank"
     assert LateRank.CODE in [part.code for part in first.parts]
 
 
 def test_a_slow_rank_is_not_worth_the_pauses_of_its_host() -> None:
-    """Rank 2 computes a tenth longer, which is a small part of what its host pauses: each finding gains its own."""
+    """Rank 2 computes a tenth longer, which is small compared with its host's pauses: each finding has its own gain."""
     faults = [
         {"kind": "slow_rank", "rank": 2, "factor": 1.1},
         {"kind": "gc_pause", "rank": 2, "delay_ns": 40_000_000},
     ]
-    found = {each.code: each for each in find(run_of(json.dumps({"faults": faults})).tables)}
-    slow, paused = found["slow-rank"], found["host-pause"]
+    finding_of_code = {finding.code: finding for finding in find(run_of(json.dumps({"faults": faults})).tables)}
+    slow, paused = finding_of_code["slow-rank"], finding_of_code["host-pause"]
     edit = parse_edit(slow.edit)
     assert (edit.name, edit.place("rank"), edit.number()) == ("compute_faster", "2", pytest.approx(1.1, abs=0.01))
     assert 0 < slow.gain_fraction < 0.1 < paused.gain_fraction
-    assert list(found).index("host-pause") < list(found).index("slow-rank")
+    assert list(finding_of_code).index("host-pause") < list(finding_of_code).index("slow-rank")
 
 
 @pytest.mark.parametrize(
     ("run", "code"), [("recorded-ep-imbalance", "uneven-experts"), ("recorded-ring-contiguous", "uneven-sequence")]
 )
 def test_a_rank_with_more_work_is_late_for_it(run: str, code: str) -> None:
-    """With its peers' work it would be as fast as they are, but somebody has to do the work."""
+    """With its peers' work it would be as fast as they are, but some rank has to do the work."""
     causes = causes_of(find(open_run(TRACES / run).tables)).causes
     assert [(cause.finding.code, [part.code for part in cause.parts]) for cause in causes] == [(code, [LateRank.CODE])]
 
 
 @pytest.mark.skipif(not SLEEPING.exists(), reason="the corpus is not here")
 def test_a_rank_that_sleeps_is_one_cause() -> None:
-    found = find(open_run(SLEEPING).tables)
-    causes = causes_of(found).causes
-    (late,) = (each for each in found if each.code == LateRank.CODE)
-    assert (late.where["rank"], found[late.part_of].code) == (2, "host-pause")
+    findings = find(open_run(SLEEPING).tables)
+    causes = causes_of(findings).causes
+    (late,) = (finding for finding in findings if finding.code == LateRank.CODE)
+    assert (late.where["rank"], findings[late.part_of].code) == (2, "host-pause")
     assert late.title.endswith("its host pauses")
     assert [cause.finding.code for cause in causes if cause.finding.where.get("rank") == 2] == ["host-pause"]
-    assert late.gain_fraction == pytest.approx(found[late.part_of].gain_fraction, abs=late.error_fraction)
+    assert late.gain_fraction == pytest.approx(findings[late.part_of].gain_fraction, abs=late.error_fraction)
 
 
 def test_a_culprit_whose_replay_gains_nothing_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank waits for rank 1 here, whatever the analysis reports: repairing rank 1 leaves the step unchanged."""
     tables = run_with("clean").tables
     blamed(tables, monkeypatch, culprit(1))
-    assert LateRank.CODE not in [each.code for each in find_all(tables).findings]
+    assert LateRank.CODE not in [finding.code for finding in find_all(tables).findings]
 
 
 @pytest.mark.parametrize("why", list(Why))

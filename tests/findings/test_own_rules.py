@@ -45,7 +45,7 @@ RULE_OF_ONE_AXIS = RULE.replace("house-compute", "house-dp-messages").replace(
 
 
 def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *rules: str) -> list[str]:
-    """Install a distribution with rules, as pip would leave it; gives the names of their modules."""
+    """Install a distribution with rules, in the layout that pip creates; return the names of their modules."""
     modules = [f"house_rule_of_tests_{number}" for number in range(len(rules))]
     for module, text in zip(modules, rules, strict=True):
         (folder / f"{module}.py").write_text(text)
@@ -69,7 +69,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def contradicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install two rules whose changes cannot be made together: all messages smaller, and then those of one axis."""
+    """Install two rules whose changes exclude each other: smaller messages overall, and on one axis."""
     modules = _install(tmp_path, monkeypatch, RULE_OF_ALL_MESSAGES, RULE_OF_ONE_AXIS)
     yield
     for module in modules:
@@ -80,15 +80,15 @@ def contradicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 def test_an_installed_rule_is_asked_ranked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert all_rules()[-1].CODE == "house-compute"
     tables = run({0: {"steps": [step(0, 0, 100_000)], "activities": [work("compute", 0, 100_000)]}})
-    (found,) = [each for each in find(tables) if each.code == "house-compute"]
-    assert found.gain_fraction == pytest.approx(0.5)
-    assert found.edit == "compute_faster=2"
+    (own_finding,) = [finding for finding in find(tables) if finding.code == "house-compute"]
+    assert own_finding.gain_fraction == pytest.approx(0.5)
+    assert own_finding.edit == "compute_faster=2"
     assert main(["explain", "house-compute"]) == 0
     assert "All compute." in capsys.readouterr().out
 
 
 def test_without_it_there_are_ours_alone() -> None:
-    assert "house-compute" not in {each.CODE for each in all_rules()}
+    assert "house-compute" not in {rule.CODE for rule in all_rules()}
 
 
 @pytest.mark.usefixtures("contradicting")

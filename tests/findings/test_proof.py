@@ -74,12 +74,12 @@ def proving_rows(tables: TableSet, draft: Draft) -> list[dict[str, Any]]:
 def names_culprit(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     """Return whether a row belongs to the place that a finding names."""
     place = {name: where[name] for name in ("rank", "axis", "group", "stage") if name in where}
-    told = dict(row) | ({"rank": row["late_rank"]} if "late_rank" in row else {})
-    return all(told.get(name, value) == value for name, value in place.items())
+    cells = dict(row) | ({"rank": row["late_rank"]} if "late_rank" in row else {})
+    return all(cells.get(name, value) == value for name, value in place.items())
 
 
 def test_each_rule_has_a_case() -> None:
-    assert set(CASES) | ELSEWHERE == {each.CODE.replace("-", "_") for each in all_rules()}
+    assert set(CASES) | ELSEWHERE == {known_rule.CODE.replace("-", "_") for known_rule in all_rules()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,7 +107,7 @@ def test_a_slow_rank_computes_longest() -> None:
 
 
 def test_a_pause_is_shown_itself() -> None:
-    """The rows were the launches that follow pauses, of 50 us each."""
+    """The rows used to be the launches after the pauses, 50 us each."""
     tables = run_with("gc_pause").tables
     (draft,) = HostPause.look(tables)
     rows = proving_rows(tables, draft)

@@ -51,7 +51,7 @@ def test_values_that_are_read_in_each_pass_are_named_and_worth_what_going_on_bri
     tables, free = run(4, read=True), run(4, read=False)
     first = find(tables)[0]
     assert (first.code, first.evidence["waits_per_step"]) == ("blocking-sync", 3)  # of four, the last may stay
-    before, after = (unedited(each).mean_measured_ns for each in (tables, free))
+    before, after = (unedited(tables_of_run).mean_measured_ns for tables_of_run in (tables, free))
     assert first.gain_fraction == pytest.approx(1 - after / before, abs=0.06)
 
 

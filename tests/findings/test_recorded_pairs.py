@@ -35,11 +35,11 @@ def test_the_fault_is_first_and_worth_its_repair(faulty: str, repaired: str, cod
 def test_exposed_gathers_are_found_beside_their_slow_link(tmp_path: Path) -> None:
     runs = [open_run(TRACES / f"recorded-zero3-{name}", cache_dir=tmp_path) for name in ("no-prefetch", "prefetch")]
     before, after = (unedited(run.tables).mean_measured_ns for run in runs)
-    found = find(runs[0].tables)
-    codes = {each.code: each for each in found}
-    assert [each.code for each in found[:2]] == ["slow-link", "exposed-gathers"], "25 Mb/s were injected"
+    findings = find(runs[0].tables)
+    codes = {finding.code: finding for finding in findings}
+    assert [finding.code for finding in findings[:2]] == ["slow-link", "exposed-gathers"], "25 Mb/s were injected"
     assert codes["exposed-gathers"].gain_fraction == pytest.approx(1 - after / before, abs=WITHIN)
-    left = {each.code: each.gain_fraction for each in find(runs[1].tables)}.get("exposed-gathers", 0.0)
+    left = {finding.code: finding.gain_fraction for finding in find(runs[1].tables)}.get("exposed-gathers", 0.0)
     assert left < codes["exposed-gathers"].gain_fraction / 2, "the first gather of each pass stays"
 
 

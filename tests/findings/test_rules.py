@@ -26,9 +26,9 @@ def _codes(text: str) -> dict[str, float]:
 
 
 def test_gradient_sync_without_overlap_is_found_and_worth_what_overlap_brings() -> None:
-    found = _codes(NO_OVERLAP)
+    gain_of_code = _codes(NO_OVERLAP)
     without, overlapped = (unedited(run_of(text).tables).mean_measured_ns for text in (NO_OVERLAP, OVERLAP))
-    assert found["exposed-gradient-sync"] == pytest.approx(1 - overlapped / without, abs=0.03)
+    assert gain_of_code["exposed-gradient-sync"] == pytest.approx(1 - overlapped / without, abs=0.03)
     assert "exposed-gradient-sync" not in _codes(OVERLAP)
 
 
@@ -36,9 +36,9 @@ def test_exposed_tensor_parallel_gains_no_more_than_the_axis_exposes() -> None:
     tables = run_of('{"mesh": {"tp": 2, "dp": 2}}').tables
     (draft,) = ExposedTensorParallel.look(tables)
     exposed_ns = sum(
-        each.value
-        for each in breakdown.compute(tables).values()
-        if each.metric.id == "exposed_comm_time" and each.dims == {"axis": "tp"}
+        figure.value
+        for figure in breakdown.compute(tables).values()
+        if figure.metric.id == "exposed_comm_time" and figure.dims == {"axis": "tp"}
     )
     gain = predict(tables, [draft.edit]).gain_fraction
     assert draft.basis is Basis.BOUND
@@ -80,9 +80,9 @@ def test_a_trace_without_steps_is_one_step() -> None:
         trace.kernel("gemm", number * 100_000 + 10_000, 10_000, launch_at=number * 100_000)
     tables = table_set({0: trace})
     assert set(tables.columns("steps", 0).codes("source")[1]) == {"window"}
-    (found,) = find(tables)
-    assert found.code == "host-bound"
-    assert found.gain_fraction == pytest.approx(19 * 90 / (19 * 100 + 10), abs=0.02)
+    (finding,) = find(tables)
+    assert finding.code == "host-bound"
+    assert finding.gain_fraction == pytest.approx(19 * 90 / (19 * 100 + 10), abs=0.02)
 
 
 def test_what_each_layer_waits_for_cannot_be_bucketed() -> None:

@@ -79,21 +79,21 @@ def test_where_ranks_do_not_compute_on_shared_cores_nothing_is_said(manifest: Ma
 def test_a_rank_that_is_slow_in_all_it_does_is_not_meant() -> None:
     """Each op is compared with its own median on its rank."""
     trace = {rank: Trace(rank, 2, device="cpu") for rank in range(2)}
-    for rank, each in trace.items():
-        each.step(0, 0, 20_000 * US)
+    for rank, trace_of_rank in trace.items():
+        trace_of_rank.step(0, 0, 20_000 * US)
         for number in range(12):
-            each.op("aten::mm", number * 1_000 * US, (1 + rank * 4) * 100 * US, dims=[[64, 64], [64, 64]])
+            trace_of_rank.op("aten::mm", number * 1_000 * US, (1 + rank * 4) * 100 * US, dims=[[64, 64], [64, 64]])
     assert drafts(table_set(trace, SHARED)) == []
 
 
 @pytest.mark.slow
 def test_late_ranks_of_the_recorded_run_are_its_effects(tmp_path: Path) -> None:
     """Sixteen ranks on two cores: one finding comes first, and a late rank is beneath it; choices are not."""
-    found = find(open_run(RECORDED / "recorded-5d", cache_dir=tmp_path).tables)
-    first, *others = causes_of(found).causes
+    findings = find(open_run(RECORDED / "recorded-5d", cache_dir=tmp_path).tables)
+    first, *other_causes = causes_of(findings).causes
     assert first.finding.code == SharedCores.CODE
     assert {part.code for part in first.parts} == {"late-rank"}
-    assert not {"late-rank", "slow-rank", "slow-link"} & {cause.finding.code for cause in others}
+    assert not {"late-rank", "slow-rank", "slow-link"} & {cause.finding.code for cause in other_causes}
 
 
 @pytest.mark.parametrize("run", ["recorded-slow-rank", "recorded-1f1b", "recorded-ep-imbalance"])

@@ -22,7 +22,7 @@ FLOATS = 50_000
 def run(
     transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: str = "dp", disturbed_us: int = 0
 ) -> TableSet:
-    """Make two ranks with six messages a step on an axis, and a small sum over the world, disturbed but for one."""
+    """Make two ranks with six messages per step on an axis, all but one disturbed, and a small sum over the world."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu")
@@ -109,7 +109,7 @@ def test_latencies_alone_are_held_to_what_the_others_ordinarily_take() -> None:
 
 
 def two_stages(forward_us: int, backward_us: int = 300) -> TableSet:
-    """Make two pipeline ranks that exchange four messages a step; those of backward are sent late."""
+    """Make two pipeline ranks that exchange four messages per step; those of backward are sent late."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu")

@@ -23,7 +23,7 @@ SHAPE, OTHER_SHAPE = "[[64, 64], [64, 64]]", "[[64, 96], [96, 64]]"
 
 
 def _tables(beside: int, shape_alone: str = SHAPE, shape_beside: str = SHAPE) -> TableSet:
-    """Five kernels alone and five beside one long communication, all of one name and grid."""
+    """Return five kernels alone and five during one long communication, all with the same name and grid."""
     activities, kernels, at = [], [], 0
     ops = [{"event": 201, "name": "aten::mm", "input_dims": shape_alone},
            {"event": 202, "name": "aten::mm", "input_dims": shape_beside}]  # fmt: skip

@@ -16,20 +16,20 @@ IMPOSSIBLE = parse_edit("comm_faster=0,axis=dp")
 def test_each_gain_is_that_of_all_up_to_it() -> None:
     tables = run_with("slow_rank").tables
     alone = predict(tables, GOOD[:1]).gain_fraction
-    found = together(tables, GOOD, alone)
-    assert found.gains == (alone, *(predict(tables, GOOD[:count]).gain_fraction for count in (2, 3)))
-    assert not found.left_out
+    joint = together(tables, GOOD, alone)
+    assert joint.gains == (alone, *(predict(tables, GOOD[:count]).gain_fraction for count in (2, 3)))
+    assert not joint.left_out
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_what_cannot_join_is_left_out_and_said(place: int) -> None:
     tables = run_with("slow_rank").tables
     alone = predict(tables, GOOD[:1]).gain_fraction
-    whole = together(tables, GOOD, alone).gains
+    gains = together(tables, GOOD, alone).gains
     edits = [*GOOD[:place], IMPOSSIBLE, *GOOD[place:]]
-    found = together(tables, edits, alone)
-    assert found.gains == (*whole[:place], whole[place - 1], *whole[place:])
-    assert list(found.left_out) == [place]
+    joint = together(tables, edits, alone)
+    assert joint.gains == (*gains[:place], gains[place - 1], *gains[place:])
+    assert list(joint.left_out) == [place]
 
 
 def test_no_findings_are_worth_nothing() -> None:

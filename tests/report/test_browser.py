@@ -84,8 +84,8 @@ def test_the_timeline_shows_more_the_closer_one_looks(browser: Any, tmp_path: Pa
     page = page_of(browser, path, "light", troubles)
     page.click("#fold")
     page.wait_for_function(f"{DRAWN} === 1")
-    whole = page.evaluate(SHOWN)
-    assert whole["count"] == starts[1]
+    overview = page.evaluate(SHOWN)
+    assert overview["count"] == starts[1]
     page.evaluate(ZOOM, [0, 1_000_000])
     near = page.evaluate(SHOWN)
     assert near["count"] == pytest.approx(1000, abs=3)
@@ -127,24 +127,24 @@ IMAGE = re.compile(
 
 def pictures(pdf: bytes) -> list[np.ndarray]:
     """Read the color pictures of a PDF, as Chromium packs them: rows x columns x 3."""
-    found = []
-    for image in IMAGE.finditer(pdf):
-        width, height, length = (int(number) for number in image.groups())
-        pixels = zlib.decompress(pdf[image.end() : image.end() + length])
-        found.append(np.frombuffer(pixels, np.uint8).reshape(height, width, 3))
-    return found
+    images = []
+    for match in IMAGE.finditer(pdf):
+        width, height, length = (int(number) for number in match.groups())
+        pixels = zlib.decompress(pdf[match.end() : match.end() + length])
+        images.append(np.frombuffer(pixels, np.uint8).reshape(height, width, 3))
+    return images
 
 
 def points_of_css_pixel(pdf: bytes) -> set[float]:
-    """Read how many points of paper a CSS pixel takes on each page: 0.75, or less where Chromium shrank it."""
-    found = set()
-    for (number,) in {each.groups() for each in PAGE_CONTENTS.finditer(pdf)}:
+    """Read the size of a CSS pixel in points on each page: 0.75, or less if Chromium shrank the page."""
+    points = set()
+    for (number,) in {match.groups() for match in PAGE_CONTENTS.finditer(pdf)}:
         begin = re.search(rb"(?<!\d)" + number + rb" 0 obj.*?stream\r?\n", pdf, re.DOTALL)
         assert begin is not None
         scale = SCALE.match(zlib.decompressobj().decompress(pdf[begin.end() :], 200))
         assert scale is not None
-        found.add(round(float(scale[1]) * float(scale[2]), 3))
-    return found
+        points.add(round(float(scale[1]) * float(scale[2]), 3))
+    return points
 
 
 def colors(picture: np.ndarray) -> int:
@@ -160,13 +160,13 @@ def test_a_report_that_is_printed_at_once_has_all_its_charts(browser: Any, tmp_p
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.add_init_script("window.requestIdleCallback = () => {}")  # without scrolling, and the browser is never idle
+    page.add_init_script("window.requestIdleCallback = () => {}")  # nothing scrolls, and the browser is never idle
     page.goto(path.as_uri())
     pdf = page.pdf(format="A4")
     assert faults == []
     assert sum(colors(picture) > 2 for picture in pictures(pdf)) >= len(SAMPLES)
     assert points_of_css_pixel(pdf) == {0.75}
-    assert page.locator(".paper").count() == 0  # taken away again
+    assert page.locator(".paper").count() == 0  # removed again
 
 
 @pytest.mark.parametrize("paper", PAPER)

@@ -62,8 +62,8 @@ def document(tables: TableSet) -> Document:
 
 
 def blocks(document: Document, section: str, kind: type) -> list[object]:
-    (found,) = (each for each in document.sections if each.id == section)
-    return [block for block in found.blocks if isinstance(block, kind)]
+    (wanted,) = (candidate for candidate in document.sections if candidate.id == section)
+    return [block for block in wanted.blocks if isinstance(block, kind)]
 
 
 def test_the_bar_is_the_mean_partition_and_adds_up(document: Document) -> None:
@@ -140,9 +140,9 @@ def test_only_some_analyses_can_be_asked_for(tables: TableSet) -> None:
 
 
 def test_every_analysis_tells_its_progress(tables: TableSet) -> None:
-    told: list[str] = []
-    analyse(tables, progress=told.append)
-    assert tuple(told) == NAMES
+    names: list[str] = []
+    analyse(tables, progress=names.append)
+    assert tuple(names) == NAMES
 
 
 def test_the_document_writes_in_every_form(document: Document) -> None:
@@ -234,10 +234,10 @@ def test_bubble_stands_against_its_theory(tables: TableSet) -> None:
 def test_one_stage_alone_has_no_bubble(tables: TableSet) -> None:
     bubble = value("bubble_fraction", 0.01, Unit.FRACTION)
     stages = [value("stage_time", 5, stage=stage, kind=kind) for stage in (0, 1) for kind in ("F", "B")]
-    for said, known in ((stages[:2], False), (stages, True)):
-        document = build(tables, {"x": Told((bubble, *said))}, name="x")
+    for stage_times, has_bubble in ((stages[:2], False), (stages, True)):
+        document = build(tables, {"x": Told((bubble, *stage_times))}, name="x")
         labels = {figure.label for block in document.summary.blocks for figure in getattr(block, "figures", ())}
-        assert ("bubble" in labels) is known
+        assert ("bubble" in labels) is has_bubble
 
 
 def mfu_figure(document: Document) -> KeyFigure:
@@ -252,12 +252,14 @@ def test_what_mfu_lacks_is_said(tables: TableSet) -> None:
 
 
 def test_mfu_names_its_convention_and_its_peak(tables: TableSet) -> None:
-    known = MfuResult("palm", {"palm": 1e9}, 1.2e9, 1e3, {}, 2, 1e12, "bf16", "a table", (Part("mm", 1.0, 2.0, "why"),))
-    document = build(tables, {"mfu": known}, name="x")
+    result = MfuResult(
+        "palm", {"palm": 1e9}, 1.2e9, 1e3, {}, 2, 1e12, "bf16", "a table", (Part("mm", 1.0, 2.0, "why"),)
+    )
+    document = build(tables, {"mfu": result}, name="x")
     figure = mfu_figure(document)
     assert figure.value == 0.5
     assert figure.second == "palm convention, peak 1.00 TFLOP/s bf16, HFU 60.0%"
-    (section,) = (each for each in document.sections if each.id == "mfu")
+    (section,) = (candidate for candidate in document.sections if candidate.id == "mfu")
     assert [block.title for block in section.blocks if isinstance(block, DataTable)] == [
         "By convention",
         "FLOPs per step: model and trace",
@@ -287,8 +289,8 @@ def test_every_section_that_is_built_is_in_the_list() -> None:
 
 
 def test_a_figure_that_cannot_be_is_left_out_everywhere_and_health_says_so(tables: TableSet) -> None:
-    told = Told((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
-    document = build(tables, {"x": told}, name="x")
+    analysis = Told((value("mfu", 424.0, Unit.FRACTION), value("mfu", 0.4, Unit.FRACTION, step=1)))
+    document = build(tables, {"x": analysis}, name="x")
     assert [(v.metric.id, v.value, dict(v.dims)) for v in tuple(document.values)] == [("mfu", 0.4, {"step": 1})]
     (row,) = [row for row in document.health if row.code == "impossible_figure"]
     assert row.detail.startswith("mfu of 424 is outside 0 to 1")

@@ -84,7 +84,7 @@ def test_what_is_written_is_near_what_is_meant(value: float, unit: Unit) -> None
     number, suffix = float(digits), text.removeprefix(digits).strip()
     again = column([value], unit)
     assert (again[0] or suffix) == suffix
-    # The written number times its scale is within half of the last digit that is shown, or the scale is the smallest.
+    # The written number times its scale is exact to half of the last digit shown, or the scale is the smallest.
     if unit is Unit.RATIO:
         assert abs(number - value) <= max(0.5, abs(value) * 0.005)
 

@@ -66,8 +66,8 @@ def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() ->
 def test_a_slowdown_within_the_error_of_the_replay_is_marked() -> None:
     tables = run_with("clean").tables
     ideal = IdealStep(step_ns=100.0, ideal_ns=90.0, error_fraction=0.12)
-    found = replace(find_all(tables, EVERYTHING), ideal=ideal)
-    figure = head(build(tables, analyse(tables), name="x", found=found))
+    search_result = replace(find_all(tables, EVERYTHING), ideal=ideal)
+    figure = head(build(tables, analyse(tables), name="x", found=search_result))
     assert figure is not None
     assert "within the replay's error of ±12.0%" in figure.second
     text = of_run(slowdown_on(Representatives(tables), ideal), as_json=False)
@@ -88,7 +88,7 @@ def nameless_exchanges(ranks: int) -> dict[int, Trace]:
 
 
 def test_where_an_exchange_has_no_known_members_the_slowdown_is_not_known() -> None:
-    """The ranks wait for most of the step, yet nothing ties their exchanges together: 1.00 would be wrong."""
+    """The ranks wait for most of the step, but their exchanges cannot be matched: 1.00 would be wrong."""
     document = report_of(table_set(nameless_exchanges(2)))
     figure = head(document)
     assert figure is not None

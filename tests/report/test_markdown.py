@@ -12,8 +12,8 @@ from usp_prof.report.writers import markdown
 def test_the_summary_is_open_and_the_details_are_folded() -> None:
     text = markdown.write(document())
     head, _, folded = text.partition("<details>")
-    for said in ("## usp-prof: a run", "| step | **431 ms** |", "ST001", "2 more", "exposed tp | 23.2%"):
-        assert said in head
+    for phrase in ("## usp-prof: a run", "| step | **431 ms** |", "ST001", "2 more", "exposed tp | 23.2%"):
+        assert phrase in head
     assert "<summary>Where the step goes</summary>" in folded
     assert "Wheel zooms" not in text
 

@@ -1,4 +1,4 @@
-"""Memory section: memory over time, with every rank's peak, in an amount that a browser can draw."""
+"""Memory section: memory over time with every rank's peak, reduced to what a browser can draw."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def trace(rank: int = 0) -> Trace:
 
 
 def test_a_long_line_keeps_its_peak() -> None:
-    one = trace()
+    run = trace()
     for i in range(3 * MOST_MEMORY_POINTS):
-        one = one.memory(1_000 + i, 100, 900_000 if i == 4567 else 1_000 + i % 7)
-    tables = table_set(one)
+        run = run.memory(1_000 + i, 100, 900_000 if i == 4567 else 1_000 + i % 7)
+    tables = table_set(run)
     (line,) = memory_lines(tables, memory.compute(tables)).lines
     assert len(line.time_ns) <= MOST_MEMORY_POINTS
     assert line.time_ns[0] >= 0

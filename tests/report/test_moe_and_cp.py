@@ -28,10 +28,10 @@ def routed(rank: int, loads: list[tuple[int, int]], *, counted: bool = True) -> 
     run = Trace(rank=rank, world=2, device="cpu").group("1", [0, 1], "mesh_ep").step(3, at=0, dur=10_000)
     for number, (first, second) in enumerate(loads):
         at = 1_000 * number
-        told = f" experts={first},{second}" if counted else ""
+        experts = f" experts={first},{second}" if counted else ""
         run.op("aten::mm", at=at, dur=5, dims=[[2, 2], [2, 2]])
         run.mark("ep::dispatch", at=at + 10, dur=100)
-        run.mark(f"ep::load tokens={first + second}{told}", at=at + 200, dur=50 * (first + second))
+        run.mark(f"ep::load tokens={first + second}{experts}", at=at + 200, dur=50 * (first + second))
         run.mark("ep::combine", at=at + 900, dur=40)
         run.gloo("all_to_all", at=at + 20, dur=80, posted_at=at + 11, group="1", sequence=number)
     return run
@@ -53,7 +53,7 @@ def document(make: Callable[[int], Trace]) -> Document:
 
 
 def section(found: Document, name: str) -> Section | None:
-    return next((one for one in found.sections if one.id == name), None)
+    return next((candidate for candidate in found.sections if candidate.id == name), None)
 
 
 def tables_of(found: Section | None) -> dict[str, DataTable]:
@@ -147,15 +147,15 @@ def test_a_dense_run_on_one_sequence_has_neither() -> None:
 
 @pytest.mark.parametrize("make", [lambda rank: routed(rank, [(6, 2 * rank)]), ringed], ids=["moe", "cp"])
 def test_every_writer_sets_them(make: Callable[[int], Trace]) -> None:
-    found = document(make)
-    wanted = "moe" if section(found, "moe") else "cp"
+    built = document(make)
+    wanted = "moe" if section(built, "moe") else "cp"
     file = io.StringIO()
-    terminal.write(found, Console(file=file, width=80), (wanted,))
+    terminal.write(built, Console(file=file, width=80), (wanted,))
     assert "By rank, per step" in file.getvalue()
     assert max(map(len, file.getvalue().splitlines())) <= 80
-    assert "By rank, per step" in markdown.write(found)
-    assert "By rank, per step" in webpage.write([found])
-    report = json.loads(json_text.write(found))
+    assert "By rank, per step" in markdown.write(built)
+    assert "By rank, per step" in webpage.write([built])
+    report = json.loads(json_text.write(built))
     jsonschema.validate(report, json_text.json_schema())
     ids = {metric["id"] for metric in report["metrics"]}
     assert {"moe_imbalance", "expert_tokens"} <= ids or {"cp_imbalance", "ring_wait_time"} <= ids

@@ -18,9 +18,9 @@ HOSTILE = 'a "name"\\ with\na line'
 
 def test_each_metric_is_a_family_of_samples_in_seconds() -> None:
     values = (Value(WAIT, 2_500_000_000), Value(COUNT, 3), Value(WAIT, 1, {"rank": 0, "collective": HOSTILE}))
-    one = document(values=values)
-    other = replace(one, run=replace(one.run, name="other"))
-    lines = write([one, other]).split("\n")
+    first = document(values=values)
+    other = replace(first, run=replace(first.run, name="other"))
+    lines = write([first, other]).split("\n")
     assert lines[-2:] == ["# EOF", ""]
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert families == ["usp_prof_wait_seconds", "usp_prof_dropped"]
@@ -29,10 +29,10 @@ def test_each_metric_is_a_family_of_samples_in_seconds() -> None:
         if line.startswith("#"):
             family = line.split()[2]
             continue
-        found = SAMPLE.match(line)
-        assert found is not None, line
-        assert found["name"] == family
+        sample = SAMPLE.match(line)
+        assert sample is not None, line
+        assert sample["name"] == family
         samples += 1
     assert samples == 6
-    assert f'usp_prof_wait_seconds{{run="{one.run.name}"}} 2.5' in lines
+    assert f'usp_prof_wait_seconds{{run="{first.run.name}"}} 2.5' in lines
     assert any(r'collective="a \"name\"\\ with\na line"' in line for line in lines)

@@ -81,37 +81,37 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> TableSet:
 
 @pytest.fixture(scope="module")
 def metrics(tables: TableSet) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(json_text.write(build(tables, analyse(tables), name="run")))["metrics"]
-    return found
+    rows: list[dict[str, Any]] = json.loads(json_text.write(build(tables, analyse(tables), name="run")))["metrics"]
+    return rows
 
 
 @pytest.mark.parametrize("name", list(PROMISED))
 def test_a_promised_metric_has_its_dimensions(name: str, metrics: list[dict[str, Any]]) -> None:
-    found = {frozenset(metric["dims"]) for metric in metrics if metric["id"] == name}
-    assert PROMISED[name] <= found
+    dimensions = {frozenset(metric["dims"]) for metric in metrics if metric["id"] == name}
+    assert PROMISED[name] <= dimensions
 
 
 def test_peak_memory_is_there_where_it_was_recorded() -> None:
     trace = Trace().step(1, 0, 10_000).kernel("gemm", 100, 500, launch_at=10).memory(1_000, 300, 700)
     made = table_set(trace)
     document = build(made, analyse(made), name="run", found=NOTHING_FOUND)
-    found = [(v.value, dict(v.dims)) for v in document.values if v.metric.id == "peak_memory"]
-    assert found == [(700, {}), (700, {"rank": 0})]
+    peaks = [(v.value, dict(v.dims)) for v in document.values if v.metric.id == "peak_memory"]
+    assert peaks == [(700, {}), (700, {"rank": 0})]
 
 
 def test_the_parts_add_up_in_every_cell_for_every_rank_and_as_a_whole(metrics: list[dict[str, Any]]) -> None:
-    whole: dict[tuple[Any, ...], float] = {}
+    step_ns_by_place: dict[tuple[Any, ...], float] = {}
     sums: dict[tuple[Any, ...], float] = defaultdict(float)
     parts = {"compute_time": "", "memcpy_time": "", "exposed_comm_time": "axis", "idle_time": "cause"}
     for metric in metrics:
         dims = metric["dims"]
         place = (dims.get("rank"), dims.get("step"))
         if metric["id"] == "step_time":
-            whole[place] = metric["value"]
+            step_ns_by_place[place] = metric["value"]
         elif metric["id"] in parts and (parts[metric["id"]] in dims or not parts[metric["id"]]):
             sums[place] += metric["value"]
-    assert {(None, None), (0, None), (7, None), (0, 10), (7, 11)} <= set(whole)
-    for place, value in whole.items():
+    assert {(None, None), (0, None), (7, None), (0, 10), (7, 11)} <= set(step_ns_by_place)
+    for place, value in step_ns_by_place.items():
         if place[1] is not None:
             assert sums[place] == value, place
         assert sums[place] == pytest.approx(value, rel=1e-12), place

@@ -37,13 +37,13 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
 
 
 def blocks(document: Document, section: str) -> list[object]:
-    (found,) = (each for each in document.sections if each.id == section)
-    return list(found.blocks)
+    (wanted,) = (candidate for candidate in document.sections if candidate.id == section)
+    return list(wanted.blocks)
 
 
 def chart(document: Document, section: str) -> inputs.ChartInput:
-    (found,) = (block for block in blocks(document, section) if isinstance(block, Chart))
-    return found.data
+    (drawn,) = (block for block in blocks(document, section) if isinstance(block, Chart))
+    return drawn.data
 
 
 def tables(document: Document, section: str) -> dict[str, DataTable]:
@@ -77,7 +77,7 @@ def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> 
     drawn, ideal = (block.data for block in blocks(document, "pipeline") if isinstance(block, Chart))
     assert isinstance(drawn, inputs.PipelineSchedule)
     assert isinstance(ideal, inputs.PipelineSchedule)
-    # The ideal lies beneath in the same rows and on the same scale, has the same actions, and loses no time.
+    # The ideal is drawn below, with the same rows, scale and actions, but without lost time.
     assert (ideal.rows, ideal.until_ns) == (drawn.rows, drawn.until_ns)
     assert {*zip(ideal.kind, ideal.micro_batch.tolist(), strict=True)} == {
         *zip(drawn.kind, drawn.micro_batch.tolist(), strict=True)
@@ -87,9 +87,9 @@ def test_the_schedule_has_a_row_a_stage_and_every_action(document: Document) -> 
     assert len(drawn.kind) == 2 * 4 * 2
     assert set(drawn.kind) == {"F", "B"}
     assert drawn.start_ns.min() == 0
-    said = " ".join(block.text for block in blocks(document, "pipeline") if isinstance(block, Text))
-    assert "4 micro-batches on 2 stages" in said
-    assert "100.0%" in said
+    text = " ".join(block.text for block in blocks(document, "pipeline") if isinstance(block, Text))
+    assert "4 micro-batches on 2 stages" in text
+    assert "100.0%" in text
     stages = tables(document, "pipeline")["Stages, median length of an action"]
     assert [row[0] for row in stages.rows] == [0, 1]
     assert [column.head for column in stages.columns] == ["stage", "ranks", "micro-batch", "F", "B"]
@@ -105,9 +105,9 @@ def test_the_pipeline_of_the_rank_that_the_others_wait_for_is_drawn(tmp_path: Pa
     assert isinstance(ideal.data, inputs.PipelineSchedule)
     place = opened.tables.topology.coordinates[3]["dp"]
     assert f"in the pipeline (dp {place}) of rank 3, for which the others wait" in drawn.title
-    members = [rank for rank, each in opened.tables.topology.coordinates.items() if each["dp"] == place]
+    members = [rank for rank, coordinates in opened.tables.topology.coordinates.items() if coordinates["dp"] == place]
     assert drawn.data.rows == tuple(f"rank {rank}, stage {stage}" for stage, rank in enumerate(sorted(members)))
-    # The order at best has the durations of the first pipeline, and its names.
+    # The ideal order has the durations and the names of the first pipeline.
     assert ideal.data.rows == ("rank 0, stage 0", f"rank {sorted(set(range(4)) - set(members))[1]}, stage 1")
     assert ideal.data.label_characters == drawn.data.label_characters
 
@@ -143,13 +143,13 @@ def test_overlap_names_what_hides_it(document: Document) -> None:
 
 
 def test_host_shows_what_blocks(document: Document) -> None:
-    found = tables(document, "host")
-    assert [column.head for column in found["Runtime calls, all ranks together"].columns][:3] == [
+    table_of_title = tables(document, "host")
+    assert [column.head for column in table_of_title["Runtime calls, all ranks together"].columns][:3] == [
         "name",
         "kind",
         "count",
     ]
-    blocking = found["What blocks the host, all ranks together"]
+    blocking = table_of_title["What blocks the host, all ranks together"]
     assert [column.head for column in blocking.columns] == ["name", "cause", "count", "time", "longest", "most at rank"]
     assert len({row[:2] for row in blocking.rows}) == len(blocking.rows)
 
@@ -164,12 +164,12 @@ def test_the_hosts_calls_are_added_up_over_ranks_with_the_one_that_has_most() ->
     host = next(
         s for s in build(run, analyse(run, only=["host"]), name="x", found=NOTHING_FOUND).sections if s.id == "host"
     )
-    found = {block.title: block for block in host.blocks if isinstance(block, DataTable)}
-    blocking = found["What blocks the host, all ranks together"].rows
+    table_of_title = {block.title: block for block in host.blocks if isinstance(block, DataTable)}
+    blocking = table_of_title["What blocks the host, all ranks together"].rows
     assert blocking == (("cudaStreamSynchronize", "aten::item", 2, 6_001, 3_001, 1),)
-    calls = {row[0]: row for row in found["Runtime calls, all ranks together"].rows}
+    calls = {row[0]: row for row in table_of_title["Runtime calls, all ranks together"].rows}
     assert calls["cudaLaunchKernel"] == ("cudaLaunchKernel", "launch", 2, 20, 2, 125, 150, 0)
-    assert found["Ops by the host's own time, all ranks together"].rows[0][:2] == ("aten::item", 2)
+    assert table_of_title["Ops by the host's own time, all ranks together"].rows[0][:2] == ("aten::item", 2)
 
 
 def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
@@ -178,7 +178,7 @@ def test_the_first_screen_holds_bubble_and_mfu(document: Document) -> None:
 
 
 def test_exposed_communication_is_what_the_bar_below_shows(document: Document) -> None:
-    figures = {one.label: one for block in document.summary.blocks for one in getattr(block, "figures", ())}
+    figures = {figure.label: figure for block in document.summary.blocks for figure in getattr(block, "figures", ())}
     (stack,) = (block for block in document.summary.blocks if isinstance(block, Stack))
     exposed = sum(part.value for part in stack.parts if part.role.startswith("comm:"))
     assert figures["exposed comm"].value == pytest.approx(exposed)
@@ -207,11 +207,11 @@ def test_too_many_ranks_are_the_outliers_and_the_mean_of_the_others() -> None:
     rows = inputs.BreakdownRows(
         tuple(f"rank {rank}" for rank in range(512)), (inputs.Part("compute", "compute", tuple(values)),)
     )
-    kept = steps.readable(rows)
-    assert len(kept.labels) == 40
-    assert kept.labels[0] == "mean of 473 others"
-    assert kept.parts[0].values_ns[0] == 10.0
-    assert kept.parts[0].values_ns[kept.labels.index("rank 300")] == 30.0
+    shortened = steps.readable(rows)
+    assert len(shortened.labels) == 40
+    assert shortened.labels[0] == "mean of 473 others"
+    assert shortened.parts[0].values_ns[0] == 10.0
+    assert shortened.parts[0].values_ns[shortened.labels.index("rank 300")] == 30.0
 
 
 def test_few_ranks_are_shown_as_they_are() -> None:

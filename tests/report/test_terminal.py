@@ -31,8 +31,8 @@ def printed(sections: tuple[str, ...] = (), doc: object = None, encoding: str = 
 def test_the_first_screen_fits_eighty_columns_and_says_everything() -> None:
     text = printed()
     assert max(len(line) for line in text.splitlines()) <= 80
-    for said in ("a run", "8 ranks, tp=8", "431 ms", "unknown: add --model", "58.0%", "ST001", "data_loss"):
-        assert said in text
+    for phrase in ("a run", "8 ranks, tp=8", "431 ms", "unknown: add --model", "58.0%", "ST001", "data_loss"):
+        assert phrase in text
     assert "Details: --section NAME|all; sections: breakdown, health" in text
 
 

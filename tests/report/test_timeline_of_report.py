@@ -76,8 +76,8 @@ def test_the_file_holds_every_slice_of_a_small_run(run: Run) -> None:
             start = np.cumsum(gap[at : at + count] + np.concatenate([[0], length[at : at + count]])[:count])
             assert start.tolist() == (level.start[span] + line.shift_ns).tolist(), row
             assert (np.abs(length[at : at + count] - level.rest["dur"][span]) <= 1).all(), row
-            assert [head["names"][each] for each in name[at : at + count]] == [
-                line.names[each] for each in level.rest["name"][span]
+            assert [head["names"][name_id] for name_id in name[at : at + count]] == [
+                line.names[name_id] for name_id in level.rest["name"][span]
             ]
             assert category[at : at + count].tolist() == level.rest["category"][span].tolist()
             at, place = at + count, place + 1

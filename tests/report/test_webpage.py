@@ -58,7 +58,7 @@ def test_every_chart_has_its_data_and_its_dark_patch(page: str) -> None:
 
 
 def test_a_chart_has_its_room_before_it_is_drawn(page: str) -> None:
-    """Else what is below it moves while one reads, and links lead elsewhere."""
+    """Without it the text below moves while the page loads, and links scroll to the wrong place."""
     for tag, attributes in outline(page).tags:
         if tag == "div" and "data-chart" in attributes:
             data = json.loads(re.search(rf'id="chart-{attributes["data-chart"]}">(.*?)</script>', page)[1])  # type: ignore[index]

@@ -22,7 +22,7 @@ PER_STEP = {"step_time", "job_step_time", "step_spread", "tokens_per_second", "m
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
-    """Report one step of four ranks of which device activity alone was recorded: nothing repeats."""
+    """Report one step of four ranks with device activity only: nothing repeats."""
     folder: Path = tmp_path_factory.mktemp("window")
     declared: dict[str, Any] = {"mesh": {"dp": 4}, "work": {"steps": 1, "micro_batches": 2}, "shape": {"layers": 2}}
     write(Declaration.from_dict(declared), folder / "full")
@@ -42,11 +42,11 @@ def test_the_first_figure_is_the_window(document: Document) -> None:
 
 
 def test_the_json_holds_no_figure_per_step_and_says_why(document: Document) -> None:
-    said = json.loads(json_text.write(document))
-    ids = {row["id"] for row in said["metrics"]}
+    report = json.loads(json_text.write(document))
+    ids = {row["id"] for row in report["metrics"]}
     assert not ids & PER_STEP
     assert {"window_time", "compute_time", "exposed_comm_time", "overlap_fraction"} <= ids
-    (row,) = (row for row in said["health"] if row["code"] == "window_is_no_step")
+    (row,) = (row for row in report["health"] if row["code"] == "window_is_no_step")
     assert "profiler.step()" in row["detail"]
 
 

@@ -39,25 +39,25 @@ def cost(name: str, dims: list[Any], kind: str = HALF, values: list[str] | None 
     ],
 )
 def test_products(name: str, dims: list[Any], flop: float, elements: int) -> None:
-    found = cost(name, dims)
-    assert found is not None
-    assert (found.family, found.flop, found.precision) == (Family.PRODUCT, flop, Precision.BF16)
-    assert found.bytes == 2 * elements
+    op_cost = cost(name, dims)
+    assert op_cost is not None
+    assert (op_cost.family, op_cost.flop, op_cost.precision) == (Family.PRODUCT, flop, Precision.BF16)
+    assert op_cost.bytes == 2 * elements
 
 
 def test_an_eight_bit_product_writes_sixteen_bits() -> None:
-    found = cost("aten::_scaled_mm", [[2, 16], [16, 4], [], [], []], "c10::Float8_e4m3fn")
-    assert found is not None
-    assert (found.flop, found.bytes, found.precision) == (256, 32 + 64 + 2 * 8, Precision.FP8)
+    op_cost = cost("aten::_scaled_mm", [[2, 16], [16, 4], [], [], []], "c10::Float8_e4m3fn")
+    assert op_cost is not None
+    assert (op_cost.flop, op_cost.bytes, op_cost.precision) == (256, 32 + 64 + 2 * 8, Precision.FP8)
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 8))
 def test_a_batch_costs_its_products(rows: int, inner: int, columns: int, batch: int) -> None:
-    one = cost("aten::mm", [[rows, inner], [inner, columns]])
-    many = cost("aten::bmm", [[batch, rows, inner], [batch, inner, columns]])
-    assert one is not None
-    assert many is not None
-    assert (many.flop, many.bytes) == (batch * one.flop, batch * one.bytes)
+    single = cost("aten::mm", [[rows, inner], [inner, columns]])
+    batched = cost("aten::bmm", [[batch, rows, inner], [batch, inner, columns]])
+    assert single is not None
+    assert batched is not None
+    assert (batched.flop, batched.bytes) == (batch * single.flop, batch * single.bytes)
 
 
 QUERY, KEYS = [2, 8, 64, 16], [2, 4, 64, 16]  # grouped-query attention: two query heads share each key head
@@ -76,13 +76,13 @@ ROWS_FIRST, KEYS_FIRST = [2, 64, 8, 16], [2, 64, 4, 16]
     ],
 )
 def test_attention_forward(name: str, dims: list[Any], values: list[str]) -> None:
-    whole = cost(name, dims, values=[value.replace("{}", "False") for value in values])
-    half = cost(name, dims, values=[value.replace("{}", "True") for value in values])
-    assert whole is not None
-    assert half is not None
-    assert whole.flop == 4 * 2 * 8 * 64 * 64 * 16
-    assert half.flop == whole.flop / 2
-    assert whole.bytes == 2 * 2 * (2 * 8 * 64 * 16 + 2 * 4 * 64 * 16)
+    full = cost(name, dims, values=[value.replace("{}", "False") for value in values])
+    causal = cost(name, dims, values=[value.replace("{}", "True") for value in values])
+    assert full is not None
+    assert causal is not None
+    assert full.flop == 4 * 2 * 8 * 64 * 64 * 16
+    assert causal.flop == full.flop / 2
+    assert full.bytes == 2 * 2 * (2 * 8 * 64 * 16 + 2 * 4 * 64 * 16)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_attention_forward(name: str, dims: list[Any], values: list[str]) -> Non
     ],
 )  # fmt: skip
 def test_attention_backward_runs_five_products(name: str, dims: list[Any], values: list[str]) -> None:
-    found = cost(name, dims, values=values)
-    assert found is not None
-    assert found.flop == 5 * 2 * 2 * 8 * 64 * 64 * 16 / 2
+    op_cost = cost(name, dims, values=values)
+    assert op_cost is not None
+    assert op_cost.flop == 5 * 2 * 2 * 8 * 64 * 64 * 16 / 2
 
 
 def _pairs(rows: int, columns: int, before: int, after: int) -> int:
-    """Count pair by pair what a window leaves; queries are the last keys."""
+    """Count the pairs within a window one by one; queries are the last keys."""
     shift = columns - rows
     return sum(
         (before < 0 or key >= query + shift - before) and (after < 0 or key <= query + shift + after)
@@ -118,27 +118,31 @@ def _pairs(rows: int, columns: int, before: int, after: int) -> int:
 def test_attention_within_a_window_counts_what_the_window_leaves(
     rows: int, columns: int, before: int, after: int
 ) -> None:
-    """A window of 8 of 64 keys counted as all 64 makes an efficiency above one."""
+    """If a window of 8 keys is counted as all 64, the efficiency exceeds one."""
     query, keys = [2, rows, 8, 16], [2, columns, 4, 16]
     flop = 2.0 * 2 * 8 * _pairs(rows, columns, before, after)
     forward = [""] * 8 + ["False", "False", "", str(before), str(after)]
-    found = cost("aten::_flash_attention_forward", [query, keys, keys, [], []], values=forward)
-    assert found is not None
-    assert found.flop == flop * (16 + 16)
+    op_cost = cost("aten::_flash_attention_forward", [query, keys, keys, [], []], values=forward)
+    assert op_cost is not None
+    assert op_cost.flop == flop * (16 + 16)
     backward = [""] * 11 + ["False", "", "", "", str(before), str(after)]
-    found = cost("aten::_flash_attention_backward", [query, query, keys, keys], values=backward)
-    assert found is not None
-    assert found.flop == flop * 5 * 16
+    op_cost = cost("aten::_flash_attention_backward", [query, query, keys, keys], values=backward)
+    assert op_cost is not None
+    assert op_cost.flop == flop * 5 * 16
 
 
 def test_a_causal_window_sees_nothing_after_a_query() -> None:
     query = [2, 64, 8, 16]
-    found = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "7", "-1"])
-    assert found is not None
-    assert found.flop == 2.0 * 2 * 8 * _pairs(64, 64, 7, 0) * 32
-    whole = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "-1", "-1"])
+    windowed = cost(
+        "flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "7", "-1"]
+    )
+    assert windowed is not None
+    assert windowed.flop == 2.0 * 2 * 8 * _pairs(64, 64, 7, 0) * 32
+    unlimited = cost(
+        "flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "-1", "-1"]
+    )
     wide = cost("flash_attn::_flash_attn_forward", [query] * 3, values=["", "", "", "0.", "0.25", "True", "64", "-1"])
-    assert whole == wide
+    assert unlimited == wide
 
 
 def test_a_causal_mask_sees_all_keys_before_its_square() -> None:
@@ -162,7 +166,7 @@ def test_packed_sequences_cannot_be_counted() -> None:
 
 
 def test_convolution_forward_and_backward() -> None:
-    # 2 images of 3 channels, 8 x 8, sixteen 3 x 3 windows, padded by one, every second place: 4 x 4 outputs.
+    # 2 images of 3 channels, 8 x 8, sixteen 3 x 3 windows, padding 1, stride 2: 4 x 4 outputs.
     flop = 2 * 2 * 16 * 16 * 3 * 9
     settings = ["[1, 1]", "[2, 2]", "[1, 1]"]
     forward = cost("aten::cudnn_convolution", [[2, 3, 8, 8], [16, 3, 3, 3]], values=["", "", *settings, "1"])
@@ -174,8 +178,8 @@ def test_convolution_forward_and_backward() -> None:
     turned = cost("aten::convolution", [[2, 16, 4, 4], [16, 3, 3, 3]], values=[*general[:6], "True", "[1, 1]", "1"])
     assert turned is not None
     assert turned.flop == flop
-    asked = [""] * 10 + ["[true, True, False]"]
-    backward = cost("aten::convolution_backward", [[2, 16, 4, 4], [2, 3, 8, 8], [16, 3, 3, 3]], values=asked)
+    output_mask = [""] * 10 + ["[true, True, False]"]
+    backward = cost("aten::convolution_backward", [[2, 16, 4, 4], [2, 3, 8, 8], [16, 3, 3, 3]], values=output_mask)
     assert backward is not None
     assert backward.flop == 2 * flop
 
@@ -199,17 +203,17 @@ def test_convolution_forward_and_backward() -> None:
     ],
 )
 def test_what_must_be_moved(name: str, dims: list[Any], family: Family, elements: int) -> None:
-    found = cost(name, dims)
-    assert found is not None
-    assert (found.family, found.flop, found.bytes) == (family, 0.0, 2 * elements)
+    op_cost = cost(name, dims)
+    assert op_cost is not None
+    assert (op_cost.family, op_cost.flop, op_cost.bytes) == (family, 0.0, 2 * elements)
 
 
 def test_only_what_is_picked_is_read() -> None:
     def picked(name: str, dims: list[Any], values: list[str]) -> float:
         types = ["float", "Scalar", "long int"] if len(dims) == 3 else ["float", "long int"]
-        found = formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
-        assert found is not None
-        return found.bytes
+        op_cost = formulas.cost(name, formulas.parse(json.dumps(dims), json.dumps(types), json.dumps(values)))
+        assert op_cost is not None
+        return op_cost.bytes
 
     assert picked("aten::index_select", [[1000, 8], [], [3]], ["", "0", ""]) == 2 * 3 * 8 * 4 + 3 * 8
     assert picked("aten::gather", [[1000, 8], [], [5, 2]], ["", "1", ""]) == 2 * 10 * 4 + 10 * 8
@@ -217,9 +221,9 @@ def test_only_what_is_picked_is_read() -> None:
 
 
 def test_a_comparison_writes_bytes() -> None:
-    found = cost("aten::lt", [[4, 8], []], "float")
-    assert found is not None
-    assert found.bytes == 4 * 32 + 32
+    op_cost = cost("aten::lt", [[4, 8], []], "float")
+    assert op_cost is not None
+    assert op_cost.bytes == 4 * 32 + 32
 
 
 def test_unknown_ops_and_unrecorded_or_odd_shapes_have_no_cost() -> None:
@@ -249,7 +253,7 @@ LISTS = ["TensorList"] * 6
 @pytest.mark.parametrize(
     ("name", "dims", "elements"),
     [
-        # Read: parameters, gradients and both moments; written: all of these but the gradients.
+        # Reads parameters, gradients and both moments; writes all of these except the gradients.
         ("aten::_fused_adamw_", [WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, [], [[], []]], 7 * 40),
         ("aten::_fused_adam_", [WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, WEIGHTS, [[], []]], 9 * 40),
         ("aten::_fused_sgd_", [WEIGHTS, WEIGHTS, WEIGHTS], 5 * 40),
@@ -267,10 +271,10 @@ LISTS = ["TensorList"] * 6
     ],
 )
 def test_lists_of_tensors(name: str, dims: list[Any], elements: int) -> None:
-    found = listed(name, dims, LISTS, lists="c10::BFloat16")
-    assert found is not None
-    assert (found.family, found.flop, found.bytes) == (Family.ELEMENTWISE, 0.0, 2 * elements)
-    assert listed(name, dims, LISTS) is None  # nothing says how wide an element is
+    op_cost = listed(name, dims, LISTS, lists="c10::BFloat16")
+    assert op_cost is not None
+    assert (op_cost.family, op_cost.flop, op_cost.bytes) == (Family.ELEMENTWISE, 0.0, 2 * elements)
+    assert listed(name, dims, LISTS) is None  # the element size is unknown
 
 
 def test_another_input_of_the_op_tells_the_lists_type() -> None:
@@ -304,16 +308,16 @@ def test_kernels_tell_their_elements(kernel: str, told: str) -> None:
 
 @pytest.mark.parametrize("name", ["aten::view", "aten::t", "aten::empty_strided", "aten::slice", "aten::to"])
 def test_views_and_allocation_have_nothing_to_do(name: str) -> None:
-    found = cost(name, [[4, 8]])
-    assert found is not None
-    assert (found.family, found.flop, found.bytes) == (Family.NOTHING, 0.0, 0.0)
-    assert cost(name, []) == found
+    op_cost = cost(name, [[4, 8]])
+    assert op_cost is not None
+    assert (op_cost.family, op_cost.flop, op_cost.bytes) == (Family.NOTHING, 0.0, 0.0)
+    assert cost(name, []) == op_cost
 
 
 def test_what_is_scattered_put_sorted_and_given_back_to_a_table() -> None:
     def moved(name: str, dims: list[Any], types: list[str], values: list[str] | None = None) -> float:
-        found: float = listed(name, dims, types, values=values).bytes
-        return found
+        moved_bytes: float = listed(name, dims, types, values=values).bytes
+        return moved_bytes
 
     float_long = ["float", "Scalar", "long int", "float"]
     assert moved("aten::scatter_add_", [[100], [], [6], [6]], float_long) == 3 * 6 * 4 + 6 * 8
