@@ -1,1 +1,1 @@
-"""The playbook, live: lessons that record a technique before and after, and set measurement beside theory."""
+"""The playbook, live: lessons that record a technique before and after, and compare measurement with theory."""

@@ -1,8 +1,8 @@
-"""Lessons: techniques of the Ultra-Scale Playbook, with the runs that show each one, and how these are recorded.
+"""Lessons: techniques of the Ultra-Scale Playbook, with the runs that show each one, and their recording.
 
-Each lesson is one file in `lessons/`. A lesson's figures are metrics of its runs. Each may have a theory (a function of
-`theory.py`), and the predictions of planner and what-if from the first run's trace alone. `shows` describes the
-expected result.
+Each lesson is one file in `lessons/`. A lesson's figures are metrics of its runs. A figure may have a theory (a
+function of `theory.py`). The planner and the what-if predict the step from the first run's trace alone. `shows`
+describes the expected result.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LESSONS = (
     "optimizer",
     "configuration",
 )
-"""The lessons in the order in which they are read, after the playbook's."""
+"""The lessons in reading order, which follows the playbook."""
 STEPS = "--profile --steps 5 --profile-skip 2 --profile-steps 2"
 _FOLDER = Path(__file__).parent / "lessons"
 _NO_DIMS: Mapping[str, str] = MappingProxyType({})
@@ -53,17 +53,17 @@ _NO_DIMS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LessonRun:
-    """One run of a lesson: its own options, and how it is predicted from the first run's trace."""
+    """One run of a lesson: its options, and its prediction from the first run's trace."""
 
     name: str
     title: str
     options: str
     whatif: str = ""
-    """Edits that turn the first run into this one; empty: no edit does."""
+    """Edits that turn the first run into this one; empty if there are none."""
     planned: bool = False
-    """Whether the planner knows what distinguishes this run from the first."""
+    """Whether the planner can represent the difference from the first run."""
     recorded: str = ""
-    """A recording of the repository's `traces/` with these options, which need not be made again."""
+    """Recording with these options in the repository's `traces/`, used instead of a new one; empty if none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,19 @@ class Figure:
     within: float | None = None
     apart: float | None = None
     title: str = ""
-    """What it is called in this lesson; empty: as the metric."""
+    """Title in this lesson; empty for the metric's title."""
     no_theory: tuple[str, ...] = ()
-    """Runs of which the textbook's figure counts something else than the metric; the lesson says what."""
+    """Runs for which theory and metric count different things; the lesson explains the difference."""
 
     @property
     def key(self) -> str:
-        """Name it among a lesson's figures: the metric, and where it has dimensions these."""
+        """Key among a lesson's figures: the metric and its dimensions, if any."""
         return f"{self.metric}[{','.join(self.dims.values())}]" if self.dims else self.metric
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a lesson's runs have to show: a figure of one run over that of another lies within bounds."""
+    """An expected result: the ratio of a figure between two runs is within bounds."""
 
     figure: str
     run: str
@@ -103,7 +103,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One technique: its text, its runs (the first without it), its figures, what they have to show."""
+    """One technique: its text, its runs (the first without it), its figures, and the expected results."""
 
     name: str
     title: str
@@ -122,16 +122,16 @@ class Lesson:
     figures: tuple[Figure, ...]
     shows: tuple[Shown, ...]
     picture: str = "timeline"
-    """What is drawn of each run: `timeline` or `pipeline`."""
+    """Picture of each run: `timeline` or `pipeline`."""
     memory: bool = False
     """Whether allocations are recorded, which makes traces larger."""
 
     def command(self, run: LessonRun, output: str) -> list[str]:
-        """Return the words that record a run, after `python -m`."""
+        """Return the arguments of `python -m` that record a run."""
         return [*self.shared_words(), *shlex.split(run.options), "--output", output]
 
     def shared_words(self) -> list[str]:
-        """Return the words that record any run of the lesson, without the run's own options."""
+        """Return the arguments that all runs of the lesson share."""
         words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "trainer/run.py"]
         words += shlex.split(f"{STEPS} {self.options}")
         return [*words, *([] if self.memory else ["--no-profile-memory"])]
@@ -139,7 +139,7 @@ class Lesson:
 
 @cache
 def lesson(name: str) -> Lesson:
-    """Read one lesson; raises `UspProfError` for a name that there is not."""
+    """Read one lesson; raise `UspProfError` for an unknown name."""
     if name not in LESSONS:
         raise unknown_name("lesson", name, LESSONS)
     data: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -155,22 +155,22 @@ def lessons() -> tuple[Lesson, ...]:
     return tuple(lesson(name) for name in LESSONS)
 
 
-# Recording: each run by the trainer, one after another, on this machine's cores.
+# Recording: the trainer records the runs one after another, on this machine's cores.
 
 
 CLONE = Path(__file__).parents[3]
-"""The repository or, without a clone, the folder of installed packages."""
+"""The repository, or the folder of installed packages if there is no clone."""
 HOMES = (CLONE, CLONE / "usp_prof_trainer")
-"""Folders that may hold the trainer: the clone's, or the installed one."""
+"""Folders that may contain the trainer: in the clone, or installed."""
 MOST_SECONDS = 600
-"""A run takes less than a minute on two quiet cores; one that takes this long hangs."""
+"""Timeout: a run takes less than a minute on two idle cores, so a run that takes this long hangs."""
 
 
 def record(lesson: Lesson, folder: Path, *, again: bool = False, say: Callable[[str], None] = lambda _: None) -> None:
-    """Record the runs of a lesson below a folder, `FOLDER/RUN` each; those that are there are kept, unless `again`.
+    """Record the runs of a lesson as `FOLDER/RUN`.
 
-    A run that the repository holds is recorded only with `again`.
-    Raises `UspProfError` where the trainer or PyTorch is missing, and where a run fails.
+    Existing recordings are kept unless `again` is set, also those in the repository. Raises `UspProfError` if the
+    trainer or PyTorch is missing, or if a run fails.
     """
     missing = [run for run in lesson.runs if again or not _is_recorded(path_of(run, folder))]
     if missing:
@@ -184,7 +184,7 @@ def record(lesson: Lesson, folder: Path, *, again: bool = False, say: Callable[[
 
 
 def path_of(run: LessonRun, folder: Path) -> Path:
-    """Return where a run of a lesson lies: below the folder, else in the repository's `traces/`."""
+    """Return the path of a lesson's run: in the folder, else in the repository's `traces/`."""
     own = folder / run.name
     shipped = CLONE / "traces" / run.recorded if run.recorded else own
     return own if _is_recorded(own) or not _is_recorded(shipped) else shipped
@@ -195,7 +195,7 @@ def _is_recorded(path: Path) -> bool:
 
 
 def _home_of_trainer() -> Path:
-    """Return the folder that holds the trainer; raises without the trainer or PyTorch."""
+    """Return the folder that contains the trainer; raise if the trainer or PyTorch is missing."""
     home = next((home for home in HOMES if (home / "trainer" / "run.py").exists()), None)
     if home is None:
         raise InputError("lessons need the trainer, which is missing", hint="pip install 'usp-prof[trainer]'")
@@ -205,14 +205,14 @@ def _home_of_trainer() -> Path:
 
 
 def _run(words: list[str], home: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread a process: ranks share the cores
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # one thread per process: ranks share the cores
     with subprocess.Popen(  # noqa: S603 - our own command
         words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             output, _ = process.communicate(timeout=MOST_SECONDS)
         except BaseException:
-            process.terminate()  # torchrun ends its ranks
+            process.terminate()  # torchrun terminates its ranks
             raise
     if process.returncode:
         last = "\n".join(output.strip().splitlines()[-12:])

@@ -53,12 +53,12 @@ STATES = Metric(
     "By theory alone: a CPU trace shows only what was allocated after recording began, and these were there before.",
 )  # fmt: skip
 DERIVED = (CALLS, SENT, OPS, UPDATE_OPS, UPDATE_TIME, STATES)
-"""Figures of lessons that no analysis gives."""
+"""Figures of lessons that no analysis computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run's figures by the key of the lesson's figure; predictions are of the step, made from the first run."""
+    """One run's figures by key; the step time is also predicted from the first run."""
 
     measured: dict[str, float]
     theory: dict[str, float]
@@ -66,22 +66,22 @@ class RunFigures:
     replayed_error_ns: float | None = None
     planned_step_ns: float | None = None
     remarks: tuple[str, ...] = ()
-    """Why a prediction is missing."""
+    """Reasons for missing predictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LessonFigures:
-    """What was measured of a lesson, and on which machine."""
+    """The figures of a lesson's runs, and the machine that recorded them."""
 
     machine: str
     recorded: str
     runs: dict[str, RunFigures]
     remark: str = ""
-    """What else is to be known of the recording, such as other work on the machine."""
+    """Remark on the recording, such as other load on the machine."""
 
 
 def measure(name: str, folder: Path, *, cache_dir: str | None = None) -> tuple[LessonFigures, dict[str, Run]]:
-    """Open the recorded runs of a lesson, `FOLDER/RUN` each, and ask them for its figures; gives the runs as well."""
+    """Open the recorded runs of a lesson (`FOLDER/RUN`) and compute its figures; return both."""
     chosen = lesson(name)
     runs = {run.name: open_run(path_of(run, folder), cache_dir=cache_dir) for run in chosen.runs}
     first = runs[chosen.runs[0].name]
@@ -99,7 +99,7 @@ def manifest_of(run: Run) -> Manifest:
 
 
 def machine_of(manifest: Manifest) -> str:
-    """Return where a run was recorded: its device, how many cores were measured, PyTorch's version."""
+    """Describe the machine of a run: number of processes, device, and PyTorch version."""
     measured_on = manifest.peak_source.rpartition(" on ")[2] or manifest.device
     processes = len(manifest.coordinates) or 1
     return f"{processes} processes of {measured_on}, over gloo" if processes > 1 else f"1 process of {measured_on}"
@@ -107,13 +107,13 @@ def machine_of(manifest: Manifest) -> str:
 
 @cache
 def metrics() -> dict[str, tuple[str, Metric]]:
-    """List every metric with the analysis that gives it."""
+    """Return every metric with the analysis that computes it, by metric id."""
     declared = {metric.id: (name, metric) for name in NAMES for metric in _declared(name)}
     return declared | {metric.id: ("", metric) for metric in DERIVED}
 
 
 def value_of(run: Run, figure: Figure) -> float:
-    """Measure one figure; NaN where the trace does not tell."""
+    """Compute one figure; NaN if the trace does not determine it."""
     if figure.metric in (CALLS.id, SENT.id):
         return _mean_in_step(run, figure.dims["axis"], in_bytes=figure.metric == SENT.id)
     if figure.metric == OPS.id:
@@ -134,7 +134,7 @@ def _declared(analysis: str) -> tuple[Metric, ...]:
 
 
 def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:
-    """Count one rank's calls of an axis in a step, or what a ring sends for them; mean over ranks and steps."""
+    """Return the calls of an axis, or the bytes that a ring sends for them, per rank and step (mean)."""
     total = 0.0
     steps = 0
     for rank in run.ranks:
@@ -146,7 +146,7 @@ def _mean_in_step(run: Run, axis: str, *, in_bytes: bool) -> float:
 
 
 def _computations_in_step(run: Run) -> float:
-    """Count one rank's pieces of compute in a step; mean over ranks and steps."""
+    """Return the compute activities per rank and step (mean)."""
     computations = steps = 0
     for rank in run.ranks:
         activities = run.tables.columns("activities", rank)
@@ -157,7 +157,7 @@ def _computations_in_step(run: Run) -> float:
 
 
 def _mean_update(run: Run, *, in_time: bool) -> float:
-    """Count what a rank computes in the optimizer's mark, or measure how long that mark is; mean over all of them."""
+    """Return the compute activities inside an optimizer mark, or its duration; mean over all optimizer marks."""
     total = updates = 0
     for rank in run.ranks:
         marks = run.tables.columns("annotations", rank)

@@ -1,7 +1,7 @@
-"""Theory of lessons: what a figure should come to, from the pace, the links and the mesh that the manifest declares.
+"""Theory of lessons: expected figures, from the pace, the links and the mesh that the manifest declares.
 
-Each function takes a run's manifest and what was measured of it, and gives the figure in its metric's unit; NaN where
-the theory says nothing. Times count compute as paced: F, I and W milliseconds of each layer.
+Each function takes a run's manifest and measured figures, and returns the figure in its metric's unit, or NaN if the
+theory does not apply. Compute times are the paced ones: F, I and W milliseconds per layer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 _MS = 1e6
 _FP32 = 4
 _BUCKETS = 4
-"""The trainer cuts gradients into at least so many buckets; those of the lessons' small models are exactly so many."""
+"""Minimum number of gradient buckets in the trainer; the small models of the lessons have exactly this number."""
 _TENSORS_OF_LAYER, _TENSORS_BESIDE = 9, 3
-"""Weights of a layer (four projections, three of the feed-forward block, two norms); embedding, last norm, head."""
+"""Weights per layer (four projections, three of the feed-forward block, two norms); embedding, last norm, head."""
 
 
 def pace(manifest: Manifest) -> tuple[float, ...]:
-    """Return the waits of a layer in ns: forward, input gradient, weight gradient, ring attention, experts."""
+    """Return the paced waits per layer in ns: forward, input gradient, weight gradient, ring attention, experts."""
     times = [float(part) * _MS for part in str(manifest.options["pace"]).split(",")]
     return (*times, *[0.0] * (5 - len(times)))
 
 
 def layers_time(manifest: Manifest) -> float:
-    """Return the paced compute of a rank's step: every layer forward and backward, in each pass."""
+    """Return the paced compute per step: forward and backward of every layer, per accumulation pass."""
     return _model(manifest).layers * sum(pace(manifest)[:3]) * max(1, manifest.gradient_accumulation)
 
 
@@ -46,10 +46,10 @@ def gradients_time(manifest: Manifest) -> float:
 
 
 def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the gradients' all-reduces that stand out of backward.
+    """Return the time of the gradients' all-reduces that is not hidden by backward.
 
-    Summed after backward, all of it does. Otherwise bucket k of b is ready when k/b of the last backward have run, and
-    the link takes one bucket after another.
+    Without overlap, all of it is exposed. With overlap, bucket k of b is ready when k/b of the last backward is done,
+    and the link transfers one bucket after another.
     """
     del measured
     all_reduce_ns = gradients_time(manifest)
@@ -63,12 +63,12 @@ def exposed_gradients(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def data_parallel_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return compute and the gradients that nothing hides."""
+    """Return the paced compute plus the exposed gradient time."""
     return layers_time(manifest) + exposed_gradients(manifest, measured)
 
 
 def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Count the messages where each gradient is one; buckets are cut by bytes, which no formula here follows."""
+    """Return the messages per step if each gradient is one message; NaN with buckets, which are cut by bytes."""
     del measured
     if not any(fault["kind"] == "unbucketed" for fault in manifest.faults):
         return nan
@@ -76,10 +76,10 @@ def gradient_messages(manifest: Manifest, measured: Mapping[str, float]) -> floa
 
 
 def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes of weights (4 per parameter), gradients (4) and Adam's moments (8) on a rank.
+    """Return the bytes per rank of weights (4 per parameter), gradients (4) and Adam's moments (8).
 
-    Weights in bf16 (2 per parameter) have fp32 masters, which belong to the optimizer. ZeRO divides by dp; tp and pp
-    divide everything, evenly except for norms and the first and last stage.
+    Weights in bf16 (2 per parameter) have fp32 master copies, which count as optimizer state. ZeRO divides by dp. tp
+    and pp divide everything, evenly except for norms and the first and last stage.
     """
     del measured
     is_mixed = manifest.dtype == "bf16"
@@ -94,9 +94,9 @@ def model_states(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes sent by a rank for N gradients or weights: 2N(n-1)/n for an all-reduce or its halves.
+    """Return the bytes sent per rank for N gradients or weights: 2N(n-1)/n for an all-reduce or its two halves.
 
-    ZeRO-3 gathers the layers' weights once more, for backward: those of the embedding and the head are kept.
+    ZeRO-3 gathers the layers' weights once more for backward, except those of the embedding and the head.
     """
     del measured
     ranks, model = manifest.mesh["dp"], _model(manifest)
@@ -107,11 +107,11 @@ def sent_gradients(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the activations a rank sends under tensor parallelism: 8(n-1)/n or 10(n-1)/n of one tensor per layer.
+    """Return the activation bytes sent per rank for tensor parallelism: 8(n-1)/n or 10(n-1)/n of a tensor per layer.
 
-    A layer has two blocks. Each is entered by a gather and left by a scatter, forward and backward, or by an all-reduce
-    in place of each pair: the bytes are the same. The embedding is left and the head is entered once: 4(n-1)/n.
-    With sequence parallelism, backward gathers the input of each block again, unless products run chunk by chunk.
+    A layer has two blocks. Each starts with a gather and ends with a scatter, in forward and backward. An all-reduce in
+    place of such a pair sends the same bytes. Leaving the embedding and entering the head adds 4(n-1)/n. With sequence
+    parallelism, backward gathers the input of each block again, unless products run chunk by chunk.
     """
     del measured
     ranks, model = manifest.mesh["tp"], _model(manifest)
@@ -121,16 +121,16 @@ def sent_activations(manifest: Manifest, measured: Mapping[str, float]) -> float
 
 
 def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the bytes sent by a rank for attention over a divided sequence, including gradients.
+    """Return the bytes sent per rank for attention over a sharded sequence, including gradients.
 
-    Ring: n-1 blocks of keys and values forward, the same in backward, and n blocks of their gradients. All-gather: all
-    keys and values, (n-1)/n of them, and their gradients back. Ulysses: queries, keys, values and outputs of a rank's
-    own tokens, (n-1)/n of them, and their gradients back.
+    - Ring: n-1 blocks of keys and values in forward and again in backward, and n blocks of their gradients.
+    - All-gather: (n-1)/n of all keys and values, and their gradients back.
+    - Ulysses: (n-1)/n of the queries, keys, values and outputs of the rank's own tokens, and their gradients back.
     """
     del measured
     ranks, model = manifest.mesh["cp"], _model(manifest)
     method = manifest.options.get("cp_method", "ring")
-    token = _width(manifest) * model.head_dim  # bytes of one head of a token
+    token = _width(manifest) * model.head_dim  # bytes per token and head
     own_tokens = manifest.micro_batch_tokens / ranks
     keys_and_values = 2 * own_tokens * model.kv_heads * token
     if method == "ring":
@@ -145,15 +145,15 @@ def sent_context(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def layers_of_a_rank(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the paced compute of a rank's own layers, for each micro-batch."""
+    """Return the paced compute per step of one rank's layers, over all micro-batches."""
     del measured
     return layers_time(manifest) * max(1, manifest.micro_batches) / manifest.mesh.get("pp", 1)
 
 
 def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the paced compute, with each layer's forward once more under full recomputation.
+    """Return the paced compute, plus a second forward of each layer with full recomputation.
 
-    Selective recomputation runs again what a pace does not stretch: its theory is the step without any.
+    Selective recomputation repeats only unpaced work, so its theory is the step without recomputation.
     """
     del measured
     again = _model(manifest).layers * pace(manifest)[0] if manifest.recompute == "full" else 0.0
@@ -161,7 +161,7 @@ def recomputed_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the textbook's bubble of the schedule, where F = I = W."""
+    """Return the schedule's textbook bubble, assuming F = I = W."""
     del measured
     chunks = max(len(held) for held in manifest.stages.values())
     shape = Shape(manifest.mesh["pp"], manifest.micro_batches, chunks)
@@ -169,9 +169,9 @@ def textbook_bubble(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the slowest rank's compute over the mean: the last of n contiguous ranks has (2n-1)/n of a share."""
+    """Return the slowest rank's compute over the mean: the last of n contiguous shards has (2n-1)/n times the work."""
     del measured
-    attention = 3 * pace(manifest)[3]  # forward, and twice as long backward
+    attention = 3 * pace(manifest)[3]  # forward, and backward, which takes twice as long
     ranks = manifest.mesh["cp"]
     share = (2 * ranks - 1) / ranks if manifest.options.get("cp_layout") == "contiguous" else 1.0
     rest = sum(pace(manifest)[:3])
@@ -179,13 +179,13 @@ def ring_imbalance(manifest: Manifest, measured: Mapping[str, float]) -> float:
 
 
 def experts_step(manifest: Manifest, measured: Mapping[str, float]) -> float:
-    """Return the paced compute, with experts as long as on the fullest rank, by the measured imbalance."""
+    """Return the paced compute, with the experts' time of the fullest rank, from the measured imbalance."""
     experts = 3 * pace(manifest)[4] * measured["moe_imbalance"]
     return layers_time(manifest) + _model(manifest).layers * experts
 
 
 def _width(manifest: Manifest) -> int:
-    """Return the bytes of an element of an activation."""
+    """Return the bytes per element of an activation."""
     return 2 if manifest.dtype == "bf16" else 4
 
 
@@ -211,4 +211,4 @@ THEORIES: dict[str, Callable[[Manifest, Mapping[str, float]], float]] = {
         textbook_bubble,
     )
 }
-"""The theories that a lesson's figure can name."""
+"""Theories by the name that a lesson's figure refers to."""
