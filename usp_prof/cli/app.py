@@ -184,14 +184,14 @@ def _open_closed_streams() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Replace letters that an encoding lacks by JSON escapes."""
+    """Replace characters that an encoding lacks with JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _escape_unknown_letters() -> None:
-    """Make standard output accept every letter, even if its encoding is not UTF-8; a handler set by the user stays."""
+    """Make standard output accept every character in any encoding; an error handler set by the user is kept."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
         codecs.register_error("usp-prof", _escaped)
         sys.stdout.reconfigure(errors="usp-prof")
