@@ -22,13 +22,13 @@ _HOSTS = (f"127.0.0.1:{PORT}", f"localhost:{PORT}")
 
 
 class TraceServer:
-    """Serves one file to Perfetto's page, once."""
+    """Server that sends one file to Perfetto's page, once."""
 
     def __init__(self, trace: Path) -> None:
-        """Take the port. Raises `UsageError` if another program has it."""
+        """Bind the port; raise `UsageError` if another program uses it."""
         self.is_fetched = False
         self.link = f"{PAGE}/#!/?url=http://127.0.0.1:{PORT}/{trace.name}"
-        """The page, told to fetch this file."""
+        """URL of the page, with a parameter that makes it fetch this file."""
         try:
             self._server = HTTPServer(("127.0.0.1", PORT), _handler(self, trace))
         except OSError as error:
@@ -38,7 +38,7 @@ class TraceServer:
             ) from None
 
     def serve(self) -> None:
-        """Answer until the page has fetched the whole file."""
+        """Handle requests until the page has fetched the complete file."""
         with self._server as server:
             while not self.is_fetched:
                 server.handle_request()
@@ -46,10 +46,10 @@ class TraceServer:
 
 def _handler(server: TraceServer, trace: Path) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Answers requests for the trace that come from this machine's browser."""
+        """Handler of requests for the trace from this machine's browser."""
 
         def do_OPTIONS(self) -> None:
-            """Let the page read from the loopback address; some browsers ask before they do."""
+            """Allow the page to read from the loopback address; some browsers send this preflight request first."""
             self.send_response(HTTPStatus.NO_CONTENT)
             self._allow()
             self.send_header("Access-Control-Allow-Private-Network", "true")
@@ -57,7 +57,7 @@ def _handler(server: TraceServer, trace: Path) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Send the trace."""
-            # Another name for this machine may come from a page that rebinds its own name to the loopback address.
+            # Reject other host names: a page may rebind its own name to the loopback address (DNS rebinding).
             if self.headers.get("Host") not in _HOSTS or self.path != f"/{trace.name}":
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
