@@ -119,7 +119,7 @@ class WindowProfiler:
             self._profile.stop_trace()
 
     def _is_elsewhere(self) -> bool:
-        """Return whether this records on another thread, and leave it behind if so."""
+        """Return whether this records on another thread; if so, abandon it."""
         global _left_behind  # noqa: PLW0603 - there is one window at a time in a process
         if self.thread is None or self.thread is threading.current_thread():
             return False
@@ -150,7 +150,7 @@ class WindowProfiler:
 
 
 def end_left_behind() -> None:
-    """End the profiler of a window left behind on this thread, or on a thread that has ended."""
+    """End the profiler of a window that was abandoned on this thread, or on a thread that has ended."""
     global _left_behind  # noqa: PLW0603
     profiler = _left_behind
     if profiler is None or profiler.thread is None:
