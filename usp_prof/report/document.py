@@ -111,7 +111,7 @@ class Findings:
     """All other findings, shown on request."""
     title: str = "Findings"
     nothing: str = ""
-    """What is said if there are no findings: empty means that none are worth acting on."""
+    """Text if there are no findings; empty for the default text that no finding is large enough to act on."""
     unasked: str = ""
     """Sentence on the rules that were skipped and the input that they lack."""
     proofs: bool = False
