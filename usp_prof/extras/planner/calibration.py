@@ -252,7 +252,7 @@ def _with_parts(
     measured["dp"] = sum(exposed.get(axis, 0.0) for axis in DATA_AXES)
     profile = _with_prefetch(profile, model, configuration, cluster, measured["dp"])
     first = predict(model, configuration, cluster, profile=profile)
-    # Messages sent layer by layer have no information on buckets that are reduced behind backward, and vice versa.
+    # Messages sent layer by layer have no information on buckets that are reduced during backward, and vice versa.
     c = cases_of(shape_of(model), machine_of(cluster), profile, [configuration])
     by_layer = np.any(messages.goes_by_layer(c))
     scale_of_axis = EXPOSED_OF_AXIS | ({"dp": "sharded_exposed"} if by_layer else {})

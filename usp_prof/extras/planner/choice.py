@@ -50,7 +50,7 @@ class RunnerUp:
     """Factor on that part above which this plan is faster."""
 
     def within(self, first: Prediction) -> bool:
-        """Return whether the two cannot be distinguished: the first's 80% interval holds this step."""
+        """Return whether the two cannot be distinguished: the first's 80% interval contains this step."""
         return self.plan.step_ns <= first.step_high_ns
 
 

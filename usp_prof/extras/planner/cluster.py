@@ -93,8 +93,8 @@ HOST_SHARE = 0.45
 """Share of the host memory's rate that Adam on a CPU reaches: 4.5 billion weights of 28 bytes per second on a DGX-2
 (1 billion in 0.22 s, ZeRO-Offload, arXiv 2101.06840, table of CPU-Adam), whose sockets read 256 GB/s."""
 NODE_LATENCY_NS, NETWORK_LATENCY_NS = 4_000, 10_000
-"""What a step of a ring costs whatever its size, inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds with
-the start of the call) and between nodes on InfiniBand; a slower network is in its trainer's profile."""
+"""Latency per ring step inside a node (nccl-tests of 2 to 8 H100: 1 to 4 microseconds, including the start of the
+call), and between nodes on InfiniBand; a slower network is in its trainer's profile."""
 MEMORY_SHARE = 0.92
 """Share of the driver's memory that tensors can fill. The rest is the CUDA context, NCCL's buffers and fragments:
 6.4 GiB of an H100's 80. There the playbook's sweep has as many runs that are refused as failures that are accepted."""

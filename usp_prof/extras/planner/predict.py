@@ -1,4 +1,4 @@
-"""Prediction: step time and memory of a configuration, with the interval that holds 80% of measured runs."""
+"""Prediction: step time and memory of a configuration, with the interval that contains 80% of measured runs."""
 
 from __future__ import annotations
 

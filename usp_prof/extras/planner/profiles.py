@@ -136,13 +136,13 @@ class Profile:
     fixed: Column = 0.02
     """Time added to every step."""
     time_spread: Column = 0.4
-    """Logarithm of the factor around the step that holds 80% of measured runs."""
+    """Logarithm of the factor around the step that contains 80% of measured runs."""
     mixture_spread: Column = 0.3
     """Additional spread for mixtures of experts, whose speed depends on the release and on routing."""
     unmeasured_spread: Column = 0.0
     """Additional spread for devices and sizes outside the sweep that the profile was fitted to."""
     memory_spread: Column = 0.25
-    """Logarithm of the factor around the peak memory that holds 80% of measured runs."""
+    """Logarithm of the factor around the peak memory that contains 80% of measured runs."""
     jitter: Column = 0.01
     """Share of the step that each doubling of devices adds, because the slowest of more ranks decides."""
 

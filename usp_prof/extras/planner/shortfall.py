@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RELEASED = ("recompute", "offload", "zero", "micro_batch", "sequence_parallel", "tp", "pp", "cp", "ep")
 """Fixed settings in the order in which releasing them is tried: those that keep the layout first."""
 FOLLOWS = {"micro_batch": ("micro_batches",), "tp": ("dp",), "pp": ("dp",), "cp": ("dp",)}
-"""Settings that follow from a released one, because the number of devices or the batch stays."""
+"""Settings that follow from a released one, because the number of devices or the batch is kept."""
 TIMES = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Multiples of the devices that are tried."""
 
