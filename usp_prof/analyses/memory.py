@@ -118,8 +118,8 @@ class MemoryResult:
         if peak.since_recording:
             return float("nan")
         size = self.capacity.get(peak.rank, 0)
-        held = max(peak.reserved_peak, peak.allocated)
-        return (size - held) / size if size else float("nan")
+        used_bytes = max(peak.reserved_peak, peak.allocated)
+        return (size - used_bytes) / size if size else float("nan")
 
     def values(self) -> Values:
         """Return the metric values, sorted by dimension."""

@@ -106,11 +106,11 @@ def _unlinked(tables: TableSet) -> str:
     if rows := [*losses(tables, *LOST_WORK), *(row for row in tables.health if row.code == "steps_by_host")]:
         return _sentence(rows[0])
     kernels_of_ranks = [tables.columns("kernels", rank) for rank in tables.ranks]
-    everything = sum(len(of_rank) for of_rank in kernels_of_ranks)
+    n_kernels = sum(len(of_rank) for of_rank in kernels_of_ranks)
     unlinked = sum(
         int(((of_rank["launch_event"] < 0) & ~of_rank["before_window"]).sum()) for of_rank in kernels_of_ranks
     )
-    return f"{unlinked} of {everything} have no launch in the trace" if unlinked > UNLINKED * everything > 0 else ""
+    return f"{unlinked} of {n_kernels} have no launch in the trace" if unlinked > UNLINKED * n_kernels > 0 else ""
 
 
 def _shapeless(tables: TableSet) -> str:
@@ -148,12 +148,12 @@ _CAUSE = re.compile(r"[^:;(]*")
 
 def skipped_rules(reasons: Mapping[str, str]) -> list[HealthRow]:
     """Return health rows on skipped rules, given the reason of each rule."""
-    alike: dict[str, list[str]] = {}
+    rules_by_reason: dict[str, list[str]] = {}
     for rule, reason in reasons.items():
-        alike.setdefault(reason, []).append(rule)
+        rules_by_reason.setdefault(reason, []).append(rule)
     return [
         HealthRow(SKIPPED, Severity.INFO, count=len(rules), detail=f"{reason}; rules skipped: {', '.join(rules)}")
-        for reason, rules in alike.items()
+        for reason, rules in rules_by_reason.items()
     ]
 
 

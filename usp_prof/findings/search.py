@@ -48,17 +48,17 @@ def together(tables: TableSet, edits: Sequence[Edit], first: float) -> Together:
     """Return the cumulative gains of the edits; `first` is the known gain of the first edit alone."""
     if len(edits) < 2:
         return Together(tuple(first for _ in edits), {})
-    made, gains = as_recorded(tables).then(tables, edits[0]), [first]
+    edited_run, gains = as_recorded(tables).then(tables, edits[0]), [first]
     left_out: dict[int, str] = {}
     for place, edit in enumerate(edits[1:], start=1):
         try:
-            combined = made.then(tables, edit)
+            combined = edited_run.then(tables, edit)
             gain = gain_of(tables, combined, least=inf)
         except UspProfError as error:
             left_out[place] = error.message
             gains.append(gains[-1])
         else:
-            made = combined
+            edited_run = combined
             gains.append(max(gains[-1], gain.gain_fraction))
     return Together(tuple(gains), left_out)
 

@@ -86,9 +86,9 @@ def _check_lengths(size: int, segments: list[dict[str, Any]], traces: list[list[
 
     Every block and event of a recorded snapshot takes several bytes.
     """
-    held = sum(len(segment.get("blocks", [])) for segment in segments) + sum(map(len, traces))
-    if held > size or len(traces) > limits.LOCAL_DEVICE.high + 1:
-        raise ValueError(f"its {size} bytes name {held} blocks and events of {len(traces)} devices")
+    n_entries = sum(len(segment.get("blocks", [])) for segment in segments) + sum(map(len, traces))
+    if n_entries > size or len(traces) > limits.LOCAL_DEVICE.high + 1:
+        raise ValueError(f"its {size} bytes name {n_entries} blocks and events of {len(traces)} devices")
 
 
 def _number(entry: dict[str, Any], key: str, within: limits.Range = limits.CHANGE) -> int:

@@ -157,13 +157,13 @@ def _as_list(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield from blocks
         return
     yield b"["
-    held = b""
+    last_line = b""
     for block in chain([first], blocks):
         # Lines followed by another line get a comma; the last line is held until it is known whether one follows.
-        *lines, held = (held + block).split(b"\n")
+        *lines, last_line = (last_line + block).split(b"\n")
         yield b"".join(line + b",\n" for line in lines[:-1] if line.strip())
-        held = b"\n".join([*lines[-1:], held])
-    yield b",\n".join(line for line in held.split(b"\n") if line.strip()) + b"]"
+        last_line = b"\n".join([*lines[-1:], last_line])
+    yield b",\n".join(line for line in last_line.split(b"\n") if line.strip()) + b"]"
 
 
 def _begins_with_an_event_line(first: bytes) -> bool:

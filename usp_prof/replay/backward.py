@@ -61,7 +61,7 @@ def measured(tables: TableSet) -> Recomputation | None:
 
 
 def _measured(tables: TableSet) -> Recomputation | None:
-    forward, again = _Tally(), _Tally()
+    forward, recomputed = _Tally(), _Tally()
     for rank in tables.ranks:
         ops = tables.columns("ops", rank)
         if not _shows_recomputation(ops):
@@ -70,12 +70,12 @@ def _measured(tables: TableSet) -> Recomputation | None:
         # Count each op that launches work once: it may launch several kernels, and enclosing ops repeat its shapes.
         work = np.unique(rows_of(ops["event"], tables.columns("activities", rank)["op_event"]))
         work = work[work >= 0]
-        again.add(ops, work[runs_again[work]])
+        recomputed.add(ops, work[runs_again[work]])
         forward.add(ops, work[ops.matches("phase", "forward")[work]])
     if not forward.product_flop:
         return None
-    attention = again.attention_ops / forward.attention_ops if forward.attention_ops else float("nan")
-    return Recomputation(again.product_flop / forward.product_flop, attention)
+    attention = recomputed.attention_ops / forward.attention_ops if forward.attention_ops else float("nan")
+    return Recomputation(recomputed.product_flop / forward.product_flop, attention)
 
 
 def nodes_run_again(tables: TableSet, nodes: Nodes) -> Flags:

@@ -111,12 +111,12 @@ def _micro_batches(frame: EventFrame, rows: np.ndarray, actions: list[Action], s
     if (marked >= 0).all():
         return marked
     step = steps.of_host(frame.start[rows]).tolist()
-    seen: Counter[tuple[int, str, int]] = Counter()
+    count_by_key: Counter[tuple[int, str, int]] = Counter()
     counted = []
     for number, action in zip(step, actions, strict=True):
         key = (number, action.kind, action.stage)
-        counted.append(seen[key])
-        seen[key] += 1
+        counted.append(count_by_key[key])
+        count_by_key[key] += 1
     return np.where(marked >= 0, marked, np.array(counted, np.int64))
 
 

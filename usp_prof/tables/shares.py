@@ -118,8 +118,8 @@ def of_each_rank(
     run_facts = _OfRun(tables.manifest, tables.topology, tables.assumptions, tables.incomparable)
     of_run = tables.memo("said of the run", lambda: Common(run_facts))
     count = at_once or RANKS_OF_SHARE
-    dealt = (chosen[first : first + count] for first in range(0, len(chosen), count))
-    shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in dealt)
+    ranks_of_shares = (chosen[first : first + count] for first in range(0, len(chosen), count))
+    shares = (_Share(tables.sources_of(of_share), of_run, known(of_share)) for of_share in ranks_of_shares)
     return chain.from_iterable(tables.workers.each(partial(_measured, measure), shares))
 
 
@@ -130,8 +130,8 @@ def of_each_block(tables: TableSet, measure: Callable[[Item], Made], blocks: Ite
 
 def _measured(measure: Callable[[TableSet, int], Made], share: _Share) -> list[Made]:
     """Analyze the ranks of a share one after the other; only one is in memory."""
-    tables, made = share.opened(), []
+    tables, results = share.opened(), []
     for rank in tables.ranks:
-        made.append(measure(tables, rank))
+        results.append(measure(tables, rank))
         tables.let_go(rank)
-    return made
+    return results

@@ -118,13 +118,13 @@ class _Held:
 
     def once(self, rank: int, key: object, build: Callable[[], T]) -> T:
         """Build a result from one rank's tables once, and keep it while they are in memory."""
-        held = self._of_rank.setdefault(rank, {})
-        if key not in held:
-            held[key] = build()
+        results = self._of_rank.setdefault(rank, {})
+        if key not in results:
+            results[key] = build()
         if self.has_many:
-            self._of_rank[rank] = self._of_rank.pop(rank, held)
+            self._of_rank[rank] = self._of_rank.pop(rank, results)
             self._bound()
-        return held[key]  # type: ignore[return-value] # the key names the type
+        return results[key]  # type: ignore[return-value] # the key names the type
 
     def has(self, rank: int, key: object) -> bool:
         """Return whether a rank has data in memory."""
@@ -253,18 +253,18 @@ class TableSet:
 
     def only(self, ranks: Iterable[int]) -> TableSet:
         """Return the tables of some ranks and the facts of the run; data in memory is shared."""
-        some = TableSet(
+        share = TableSet(
             {rank: self._sources[rank] for rank in ranks},
             manifest=self.manifest,
             health=self.health,
             topology=self.topology,
             assumptions=self.assumptions,
         )
-        some._held = self._held
-        some.incomparable = self.incomparable
-        some.uneven_steps = self.uneven_steps
-        some.recorded = self.recorded or self
-        return some
+        share._held = self._held
+        share.incomparable = self.incomparable
+        share.uneven_steps = self.uneven_steps
+        share.recorded = self.recorded or self
+        return share
 
     def sources_of(self, ranks: Iterable[int]) -> dict[int, Source]:
         """Return the sources of some ranks' tables."""

@@ -145,9 +145,11 @@ def stages_of(model: ModelEntry, configuration: Configuration) -> tuple[Stage, .
     count = shape.ranks * shape.chunks
     layers, home = layers_of_stages(model.layers, count), stage_ranks(schedule, shape)
     peaks = in_flight(schedule, shape)
-    held = [sum(layers[stage] for stage in range(count) if home[stage] == rank) for rank in range(shape.ranks)]
+    layers_of_rank = [
+        sum(layers[stage] for stage in range(count) if home[stage] == rank) for rank in range(shape.ranks)
+    ]
     return tuple(
-        Stage(held[rank], home[0] == rank, home[count - 1] == rank, peaks[rank] / shape.chunks)
+        Stage(layers_of_rank[rank], home[0] == rank, home[count - 1] == rank, peaks[rank] / shape.chunks)
         for rank in range(shape.ranks)
     )
 

@@ -330,11 +330,11 @@ def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
     If the ranks represent others, their doubt is included in the error.
     """
     tables = replayed.tables
-    made = edited(tables, edits)
-    graphs = [made.graph] if made.cautious is None else [made.graph, made.cautious()]
+    edited_run = edited(tables, edits)
+    graphs = [edited_run.graph] if edited_run.cautious is None else [edited_run.graph, edited_run.cautious()]
     timelines = [timeline_of(tables, graph) for graph in graphs]
     steps = [step_times(tables, *pair).mean_replayed_ns for pair in zip(graphs, timelines, strict=True)]
-    effect = outcome(tables, made, steps[0], lambda: retimed(tables, made.graph, timelines[0]))
+    effect = outcome(tables, edited_run, steps[0], lambda: retimed(tables, edited_run.graph, timelines[0]))
     return Prediction(
         tuple(edits),
         effect.before_ns,
@@ -344,7 +344,7 @@ def predict_on(replayed: Representatives, edits: Sequence[Edit]) -> Prediction:
         effect.replay_error,
         effect.basis,
         effect.error_fraction(steps[1] if steps[1:] else None) + replayed.doubt,
-        made.graph,
+        edited_run.graph,
         timelines[0],
         layout_of(tables),
         effect.layout,

@@ -146,8 +146,8 @@ def _part(
     again: bool = True,
 ) -> Part:
     ratio = trace / model if model else float("nan")
-    near = [(abs(ratio / expected_ratio - 1), why) for expected_ratio, why in reasons]
-    distance, why = min(near)
+    distances = [(abs(ratio / expected_ratio - 1), why) for expected_ratio, why in reasons]
+    distance, why = min(distances)
     if distance > _EXPLAINED:
         between = "between causal and full attention: blocks on the diagonal are computed completely"
         more = f"more than one pass: {'recomputation, ' if again else ''}padding, or work that several ranks repeat"

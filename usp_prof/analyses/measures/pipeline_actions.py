@@ -174,8 +174,8 @@ def _counted(actions: Actions, rows: Ints) -> list[int]:
     kinds = {kind: place for place, kind in enumerate(Kind)}
     kind = np.array([kinds[Kind(k)] for k in actions.kind[rows].tolist()], np.int64)
     code = (actions.stage[rows] * len(kinds) + kind).astype(np.int64)
-    again = occurrence(code * (int(written.max(initial=0)) + 1) + written, actions.start_ns[rows])
-    return [int(number) for number in written + again * (int(written.max(initial=0)) + 1)]
+    repeat = occurrence(code * (int(written.max(initial=0)) + 1) + written, actions.start_ns[rows])
+    return [int(number) for number in written + repeat * (int(written.max(initial=0)) + 1)]
 
 
 # The schedule: the known schedule whose order is most similar to the actions', and its bubble without losses.
@@ -223,9 +223,9 @@ def guess(observed: Order, declared: str) -> Guess:
             candidate = order(schedule, shape)
         except UsageError:
             continue
-        alike = _likeness(observed, candidate)
-        if alike > best.likeness:
-            best = Guess(schedule, alike, declared)
+        likeness = _likeness(observed, candidate)
+        if likeness > best.likeness:
+            best = Guess(schedule, likeness, declared)
     return best if best.likeness >= _LIKE_ENOUGH else Guess(named(declared), best.likeness, declared)
 
 

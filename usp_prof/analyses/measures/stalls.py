@@ -39,7 +39,7 @@ class Stalls:
 
     def only(self, ranks: Iterable[int]) -> Stalls:
         """Return the stalls of some ranks, in memory."""
-        some = Stalls(None)
+        selected = Stalls(None)
         for rank in ranks:
-            some.put(rank, self.of(rank))
-        return some
+            selected.put(rank, self.of(rank))
+        return selected

@@ -108,12 +108,12 @@ def _beyond_median(tables: TableSet, graph: Graph) -> tuple[Ints, int]:
     if not len(rows):
         return beyond, 0
     own_ns = nodes.duration[rows]
-    alike = group_codes(nodes.rank[rows], nodes.name[rows], work.shape[rows])
-    times = np.bincount(alike)
-    by_length = own_ns[np.lexsort((own_ns, alike))]  # of each op in turn, the shortest first
+    op_group = group_codes(nodes.rank[rows], nodes.name[rows], work.shape[rows])
+    times = np.bincount(op_group)
+    by_length = own_ns[np.lexsort((own_ns, op_group))]  # of each op in turn, the shortest first
     median = by_length[np.cumsum(times) - times + times // 2]
-    often = times[alike] >= LEAST_TIMES
-    beyond[rows[often]] = np.maximum(own_ns - median[alike], 0)[often]
+    often = times[op_group] >= LEAST_TIMES
+    beyond[rows[often]] = np.maximum(own_ns - median[op_group], 0)[often]
     return beyond, int(own_ns[often].sum())
 
 

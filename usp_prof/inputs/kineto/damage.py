@@ -172,9 +172,9 @@ def repeated(columns: dict[str, Any], keep: Flags) -> tuple[Flags, int]:
     if not len(twins):
         return keep, 0
     suspects = np.flatnonzero(np.isin(key, twins) & keep)
-    again = _repeats(columns, key, suspects)
-    keep[again] = False
-    return keep, len(again)
+    repeated_rows = _repeats(columns, key, suspects)
+    keep[repeated_rows] = False
+    return keep, len(repeated_rows)
 
 
 def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> Ints:
@@ -201,12 +201,12 @@ def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
     fields = [numbers_of(columns[name].indices)[rows].tolist() for name in _CODED]
     times = [columns[name][rows].tolist() for name in _TIMES]
     seen: set[tuple[object, ...]] = set()
-    again = []
+    repeated_rows = []
     for row, *values in zip(rows.tolist(), *fields, *times, taken(columns["args"], rows).to_pylist(), strict=True):
         if tuple(values) in seen:
-            again.append(row)
+            repeated_rows.append(row)
         seen.add(tuple(values))
-    return np.array(again, np.int64)
+    return np.array(repeated_rows, np.int64)
 
 
 def _mixed(columns: dict[str, Any]) -> NDArray[np.uint64]:

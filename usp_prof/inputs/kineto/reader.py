@@ -182,13 +182,13 @@ class _Reading:
         columns, rows = self.columns.table()
         if not rows and self.damage.events_lost and not self.columns.counts.flows:
             raise self._no_trace()
-        near = self._near(columns["start_ns"])
+        in_window = self._near(columns["start_ns"])
         base_ns = self._base(columns["start_ns"])
         columns["start_ns"] += base_ns
         self._settle_durations(columns)
         columns["category"] = _with_step_marks(columns["category"], columns["name"])
         keep, self.damage.unpaired = join_begin_end(columns, rows)
-        keep &= near
+        keep &= in_window
         keep, self.damage.duplicates = repeated(columns, keep)
         events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
         work = self.columns.work.whole()
@@ -208,13 +208,13 @@ class _Reading:
 
     def _near(self, starts: Ints) -> Flags:
         """Return which events are in the trace's time window; move all others to its middle, so sums stay in bounds."""
-        near = np.ones(len(starts), bool)
+        in_window = np.ones(len(starts), bool)
         if len(starts) and float(starts.max()) - float(starts.min()) > limits.MAX_WINDOW_NS:
             middle = np.sort(starts)[len(starts) // 2]
-            near = np.abs(starts.astype(float) - float(middle)) <= limits.MAX_WINDOW_NS
-            starts[~near] = middle
-            self.columns.counts.unplaced += int(np.count_nonzero(~near))
-        return near
+            in_window = np.abs(starts.astype(float) - float(middle)) <= limits.MAX_WINDOW_NS
+            starts[~in_window] = middle
+            self.columns.counts.unplaced += int(np.count_nonzero(~in_window))
+        return in_window
 
     def _base(self, starts: Ints) -> int:
         """Return the offset to add to the file's times; 0 if the sum would not be a valid time."""

@@ -52,14 +52,14 @@ class Feed:
 
     def fill(self, size: int) -> None:
         """Read until the buffer has `size` bytes or the source ends."""
-        parts, held = [self.buffer], len(self.buffer)
-        while held < size and not self.ended:
+        parts, n_bytes = [self.buffer], len(self.buffer)
+        while n_bytes < size and not self.ended:
             block = next(self._blocks, None)
             if block is None:
                 self.ended = True
             else:
                 parts.append(block)
-                held += len(block)
+                n_bytes += len(block)
         if len(parts) > 1:
             self.buffer = b"".join(parts)
 

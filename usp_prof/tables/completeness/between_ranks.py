@@ -95,9 +95,11 @@ def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[i
             if gap > 0:
                 _add(gaps, member.rank, gap, member.last - member.first + 1)
                 continue
-            alike = [other.calls for other in of_group if other.steps == member.steps and other.calls >= 0]
-            if member.calls >= 0 and max(alike, default=0) > member.calls and member.first < 0:
-                _add(fewer, member.rank, max(alike) - member.calls, max(alike))
+            counts_in_same_steps = [
+                other.calls for other in of_group if other.steps == member.steps and other.calls >= 0
+            ]
+            if member.calls >= 0 and max(counts_in_same_steps, default=0) > member.calls and member.first < 0:
+                _add(fewer, member.rank, max(counts_in_same_steps) - member.calls, max(counts_in_same_steps))
     return [
         HealthRow(code, severity(count, total), rank, count, f"{share(count, total)} of {loss}")
         for code, counts_by_rank, loss in (

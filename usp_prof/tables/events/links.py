@@ -223,10 +223,10 @@ def _by_external_id(frame: EventFrame, work: Ints, op_rows: Ints) -> Ints:
 
 def _before_window(frame: EventFrame, work: Ints, call: Ints, calls: Ints) -> Flags:
     """Correlation ids increase: work with a smaller one than every recorded call was launched before the window."""
-    seen = frame.ints("correlation", calls)
-    seen = seen[seen > 0]
-    if not len(seen):
+    call_ids = frame.ints("correlation", calls)
+    call_ids = call_ids[call_ids > 0]
+    if not len(call_ids):
         return np.zeros(len(work), dtype=bool)
     own = frame.ints("correlation", work)
-    earlier = (own < seen.min()) | (frame.end[work] < frame.start[calls].min())
+    earlier = (own < call_ids.min()) | (frame.end[work] < frame.start[calls].min())
     return np.asarray((call < 0) & (own > 0) & earlier, dtype=bool)

@@ -142,8 +142,8 @@ def _plan(tables: TableSet) -> Plan:
     shelves = shelves_in(folder.path, len(parts_of_block))
     _put_apart(as_read, count, shelves, block_of_group)
     folder_as_read.remove()
-    made = (Block(count, shelf, texts, places) for count, shelf in zip(parts_of_block, shelves, strict=True))
-    return Plan(places, tuple(made), folder)
+    blocks = (Block(count, shelf, texts, places) for count, shelf in zip(parts_of_block, shelves, strict=True))
+    return Plan(places, tuple(blocks), folder)
 
 
 def _put_as_read(tables: TableSet, shelf: Shelf) -> dict[str, list[str]]:

@@ -62,9 +62,9 @@ class Solution:
         # Earliest and latest end of the ties, by clock.
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
         for block in ties.blocks:
-            seen, clock = numbered(domain[block.row])
-            low[seen] = np.minimum(low[seen], per_code(clock, block.end, np.minimum, len(seen)))
-            high[seen] = np.maximum(high[seen], per_code(clock, block.end, np.maximum, len(seen)))
+            clocks, clock = numbered(domain[block.row])
+            low[clocks] = np.minimum(low[clocks], per_code(clock, block.end, np.minimum, len(clocks)))
+            high[clocks] = np.maximum(high[clocks], per_code(clock, block.end, np.maximum, len(clocks)))
         reference = np.zeros(count, np.int64)
         is_tied = low <= high
         reference[is_tied] = low[is_tied] + (high[is_tied] - low[is_tied]) // 2

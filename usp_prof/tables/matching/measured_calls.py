@@ -88,8 +88,8 @@ def measure(matched: MatchedParts, clocks: Clock, nodes: Nodes, mark_late: MarkL
     columns, call, count = members.columns, members.call, members.count
     # Indexed by call: its first member, its expected size, and the number of members seen.
     head = np.searchsorted(call, np.arange(count))
-    size, seen = group_size(members, head), np.bincount(call, minlength=count)
-    complete = (seen == size) & on_one_clock(members, clocks)
+    size, n_members = group_size(members, head), np.bincount(call, minlength=count)
+    complete = (n_members == size) & on_one_clock(members, clocks)
     is_known = complete[call]
     times = times_of(members, is_known, mark_late)
     last_rank, is_tied = last_ranks(members, clocks)
@@ -100,7 +100,7 @@ def measure(matched: MatchedParts, clocks: Clock, nodes: Nodes, mark_late: MarkL
         "axis": columns.narrow_codes("axis")[0][head],
         "sequence": sequence_numbers(members, head),
         "matched_by": members.by[head],
-        "members": seen,
+        "members": n_members,
         "group_size": size,
         "complete": complete,
         "bytes": per_code(call, largest, np.maximum, count),

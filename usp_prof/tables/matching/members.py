@@ -78,9 +78,9 @@ def members_of(matched: MatchedParts, clocks: Clock) -> Members:
 def group_size(members: Members, head: Ints) -> Ints:
     """Return the expected number of members per call: 2 for a pair, the declared group size, or the number seen."""
     declared = per_code(members.call, members.columns["group_size"], np.maximum, members.count)
-    seen = np.bincount(members.call, minlength=members.count)
+    n_members = np.bincount(members.call, minlength=members.count)
     paired = members.by[head] == list(MatchedBy).index(MatchedBy.P2P)
-    return np.where(paired, 2, np.where(declared > 0, declared, seen))
+    return np.where(paired, 2, np.where(declared > 0, declared, n_members))
 
 
 def on_one_clock(members: Members, clocks: Clock) -> Flags:

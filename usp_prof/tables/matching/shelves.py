@@ -91,6 +91,6 @@ def made_in(folder: Path | None, place: int) -> Path | None:
     """Create and return the subfolder of a shelf, or return None without a folder."""
     if folder is None:
         return None
-    made = folder / str(place)
-    made.mkdir()
-    return made
+    subfolder = folder / str(place)
+    subfolder.mkdir()
+    return subfolder

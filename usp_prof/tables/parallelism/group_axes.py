@@ -247,10 +247,10 @@ class _Collectives:
 
     def made(self) -> View:
         """Return the collectives."""
-        made = self._made  # another thread may drop them meanwhile
-        if made is None:
-            made = self._made = _collectives(self._source.view("collectives"), self._layout.value)
-        return made
+        collectives = self._made  # another thread may drop them meanwhile
+        if collectives is None:
+            collectives = self._made = _collectives(self._source.view("collectives"), self._layout.value)
+        return collectives
 
     def let_go(self) -> None:
         """Drop the collectives."""

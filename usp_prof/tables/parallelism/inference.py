@@ -86,9 +86,9 @@ def traffic_of(ranks: Mapping[int, Columns]) -> dict[str, Traffic]:
         is_posted = (columns["op_event"] >= 0) | (columns["phase"] != "")
         size = columns["in_bytes"]
         # Parts with equal values are counted together.
-        alike = group_codes(*(codes for codes, _ in texts), size, is_posted.astype(np.int64))
-        counts = np.bincount(alike).tolist()
-        for row, count in zip(first_rows(alike).tolist(), counts, strict=True):
+        kind_code = group_codes(*(codes for codes, _ in texts), size, is_posted.astype(np.int64))
+        counts = np.bincount(kind_code).tolist()
+        for row, count in zip(first_rows(kind_code).tolist(), counts, strict=True):
             key, op, phase, shape, axis, source = (values[codes[row]] for codes, values in texts)
             traffic = traffic_of_group.setdefault(key, Traffic())
             traffic.kinds[Kind(op, phase, shape, int(size[row]), bool(is_posted[row]))] += count
@@ -114,13 +114,13 @@ def inferred(traffic: Mapping[str, Traffic], groups: Iterable[Group]) -> dict[st
     The groups 0-7 and 8-15 serve one axis: evidence from one of them holds for both.
     """
     ranks = {group.key: group.ranks for group in groups}
-    alike: dict[object, list[str]] = {}
+    keys_by_evidence: dict[object, list[str]] = {}
     for key, own in traffic.items():
         own_ranks = ranks.get(key, ())
         layout = tuple(rank - own_ranks[0] for rank in own_ranks) or key
-        alike.setdefault((layout, frozenset(kind.op for kind in own.kinds)), []).append(key)
+        keys_by_evidence.setdefault((layout, frozenset(kind.op for kind in own.kinds)), []).append(key)
     by_name = {}
-    for keys in alike.values():
+    for keys in keys_by_evidence.values():
         members = [rank for key in keys for rank in ranks.get(key, ())]
         apart = len(members) == len(set(members))  # several groups of the same ranks may serve different axes
         for together in [keys] if apart else [[key] for key in keys]:
@@ -168,10 +168,10 @@ def _gradients(traffic: Traffic) -> Inferred:
     """
     reductions = {kind: n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS and kind.posted}
     large = {kind: n for kind, n in reductions.items() if kind.bytes < 0 or kind.bytes >= _SCALARS}
-    everything = sum(n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS)
+    n_reductions = sum(n for kind, n in traffic.kinds.items() if kind.op in _REDUCTIONS)
     once = sum(large.values()) <= traffic.steps
     sends = any(kind.op in P2P for kind in traffic.kinds)
-    if not large or 3 * sum(reductions.values()) < 2 * everything or (once and sends):
+    if not large or 3 * sum(reductions.values()) < 2 * n_reductions or (once and sends):
         return Inferred()
     late = {kind: n for kind, n in large.items() if kind.late}
     if _weight(late) < _NEARLY_ALL * _weight(large):

@@ -100,10 +100,10 @@ def _members(rank: int, passed: Mapping[int, Messages]) -> set[int]:
     """Return all ranks that a rank exchanges messages with, directly or through others; empty if peers are unknown."""
     members, new = {rank}, {rank}
     while new:
-        heard = {peer for member in new if member in passed for peer in np.unique(passed[member].peer).tolist()}
-        if -1 in heard:
+        peers = {peer for member in new if member in passed for peer in np.unique(passed[member].peer).tolist()}
+        if -1 in peers:
             return set()
-        new = heard - members
+        new = peers - members
         members |= new
     return members
 

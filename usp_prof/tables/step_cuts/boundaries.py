@@ -115,8 +115,8 @@ def _opening_activities(cut: Cut, their_work: DeviceWork, work: DeviceWork, cand
     # Row of the other rank's work that opens the step after each of its inner boundaries.
     their_openings = np.searchsorted(their_work.start_ns, cut.at_ns[1:-1])
     for before, behind in _SIDES:
-        alike = _fitting(_alike(their_work, their_openings, work, before, behind), candidates)
-        only = np.array([rows[0] if len(rows) == 1 else -1 for rows in alike], np.int64)
+        matching_rows = _fitting(_alike(their_work, their_openings, work, before, behind), candidates)
+        only = np.array([rows[0] if len(rows) == 1 else -1 for rows in matching_rows], np.int64)
         if (only[1:-1] >= 0).all() and (only >= 0).any():
             return only
     after_update = _fitting(work.after_update(), candidates)
@@ -154,11 +154,11 @@ def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> 
     inside = (step >= 0) & (step < len(at) - 1)
     kinds = np.unique(work.symbol, return_inverse=True)[1].astype(np.int64)
     count, width = len(at) - 1, int(kinds.max()) + 1
-    held = np.bincount(step[inside] * width + kinds[inside], minlength=count * width).reshape(count, width)
-    usual = np.median(held, axis=0)
+    counts = np.bincount(step[inside] * width + kinds[inside], minlength=count * width).reshape(count, width)
+    usual = np.median(counts, axis=0)
     # Average duration of each kind of activity, so that missing activities count by the time they would have taken.
     weight = np.bincount(kinds, work.end_ns - work.start_ns, width) / np.bincount(kinds, minlength=width)
-    missing = np.maximum(usual - held, 0)
+    missing = np.maximum(usual - counts, 0)
     has_enough_work = missing @ weight <= _MISSING * np.diff(at)
     has_enough_work &= missing.sum(axis=1) <= _FEW * usual.sum()
     is_complete = np.ones(count, bool)

@@ -145,8 +145,8 @@ class DeviceWork:
 
 def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
     """Build the sequence from a rank's tables."""
-    everything = Columns(source.view("activities"))
-    activities = everything.take(everything.matches("kind", "compute", "communication"))
+    all_activities = Columns(source.view("activities"))
+    activities = all_activities.take(all_activities.matches("kind", "compute", "communication"))
     parts = Columns(source.view("collectives"))
     name_code, names = activities.codes("name")
     name_symbol = lookup(alphabet.codes([f"kernel {name}" for name in [*names, ""]]), name_code, missing=-1)
@@ -167,8 +167,8 @@ def device_work(source: Source, alphabet: Alphabet) -> DeviceWork:
         updates & ~talks,
         operation,
         talks & (size >= 0) & (size <= SMALL_BYTES),
-        int(everything["start_ns"].min(initial=np.iinfo(np.int64).max)),
-        int((everything["start_ns"] + everything["dur_ns"]).max(initial=0)),
+        int(all_activities["start_ns"].min(initial=np.iinfo(np.int64).max)),
+        int((all_activities["start_ns"] + all_activities["dur_ns"]).max(initial=0)),
     )
 
 

@@ -97,15 +97,15 @@ def _even_micro_batches(graph: Graph, request: Request) -> Graph:
     is_replicated = np.any([graph.on_axis(axis) for axis in DATA_AXES], axis=0)
     pipeline = _first_connected(graph, np.flatnonzero(is_replicated & (nodes.call >= 0)))[nodes.rank[rows]]
     # Actions that should take the same time: same kind, stage and step in any replica and micro-batch.
-    alike = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
-    action = group_codes(alike, nodes.rank[rows], work.micro_batch[rows])
+    peer_group = group_codes(pipeline, work.stage[rows], work.kind[rows], nodes.step[rows])
+    action = group_codes(peer_group, nodes.rank[rows], work.micro_batch[rows])
     compute_ns = np.bincount(action, graph.duration[rows])
-    alike_of_action = alike[first_rows(action)]
-    mean = np.bincount(alike_of_action, compute_ns) / np.bincount(alike_of_action)
+    peer_group_of_action = peer_group[first_rows(action)]
+    mean = np.bincount(peer_group_of_action, compute_ns) / np.bincount(peer_group_of_action)
     longest = np.zeros(len(mean))
-    np.maximum.at(longest, alike_of_action, compute_ns)
-    is_uneven = (longest > UNEVEN_NOW * mean)[alike_of_action]
-    factor = np.where(is_uneven, mean[alike_of_action] / np.maximum(compute_ns, 1), 1.0)
+    np.maximum.at(longest, peer_group_of_action, compute_ns)
+    is_uneven = (longest > UNEVEN_NOW * mean)[peer_group_of_action]
+    factor = np.where(is_uneven, mean[peer_group_of_action] / np.maximum(compute_ns, 1), 1.0)
     if request.cautious:
         factor = (1 + 9 * factor) / 10
     duration = graph.duration.copy()
