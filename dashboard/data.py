@@ -226,7 +226,7 @@ def _open(index: int) -> Run:
 
 
 def ask_document(index: int, selection: Selection) -> Result[Document]:
-    """Ask for the report's document of a part of a run; that of the whole run is kept on disk."""
+    """Ask for the report's document of a part of a run; the document of a complete run is cached on disk."""
     return worker.ask(("document", index, selection), lambda: _document(index, selection), lane=index)
 
 
@@ -362,7 +362,7 @@ def prediction(index: int, edits: tuple[Edit, ...], among: tuple[Edit, ...] = ()
 
 
 def ask_calibration(index: int) -> Result[Calibration]:
-    """Ask for the calibration of the planner by a run."""
+    """Ask for the planner's calibration from a run."""
 
     def learn() -> Calibration:
         worker.tell("calibrating the planner")
@@ -372,7 +372,7 @@ def ask_calibration(index: int) -> Result[Calibration]:
 
 
 def ask_plans(question: Question) -> Result[Plans]:
-    """Ask for the plans that fit, those that the question's trainer can run among them."""
+    """Ask for the plans that fit, including those that the question's trainer can run."""
     return worker.ask(
         ("plans", question_key(question)),
         lambda: search_plans(question, lambda done, of: worker.tell("predicting configurations", done, of)),
@@ -380,7 +380,7 @@ def ask_plans(question: Question) -> Result[Plans]:
 
 
 def ask_front(learnt: Calibration | None, plans: Plans, named: int) -> Result[Chart]:
-    """Ask for the chart of plans, one of them named; it is made once, so that the browser draws it once."""
+    """Ask for the chart of plans, with one of them labeled; it is built once, so the browser draws it once."""
     return worker.ask(
         ("front", learnt is None, question_key(plans.question), named),
         lambda: Chart("Speed over memory", plan_answer.points(plans, learnt, named)),

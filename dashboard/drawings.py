@@ -101,7 +101,7 @@ def read_drawings(document: Document, folder: Path, into: Drawings) -> None:
 
 
 def charts_of(document: Document) -> list[ChartInput]:
-    """List what the charts of a report show, in its order."""
+    """Return the data of a report's charts, in order."""
     parts = (document.summary, *document.sections)
     return [block.data for part in parts for block in part.blocks if isinstance(block, Chart)]
 

@@ -161,7 +161,7 @@ def _not_served(error: UspProfError) -> None:
 
 
 def _report() -> None:
-    """Offer all of this as one page of HTML, made when it is asked for."""
+    """Offer the report as one HTML page, which is built on request."""
     if st.button("HTML report", help="tables and charts of all pages in one file that needs no server"):
         view = state.current()
         page = wait(report.ask(view.run, view.selection, kept(view.run)))
@@ -204,7 +204,7 @@ def main() -> None:
 
 
 def _without_run() -> None:
-    """Draw what needs no run: plans for a model that is typed, sweeps, and the lessons."""
+    """Draw the pages that need no run: plans for a typed model, sweeps, and the lessons."""
     offered = [page for page in PAGES if not page.needs_run]
     made = {
         page.path: st.Page(page.draw, title=page.title, url_path=page.path, default=place == 0)
