@@ -69,7 +69,7 @@ def build_stage(config: Config, mesh: Mesh, device: torch.device, faults: Faults
 def layer_timer(
     config: Config, device: torch.device, faults: Faults, stage: int, grad_store: WeightGradStore | None
 ) -> LayerTimer | None:
-    """Return a timer that makes the layers of a stage last longer: a pace, or the brake of a fault."""
+    """Return a timer that makes the layers of a stage last longer: a pace, or a fault's brake."""
     options, shape, layout = config.options, config.shape, config.layout
     slowdown = faults.slowdown(stage)
     sequences = config.micro_batch / (layout.cp * layout.tp)
@@ -101,7 +101,7 @@ def build_attention(config: Config, group: Group, device: torch.device) -> Atten
 def block_edges(
     config: Config, group: Group, product: Product, grad_store: WeightGradStore | None, timer: LayerTimer | None
 ) -> BlockEdges:
-    """Choose what tensor-parallel ranks do at the edges of a block."""
+    """Choose the communication of tensor-parallel ranks at the edges of a block."""
     if not config.options.sequence_parallel:
         return BlockEdges(group)
     if not config.options.tp_async:

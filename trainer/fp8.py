@@ -38,7 +38,7 @@ def product(left: torch.Tensor, right: torch.Tensor, kinds: tuple[torch.dtype, t
     """Multiply ``[m, k]`` by ``[n, k]`` transposed."""
     (left_8, left_scale), (right_8, right_scale) = quantize(left, kinds[0]), quantize(right, kinds[1])
     return F.scaled_mm(
-        left_8.contiguous(),  # kernels want rows of the first and columns of the second together
+        left_8.contiguous(),  # kernels need contiguous rows of the first and columns of the second
         right_8.contiguous().t(),
         left_scale,
         F.ScalingType.TensorWise,

@@ -155,7 +155,7 @@ class Stage(nn.Module):
             self.head = nn.Parameter(draw("head", config.vocab, config.hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return hidden states, or logits on the last stage."""
+        """Return the hidden states, or the logits on the last stage."""
         x = self.blocks(F.embedding(x, self.embedding) if self.is_first else x)
         return F.linear(self.norm(x), self.head) if self.is_last else x
 
@@ -184,7 +184,7 @@ class Pipeline:
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Run forward and backward of a step; return this rank's share of the loss, zero before the last stage."""
         self.inputs, self.targets = tokens.chunk(self.micro_batches), targets.chunk(self.micro_batches)
-        self.alive: dict[int, tuple[Tensor, Tensor]] = {}  # inputs and outputs whose backward is to come
+        self.alive: dict[int, tuple[Tensor, Tensor]] = {}  # inputs and outputs of pending backwards
         self.loss = torch.zeros((), dtype=self.message.dtype)
         ahead = min(self.pp.size - self.pp.rank - 1, self.micro_batches)
         for number in range(ahead):  # warmup

@@ -173,7 +173,7 @@ def _speed(line: Metrics) -> list[str]:
     ]
 
 
-# Recording session: what the recorder gets to know about this run.
+# Recording session: the facts about this run that the recorder stores.
 
 
 def open_session(config: Config, mesh: Mesh, faults: Faults, folder: Path) -> record.Session:

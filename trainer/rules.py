@@ -104,7 +104,7 @@ def _choose_batch(options: Options, layout: Layout) -> int:
     if not options.batch:
         options.batch = (options.micro_batch or 2) * unit
     if size := options.micro_batch:
-        # Without --accumulate, any number of passes will do.
+        # Without --accumulate, any number of passes is allowed.
         fitting = unit * size if accumulate else _nearest_multiple(options.batch, in_a_pass * size)
         rule = f"--batch {options.batch} is not dp x micro-batches x accumulate x micro-batch = {unit * size}"
         refuse(options.batch != unit * size, rule, f"--batch {fitting}")
@@ -114,7 +114,7 @@ def _choose_batch(options: Options, layout: Layout) -> int:
 
 def _check_tensor_parallel(config: Config) -> None:
     options, shape, tp = config.options, config.shape, config.layout.tp
-    # Each tensor-parallel rank has an equal part of all of these.
+    # Each tensor-parallel rank gets an equal part of each of these.
     split = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocab": shape.vocab}
     if shape.shared_ffn:
         split["shared experts' width"] = shape.shared_ffn

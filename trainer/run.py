@@ -53,7 +53,7 @@ def main() -> int:
         with watched(rank, world):
             status = train(config, rank, device, gpus)
     except OptionError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each host: a file may be missing on one of them
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host: a file may be missing on one of them
             print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         report_to_torchrun(f"error: {error}", f"hint: {error.hint}")
         return leave(2)
@@ -88,7 +88,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
     if backend == "nccl":
         check_links(config)
         if gpus < world:
-            # NCCL refuses two processes of one host on one GPU; those that differ in this are hosts apart to it.
+            # NCCL refuses two processes of one host on one GPU; different values here look like different hosts.
             os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{rank}"
     elif gpus:
         check_gloo(config)

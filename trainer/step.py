@@ -190,7 +190,7 @@ class Update:
         return torch.stack(squares).sum()
 
     def _clip(self, norm: torch.Tensor) -> None:
-        """Scale all gradients down where their norm is above the limit, as torch's `clip_grad_norm_` does."""
+        """Scale all gradients down if their norm exceeds the limit, like torch's `clip_grad_norm_`."""
         limit = self.config.options.clip
         if limit > 0:
             factor = (limit / (norm + 1e-6)).clamp(max=1.0)

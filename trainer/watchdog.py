@@ -89,7 +89,7 @@ class Heartbeat:
                         self.end_if_lost("stopped by SIGTERM")
                 if self.parent and os.getppid() != self.parent:
                     self.parent = 0
-                    os.kill(os.getpid(), signal.SIGTERM)  # torchrun is gone, and would have stopped this rank
+                    os.kill(os.getpid(), signal.SIGTERM)  # torchrun, which would have stopped this rank, is gone
                 self.write()
 
     def _main_answers(self) -> bool:
@@ -114,7 +114,7 @@ class Heartbeat:
         """End this process if other ranks are lost, or left before it failed; name them."""
         with suppress(RuntimeError):  # the store may be gone
             lost, left = self.others()
-            if self.left_because:  # this rank was stopped, as the others may have been: only a failure is news
+            if self.left_because:  # this rank was stopped, and others may have been too: only failures are reported
                 left = [rank for rank in left if "failed" in rank]
             if not lost and not left:
                 return

@@ -72,7 +72,7 @@ class Layout:
         return {"pp": self.pp, **dp, "cp": self.cp, "tp": self.tp} | ({"ep": self.ep} if self.ep > 1 else {})
 
     def title(self) -> str:
-        """Name the mesh in a folder's name: the axes above one."""
+        """Return the mesh for a folder's name: the axes above one."""
         return "-".join(f"{axis}{size}" for axis, size in self.axes().items() if size > 1) or "single"
 
     def __str__(self) -> str:

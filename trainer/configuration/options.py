@@ -171,7 +171,7 @@ def check_ranges(options: Options) -> None:
 
 
 def flag_of(item: Field[Any]) -> str:
-    """Return an option as it is typed."""
+    """Return an option's flag on the command line."""
     return "--" + item.name.replace("_", "-")
 
 

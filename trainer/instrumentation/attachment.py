@@ -29,7 +29,7 @@ def wrap(owner: object, method: str, wrapper: Callable[..., Any]) -> None:
 
 
 def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor | None, local_sequence: int) -> None:
-    """Attach a timer, a fault of the router and the marks of experts to a stage.
+    """Attach a timer, a router fault and the experts' marks to a stage.
 
     `local_sequence` counts the tokens that attention has on this context-parallel rank.
     """

@@ -129,7 +129,7 @@ class Faults:
 
 
 def _lengths(seed: list[int], sequence: int, documents: int) -> Lengths:
-    """Draw where a sequence is cut into documents; all cuts are as likely."""
+    """Draw where a sequence is cut into documents; all cuts are equally likely."""
     cuts = 1 + np.random.default_rng(seed).choice(sequence - 1, documents - 1, replace=False)
     return tuple(np.diff([0, *np.sort(cuts), sequence]).tolist())
 

@@ -161,20 +161,20 @@ class Pace(LayerTimer):
 
 
 class Brake(LayerTimer):
-    """Slows the layers of a chunk by the slowdown's present factor."""
+    """Slows the layers of a chunk by the slowdown's current factor."""
 
     def __init__(self, slowdown: Slowdown, layer_flop: float, device: torch.device, dtype: torch.dtype) -> None:
         self.slowdown, self.layer_flop = slowdown, layer_flop
-        # On a GPU a layer is several products, so that a factor comes out finely.
+        # On a GPU the extra work is several products, for a fine resolution of the factor.
         size = 64 if device.type == "cpu" else min(max(int((layer_flop / 16) ** (1 / 3)), 64), 4096)
         self.matrix = torch.zeros(size, size, device=device, dtype=dtype)
 
     def forward_ends(self) -> None:
-        """Do again what forward took."""
+        """Repeat the work of forward."""
         self.burn(self.layer_flop)
 
     def backward_ends(self) -> None:
-        """Do again what backward took."""
+        """Repeat the work of backward."""
         self.burn(2 * self.layer_flop)
 
     def burn(self, flop: float) -> None:

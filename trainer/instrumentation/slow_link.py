@@ -32,7 +32,7 @@ class SlowLink:
                 link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
 
     def hold(self) -> None:
-        """Delay the message that is posted next; messages posted during the delay extend it."""
+        """Delay the next message; messages posted during the delay extend it."""
         if not self.delay_seconds:
             return
         with self.lock:
@@ -64,7 +64,7 @@ def open_sockets() -> set[str]:
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())
-        except OSError:  # the listing's own descriptor is gone again
+        except OSError:  # the descriptor of the listing itself is closed by now
             continue
         if target.startswith("socket:"):
             sockets.add(f"{entry.name} {target}")

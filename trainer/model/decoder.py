@@ -97,7 +97,7 @@ class Block(nn.Module):
 
 
 def layers_of(stage: int, stages: int, layers: int) -> range:
-    """Return the layers of a stage: as even as can be, the longer ones first."""
+    """Return the layers of a stage: as even as possible, longer stages first."""
     fewest, longer_stages = divmod(layers, stages)
     start = stage * fewest + min(stage, longer_stages)
     return range(start, start + fewest + (stage < longer_stages))

@@ -32,7 +32,7 @@ EACH = Product(
 
 
 def multiplies_groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether torch has one kernel for runs of rows with a matrix each; its fallback waits for the GPU."""
+    """Return whether torch has one kernel for runs of rows with separate matrices; its fallback waits for the GPU."""
     if device.type == "cpu":
         return dtype != torch.float64
     return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in {9, 10}
@@ -66,7 +66,7 @@ class ExpertWeights(nn.Module):
 
 
 def grouped(ends: torch.Tensor) -> Product:
-    """Multiply runs of rows, of which each has its own matrix, in one kernel; `ends` says where runs end."""
+    """Multiply each run of rows by its own matrix, in one kernel; `ends` has the end of each run."""
     return Product(
         forward=partial(F.grouped_mm, offs=ends),
         input_gradient=lambda grad, weights: F.grouped_mm(grad, weights.transpose(1, 2), offs=ends),
@@ -75,7 +75,7 @@ def grouped(ends: torch.Tensor) -> Product:
 
 
 def one_each(lengths: list[int]) -> Product:
-    """Multiply runs of rows, of which each has its own matrix, in a kernel for each."""
+    """Multiply each run of rows by its own matrix, one kernel per run."""
 
     def weight_gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         runs = zip(grad.split(lengths), x.split(lengths), strict=True)
@@ -89,7 +89,7 @@ def one_each(lengths: list[int]) -> Product:
 
 
 def one_by_one(x: torch.Tensor, weights: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """Multiply runs of rows by a matrix each, as `grouped_mm` does, in a kernel for each."""
+    """Multiply each run of rows by its own matrix like `grouped_mm`, but with one kernel per run."""
     return torch.cat([run @ matrix for run, matrix in zip(x.split(lengths), weights, strict=True)])
 
 
@@ -112,7 +112,7 @@ class Experts(nn.Module):
         """Pairs that an expert takes from each rank in a micro-batch; 0: all."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Route, compute and bring back; return the result, and how many tokens chose each expert.
+        """Route tokens, compute, and send results back; return the result, and the number of tokens per expert.
 
         Every rank routes its own slice of the sequence. Nothing is counted up here, because recomputation runs this
         again: the layer calls `count` once.
@@ -127,7 +127,7 @@ class Experts(nn.Module):
         return weighted.sum(1).view_as(x), load
 
     def _choose(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose each token's experts, and how much of each it takes: both ``[tokens, top_k]``."""
+        """Return each token's experts and their weights: both ``[tokens, top_k]``."""
         accurate = torch.promote_types(tokens.dtype, torch.float32)
         logits = F.linear(tokens.to(accurate), self.router.to(accurate))
         scores = logits.sigmoid() if self.shape.scoring == "sigmoid" else logits.softmax(-1)
@@ -138,7 +138,7 @@ class Experts(nn.Module):
         return chosen, (gates * self.shape.routed_scale).to(tokens.dtype)
 
     def preferences(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the values that the choice is made by; the bias balances loads and has no part in the result."""
+        """Return the values that determine the choice; the bias balances loads and does not change the result."""
         return scores.detach() + self.bias
 
     def _load_of(self, chosen: torch.Tensor) -> torch.Tensor:

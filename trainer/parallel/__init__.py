@@ -1,1 +1,1 @@
-"""The parallel axes, one technique a module; `mesh` holds the groups that a rank talks in."""
+"""The parallel axes, one technique per module; `mesh` has the process groups of a rank."""

@@ -49,7 +49,7 @@ class ChunkedProducts:
         return _MultiplyAndReduce.apply(x, weight, self)
 
     def arriving(self, chunk: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each rank's chunk with the rank, this rank's first, while the next one arrives."""
+        """Yield each rank and its chunk, this rank's first, while the next chunk arrives."""
         size, chunk = self.group.size, chunk.contiguous()
         for step in range(size - 1):
             transfer = shift(chunk, self.group, step)
@@ -58,7 +58,7 @@ class ChunkedProducts:
         yield (self.group.rank + 1) % size, chunk
 
     def add_up(self, part_of: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """Add up what all ranks have for my chunk; `part_of` computes what this rank has for a rank's chunk.
+        """Add up all ranks' parts of this rank's chunk; `part_of` computes this rank's part of another rank's chunk.
 
         The sum of each chunk goes once round the ring and ends at its owner. It is computed one rank ahead of my own
         chunk backwards, so mine comes last. While a part is computed, the sum that it is added to is on its way.

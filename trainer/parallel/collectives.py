@@ -92,7 +92,7 @@ def start_reduce_scatter(x: torch.Tensor, group: Group) -> Started:
 
 
 def complete(started: Started) -> torch.Tensor:
-    """Wait for a message that was started."""
+    """Wait for a started message."""
     started[1].wait()
     return started[0]
 
@@ -125,7 +125,7 @@ def observe(x: torch.Tensor, on_forward: Callable[[], None], on_backward: Callab
 
     def forward(passing: torch.Tensor) -> torch.Tensor:
         on_forward()
-        return passing.view_as(passing)  # autograd expects another object than the input
+        return passing.view_as(passing)  # autograd expects a different object than the input
 
     def backward(grad: torch.Tensor) -> torch.Tensor:
         on_backward()
@@ -169,7 +169,7 @@ def all_reduce_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
 def all_to_all(
     x: torch.Tensor, group: Group, sends: list[int] | None = None, receives: list[int] | None = None
 ) -> torch.Tensor:
-    """Exchange runs of rows of any lengths; the gradient takes the way back."""
+    """Exchange runs of rows of any lengths; the gradient is exchanged in the opposite direction."""
     if group.size == 1:
         return x
     forward = partial(exchange_rows, sends=sends, receives=receives, group=group)

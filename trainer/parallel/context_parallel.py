@@ -32,6 +32,6 @@ def positions(sequence: int, size: int, rank: int, layout: str) -> torch.Tensor:
 
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attend from each query to the keys up to its own; there may be fewer heads of keys (grouped queries)."""
-    if q.is_cuda and q.dtype == torch.float32:  # no kernel of a GPU takes grouped queries in fp32
+    if q.is_cuda and q.dtype == torch.float32:  # no GPU kernel supports grouped queries in fp32
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])

@@ -150,7 +150,7 @@ class Bucket:
             self.gathering = all_gather_single(self.flat, part, group=self.group.handle, async_op=True)
 
     def wait(self) -> None:
-        """Have all weights here; wait for the part of a gather that compute has not covered."""
+        """Wait until all weights are here: for the part of a gather that compute has not hidden."""
         self.gather()
         if self.gathering is not None:
             with mark("dp", self.wait_mark):
@@ -221,7 +221,7 @@ class Buckets:
                 bucket.missing = set(bucket.weights.slices)
 
     def take(self, chunk: int, *, last: bool) -> None:
-        """Take the weight gradients of a split backward, which no hook has seen; after the `last`, sum them."""
+        """Take the weight gradients of a split backward, which run no hook; after the `last`, sum them."""
         for bucket in self.buckets[chunk]:
             for parameter in bucket.weights.slices:
                 bucket.take(parameter)

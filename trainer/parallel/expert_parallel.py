@@ -85,7 +85,7 @@ def capacity(factor: float, pairs: int, experts: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slot of each (token, choice) pair, in order of the tokens; behind the last slot for one that is dropped."""
+    """The slot of each (token, choice) pair, in order of the tokens; dropped pairs get one after the last slot."""
 
     slot: torch.Tensor
     experts: int

@@ -52,7 +52,7 @@ class Mesh:
         timeout: timedelta | None = None,
         open_link: OpenLink | None = None,
     ) -> Mesh:
-        """Open the wanted groups on all ranks, in one order; the others stay closed: each costs sockets and threads."""
+        """Open the wanted groups on all ranks, in one order; others stay closed to save sockets and threads."""
         groups = {}
         for name, varying in SERVED.items():
             partition = layout.groups(*varying)
@@ -62,7 +62,7 @@ class Mesh:
             axes = served_axes(name, layout)
             handle, before_message = None, nothing
             if name in wanted:
-                # The description is what a trace says of the group; the experts' data parallelism says that it is.
+                # A trace shows this description of the group; it identifies the experts' data parallelism.
                 served = {"log": ["log"], "efsdp": ["efsdp"], "edata": ["efsdp"]}.get(name, axes)
                 title = "_".join(["mesh", *served])
                 handle, _ = dist.new_subgroups_by_enumeration(partition, timeout=timeout, group_desc=title)
@@ -76,7 +76,7 @@ class Mesh:
 
 
 def served_axes(name: str, layout: Layout) -> tuple[str, ...]:
-    """Name the mesh axes in which the members of a group really differ, as the manifest does."""
+    """Return the mesh axes in which the members of a group differ, named as in the manifest."""
     if name in {"log", "ep"}:
         return ("world",) if name == "log" else ("ep",)
     places = [layout.coordinates(rank) for rank in layout.groups(*SERVED[name])[0]]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HostRoom:
-    """What the host keeps for a bucket besides its masters and moments: the places where copies land and leave."""
+    """Host buffers of a bucket besides its masters and moments: destinations and sources of copies."""
 
     bucket: Bucket
     gradient: torch.Tensor
@@ -65,10 +65,10 @@ class HostOptimizer:
         self._fetch_gradients()
         for room in self.rooms:
             if room.arrived is not None:
-                room.arrived.synchronize()  # the host waits, for this bucket's gradient alone
+                room.arrived.synchronize()  # the host waits only for this bucket's gradient
             with mark("train", "offload_update"):
                 room.bucket.master.grad = room.gradient
-                self.adamw.step()  # which passes over all masters without a gradient: all but this one
+                self.adamw.step()  # skips masters without a gradient: all but this one
                 room.bucket.master.grad = None
             self._send_weights(room)
         self._wait_for_weights()
@@ -80,11 +80,11 @@ class HostOptimizer:
         self._wait_for_weights()
 
     def _fetch_gradients(self) -> None:
-        """Issue all copies down, one after another; each records when it has arrived."""
+        """Issue all copies down, one after another; each records an event on arrival."""
         if self.down is not None:
             self.down.wait_stream(torch.cuda.current_stream())  # the gradients are summed and clipped there
         size = sum(room.gradient.nbytes for room in self.rooms)
-        with mark("train", "offload_down", bytes=size), torch.cuda.stream(self.down):  # no stream on a CPU: as ever
+        with mark("train", "offload_down", bytes=size), torch.cuda.stream(self.down):  # a CPU has no stream
             for room in self.rooms:
                 room.gradient.copy_(room.bucket.gradient, non_blocking=True)
                 room.arrived = self.down.record_event() if self.down is not None else None
@@ -97,6 +97,6 @@ class HostOptimizer:
             room.bucket.local.copy_(room.leaving, non_blocking=True)
 
     def _wait_for_weights(self) -> None:
-        """Let what the device does next begin when the last weights are there; the host goes on."""
+        """Make the device's next work wait for the last weights; the host continues."""
         if self.up is not None:
             torch.cuda.current_stream().wait_stream(self.up)

@@ -86,7 +86,7 @@ class Pipeline:
         data: Buckets,
         loss: TakeLoss,
     ) -> None:
-        """Send activations in the first group and gradients in the second one: neither queues behind the other."""
+        """Send activations in the first group and gradients in the second one, so that neither waits for the other."""
         self.groups, self.chunks, self.data, self.take_loss = dict(zip("fb", groups, strict=True)), chunks, data, loss
         group = groups[0]
         self.micro_batches = config.options.micro_batches
@@ -166,21 +166,21 @@ class Pipeline:
         return self.last_round and self.last_of_stage[action.stage] == action
 
     def _hand_over(self, way: str, action: Action, to: int, tensor: torch.Tensor) -> None:
-        """Pass a result to another stage of this rank, or keep it for the send that follows."""
+        """Pass a result to another stage of this rank, or keep it for the next send."""
         if to in self.chunks:
             self.arrived[way, to, action.micro_batch] = tensor, None
         else:
             self.leaving[way, action.stage, action.micro_batch] = tensor
 
     def _take(self, way: str, place: Place) -> torch.Tensor:
-        """Wait for what another stage made."""
+        """Wait for another stage's result."""
         tensor, work = self.arrived.pop((way, *place))
         if work is not None:
             work.wait()
         return tensor
 
     def _post(self, transfer: Transfer) -> None:
-        """Begin to send or receive."""
+        """Start a send or a receive."""
         key = (transfer.name[-1], transfer.stage, transfer.micro_batch)
         group = self.groups[transfer.name[-1]]
         peer = group.ranks[transfer.peer]

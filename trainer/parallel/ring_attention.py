@@ -62,7 +62,7 @@ class RingAttention:
                 block = transfer.arrived(step)
 
     def sum_gradients(self, gradients: Iterator[torch.Tensor]) -> torch.Tensor:
-        """Add up each block's gradients over ranks, in the order of `blocks`; return those of this rank's block."""
+        """Sum each block's gradients over ranks, in the order of `blocks`; return those of this rank's block."""
         traveling: RingTransfer | None = None
         for step, own in enumerate(gradients):
             total = own if traveling is None else own.add_(traveling.arrived(step))

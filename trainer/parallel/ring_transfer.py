@@ -17,7 +17,7 @@ from usp_prof.record import mark
 
 @dataclass(frozen=True, slots=True)
 class RingTransfer:
-    """A tensor on its way to the next rank, kept until it has left, and the one that comes for it."""
+    """A tensor on its way to the next rank, kept until it is sent, and the tensor that replaces it."""
 
     leaving: torch.Tensor
     arriving: torch.Tensor
@@ -25,7 +25,7 @@ class RingTransfer:
     axis: str
 
     def arrived(self, step: int) -> torch.Tensor:
-        """Wait for both; return the tensor that has arrived."""
+        """Wait for both tensors; return the received one."""
         with mark(self.axis, "ring_wait", step=step):
             for work in self.works:
                 work.wait()

@@ -37,7 +37,7 @@ class SequenceParallelEdges(BlockEdges):
         return all_gather(x, self.group)
 
     def leave(self, partial_sums: torch.Tensor) -> torch.Tensor:
-        """Add up the ranks' ``[S, B, H]``, of which each keeps its slice; the gradient is gathered."""
+        """Add up the ranks' ``[S, B, H]``; each rank keeps its slice, and the gradient is gathered."""
         return reduce_scatter(partial_sums, self.group)
 
     def project(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear]) -> list[torch.Tensor]:
@@ -91,7 +91,7 @@ class _GatherAndMultiply(torch.autograd.Function):
 
 
 class AsyncEdges(SequenceParallelEdges):
-    """The same edges, whose messages travel behind the chunks of a block's products (`async_tensor_parallel.py`)."""
+    """The same edges, with messages hidden behind the chunks of a block's products (`async_tensor_parallel.py`)."""
 
     def __init__(self, chunked: ChunkedProducts) -> None:
         super().__init__(chunked.group)
