@@ -22,7 +22,7 @@ FLOATS = 50_000
 def run(
     transfer_us: int, *, latency_us: int = 200, floats: int = FLOATS, axis: str = "dp", disturbed_us: int = 0
 ) -> TableSet:
-    """Make two ranks with six messages per step on an axis, all but one disturbed, and a small sum over the world."""
+    """Make two ranks: six messages per step on an axis, and a small world sum, disturbed after the first step."""
     traces = {}
     for rank in range(2):
         trace = traces[rank] = Trace(rank, 2, device="cpu")
