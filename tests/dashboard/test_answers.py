@@ -189,3 +189,10 @@ def test_the_bandwidth_of_each_axis_is_next_to_its_links(tmp_path: Path) -> None
     assert {figure.label for figure in shown.figures} == {"dp bus bandwidth", "tp bus bandwidth"}
     assert all("of the link" in figure.second for figure in shown.figures)
     assert pictures.bandwidth_of_axes(replace(document, sections=())) is None
+
+
+def test_the_page_s_own_questions_are_answered_once() -> None:
+    query.ask(0, query.EXAMPLE)
+    run = data.open_numbered(0)
+    kept = run.tables.memo(("query page", query.EXAMPLE), lambda: pytest.fail("the query ran again"))
+    assert query.as_frame(kept).equals(query.ask(0, query.EXAMPLE))
