@@ -63,6 +63,14 @@ def test_a_slowdown_without_a_late_rank_names_the_axis_whose_transfers_vary() ->
     assert "cause" not in repaired.second
 
 
+def test_a_slowdown_that_neither_a_rank_nor_transfers_cause_is_said_to_have_no_single_cause() -> None:
+    tables = run_with("clean").tables
+    found = replace(find_all(tables, EVERYTHING), ideal=IdealStep(step_ns=1e9, ideal_ns=5e8, error_fraction=0.02))
+    figure = head(build(tables, analyse(tables), name="x", found=found))
+    assert figure is not None
+    assert figure.second.endswith("no single rank causes most of it")
+
+
 def test_a_slowdown_within_the_error_of_the_replay_is_marked() -> None:
     tables = run_with("clean").tables
     ideal = IdealStep(step_ns=100.0, ideal_ns=90.0, error_fraction=0.12)
