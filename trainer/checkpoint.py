@@ -41,7 +41,7 @@ class Piece:
     """One box of a named tensor: its position in the whole weight, and the memory it is read from or into."""
 
     name: str
-    whole: tuple[int, ...]
+    whole_sizes: tuple[int, ...]
     offsets: tuple[int, ...]
     memory: torch.Tensor
     is_stored: bool = True
@@ -60,7 +60,7 @@ def pieces_of(update: Update) -> Iterator[Piece]:
         tensors = {"weight": bucket.master, "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
         for box in bucket.boxes():
             for kind, tensor in tensors.items():
-                yield Piece(f"{kind}/{box.name}", box.note.whole, box.offsets, box.view(tensor), box.note.stored)
+                yield Piece(f"{kind}/{box.name}", box.note.whole_sizes, box.offsets, box.view(tensor), box.note.stored)
     for layer, experts in update.experts.items():
         yield Piece(f"bias/layers.{layer}", tuple(experts.bias.shape), (0,), experts.bias)
 
@@ -77,7 +77,7 @@ class SavePieces(checkpoint.DefaultSavePlanner):
         items = []
         for piece in self.pieces.values():
             properties = metadata.TensorProperties.create_from_tensor(piece.memory)
-            data = planner.TensorWriteData(piece.chunk, properties, torch.Size(piece.whole))
+            data = planner.TensorWriteData(piece.chunk, properties, torch.Size(piece.whole_sizes))
             index = metadata.MetadataIndex(piece.name, piece.chunk.offsets)
             items.append(planner.WriteItem(index, planner.WriteItemType.SHARD, tensor_data=data))
         self.plan = checkpoint.SavePlan(items)

@@ -10,64 +10,23 @@ end. The trace marks each action around its arithmetic alone, and each transfer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainer.parallel.pipeline_schedules import Transfer, orders_of_ranks, with_transfers
 from usp_prof import record
 from usp_prof.schedule import Schedule, Shape
-from usp_prof.schedule_orders import Action, Kind, Order, order, simulate, stage_ranks
+from usp_prof.schedule_orders import Action, Kind, stage_ranks
 
 if TYPE_CHECKING:
     from trainer.configuration.config import Config
     from trainer.foundation.weight_gradients import Job
     from trainer.parallel.collectives import Group
     from trainer.parallel.data_parallel import Buckets
-
-
-# Transfers: the sends and receives that a schedule's actions need, in an order that cannot deadlock.
-#
-# A rank's messages with one neighbor must be posted in the same order at both ends, because NCCL runs them one after
-# another. So all ranks' lists are walked together, one action per rank in each round. As soon as an action has made
-# what another rank needs, its send is appended to the one list and the receive to the other, in one stroke:
-#
-#     rank 0   0F0 send_f0  0F1 send_f1             recv_b0  0B0             recv_b1  0B1
-#     rank 1       recv_f0      recv_f1  1F0   1B0  send_b0         1F1 1B1  send_b1
-#
-# A receive is thus posted before its action, which waits for it only when it begins.
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One end of a message between stages: an activation (`f`) or a gradient (`b`)."""
-
-    name: str
-    """`send_f`, `recv_f`, `send_b` or `recv_b`, as the trace has it."""
-    stage: int
-    """The stage at this end."""
-    micro_batch: int
-    peer: int
-    """Rank of the other end within the pipeline."""
-
-
-def with_transfers(order: Order, home: Sequence[int]) -> tuple[tuple[Action | Transfer, ...], ...]:
-    """Insert each rank's transfers between its actions; `home` is the rank of each stage."""
-    steps: list[list[Action | Transfer]] = [[] for _ in order]
-    rounds = simulate(order, lambda _: 1)
-    for _, rank, action in sorted(zip(rounds.start, rounds.rank, rounds.actions, strict=True)):
-        steps[rank].append(action)
-        if action.kind is Kind.WEIGHT_GRADIENT:
-            continue
-        way, onward = ("f", 1) if action.kind is Kind.FORWARD else ("b", -1)
-        to = action.stage + onward
-        if 0 <= to < len(home) and home[to] != rank:
-            steps[rank].append(Transfer(f"send_{way}", action.stage, action.micro_batch, home[to]))
-            steps[home[to]].append(Transfer(f"recv_{way}", to, action.micro_batch, int(rank)))
-    return tuple(map(tuple, steps))
 
 
 TakeLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -91,7 +50,7 @@ class Pipeline:
         group = groups[0]
         self.micro_batches = config.options.micro_batches
         schedule, shape = Schedule(config.schedule), Shape(group.size, self.micro_batches, len(chunks))
-        orders = order(schedule, shape)
+        orders = orders_of_ranks(schedule, shape)
         self.steps = with_transfers(orders, stage_ranks(schedule, shape))[group.rank]
         complete = [action for action in orders[group.rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
         self.last_of_stage = {action.stage: action for action in complete}

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from trainer.configuration.config import Config
-from trainer.foundation.weight_gradients import Product, WeightGradStore, multiply
-from trainer.parallel.mesh import Mesh
-from trainer.parallel.tensor_parallel import BlockEdges
-from trainer.parallel.weights import Beginning, Note, Sizes, constant, declare, normal, normal_each
+from trainer.foundation.weight_gradients import multiply
+from trainer.parallel.weights import Initializer, Note, Sizes, constant, declare, normal, normal_each
+
+if TYPE_CHECKING:
+    from trainer.configuration.config import Config
+    from trainer.foundation.weight_gradients import Product, WeightGradStore
+    from trainer.parallel.mesh import Mesh
+    from trainer.parallel.tensor_parallel import BlockEdges
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Causal attention from queries to keys and values, ``[batch, heads, local sequence, head width]``."""
@@ -39,35 +43,35 @@ class Plan:
         """The product of an input with a weight, whose gradient may come later (split backward)."""
         return partial(multiply, product=self.product, grad_store=self.grad_store)
 
-    def normal(self, name: str) -> Beginning:
-        """Return how a weight begins that is drawn by its name with the run's seed."""
+    def normal(self, name: str) -> Initializer:
+        """Return an initializer that draws a weight by its name, with the seed of the run."""
         return normal(name, self.config.options.seed)
 
-    def split(self, whole: Sizes, *, dim: int, name: str = "") -> nn.Parameter:
+    def split(self, sizes: Sizes, *, dim: int, name: str = "") -> nn.Parameter:
         """Declare this tensor-parallel rank's part of a weight, split along `dim`; without a name it starts at zero."""
         group = self.mesh["tp"]
-        length = whole[dim] // group.size
-        offsets = tuple(group.rank * length if axis == dim else 0 for axis in range(len(whole)))
-        part = tuple(length if axis == dim else size for axis, size in enumerate(whole))
-        return declare(part, self.config.compute, Note(self.normal(name) if name else constant(0), whole, offsets))
+        length = sizes[dim] // group.size
+        offsets = tuple(group.rank * length if axis == dim else 0 for axis in range(len(sizes)))
+        part = tuple(length if axis == dim else size for axis, size in enumerate(sizes))
+        return declare(part, self.config.compute, Note(self.normal(name) if name else constant(0), sizes, offsets))
 
     def whole_bias(self, size: int) -> nn.Parameter:
         """Declare a bias that every tensor-parallel rank has."""
         return self.replicated(constant(0), (size,))
 
-    def replicated(self, beginning: Beginning, whole: Sizes, *, sees_part: bool = False) -> nn.Parameter:
+    def replicated(self, initializer: Initializer, sizes: Sizes, *, sees_part: bool = False) -> nn.Parameter:
         """Declare a weight that every tensor-parallel rank has.
 
         If a rank sees a slice of the sequence only (sequence parallelism), or some of the heads (`sees_part`), its
         gradient is partial, to be summed over tp. Otherwise every rank has the whole gradient.
         """
         kind = "partial" if sees_part or self.config.options.sequence_parallel else "copied"
-        return declare(whole, self.config.compute, Note(beginning, whole, (0,) * len(whole), kind))
+        return declare(sizes, self.config.compute, Note(initializer, sizes, (0,) * len(sizes), kind))
 
     def expert_weight(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """Declare the matrices of this rank's experts, ``[local experts, rows, columns]``."""
         group, experts = self.mesh["ep"], self.config.shape.experts
         local = experts // group.size
-        beginning = normal_each(name, self.config.options.seed)
-        note = Note(beginning, (experts, rows, columns), (group.rank * local, 0, 0), "expert")
+        initializer = normal_each(name, self.config.options.seed)
+        note = Note(initializer, (experts, rows, columns), (group.rank * local, 0, 0), "expert")
         return declare((local, rows, columns), self.config.compute, note)

@@ -1,10 +1,10 @@
 """Weights: declared without memory; then each rank creates the part that it keeps, and no more.
 
 A layer gets its part of a weight as a parameter on torch's `meta` device, which has a shape and no memory. Its `note`
-describes how the whole weight begins, which box of the whole the part is, and over which ranks its gradient is summed.
-Data parallelism knows what this rank keeps (the part, or a shard of it under ZeRO). It puts weights of one kind into a
-flat buffer (`FlatWeights`) and fills in that. A rank never holds more of a weight than it keeps, and one block of it
-while it draws.
+describes how the whole weight is initialized, which box of the whole the part is, and over which ranks its gradient is
+summed. Data parallelism knows what this rank keeps (the part, or a shard of it under ZeRO). It puts weights of one kind
+into a flat buffer (`FlatWeights`) and initializes that. A rank never holds more of a weight than it keeps, and one
+block of it while it draws.
 
 Each weight is drawn from the seed and its name, in blocks of whole rows with a generator each. A shard draws the blocks
 that it overlaps, so it has the values of the whole draw, and every layout starts from the same model.
@@ -33,42 +33,42 @@ import torch
 from torch import nn
 
 Sizes = tuple[int, ...]
-Beginning = Callable[[torch.Tensor, Sizes, Sizes], None]
+Initializer = Callable[[torch.Tensor, Sizes, Sizes], None]
 """Takes memory, the sizes of the whole weight, and the offsets of the box that the memory has: writes its values."""
 BLOCK = 2**20
 """Approximate count of numbers that one generator draws; 4 MB."""
 
 
-def constant(value: float) -> Beginning:
-    """Begin with the same value everywhere."""
+def constant(value: float) -> Initializer:
+    """Return an initializer that writes the same value everywhere."""
     return lambda memory, _whole, _offsets: memory.fill_(value)
 
 
-def normal(name: str, seed: int, std: float = 0.02) -> Beginning:
-    """Begin with normally distributed numbers, drawn in fp32 whatever type they are kept in."""
+def normal(name: str, seed: int, std: float = 0.02) -> Initializer:
+    """Return an initializer that draws normally distributed numbers in fp32, whatever type stores them."""
     return partial(_draw, name, seed, std)
 
 
-def normal_each(name: str, seed: int) -> Beginning:
-    """Draw routed experts, ``[experts, rows, columns]``: each is a weight with its number in the name."""
+def normal_each(name: str, seed: int) -> Initializer:
+    """Return an initializer of routed experts, ``[experts, rows, columns]``, each drawn by its own name."""
 
-    def draw(memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
+    def draw(memory: torch.Tensor, whole_sizes: Sizes, offsets: Sizes) -> None:
         for expert, matrix in enumerate(memory, offsets[0]):
-            normal(f"{name}.{expert}", seed)(matrix, whole[1:], offsets[1:])
+            normal(f"{name}.{expert}", seed)(matrix, whole_sizes[1:], offsets[1:])
 
     return draw
 
 
-def _draw(name: str, seed: int, std: float, memory: torch.Tensor, whole: Sizes, offsets: Sizes) -> None:
+def _draw(name: str, seed: int, std: float, memory: torch.Tensor, whole_sizes: Sizes, offsets: Sizes) -> None:
     """Draw the blocks that the box overlaps, one after another, and copy the overlap of each."""
-    rows_of_block = max(1, BLOCK // prod(whole[1:]))
+    rows_of_block = max(1, BLOCK // prod(whole_sizes[1:]))
     first, end = offsets[0], offsets[0] + memory.shape[0]
     columns = [slice(offset, offset + size) for offset, size in zip(offsets[1:], memory.shape[1:], strict=True)]
     for start in range(first - first % rows_of_block, end, rows_of_block):
-        index, rows = start // rows_of_block, min(rows_of_block, whole[0] - start)
+        index, rows = start // rows_of_block, min(rows_of_block, whole_sizes[0] - start)
         block = f"{name}[{index}]" if index else name
         generator = torch.Generator().manual_seed(zlib.crc32(block.encode()) + 1_000_003 * seed)
-        drawn = torch.randn((rows, *whole[1:]), generator=generator).mul_(std)
+        drawn = torch.randn((rows, *whole_sizes[1:]), generator=generator).mul_(std)
         top, bottom = max(first, start), min(end, start + rows)
         memory[top - first : bottom - first] = drawn[(slice(top - start, bottom - start), *columns)]
 
@@ -77,8 +77,8 @@ def _draw(name: str, seed: int, std: float, memory: torch.Tensor, whole: Sizes, 
 class Note:
     """Properties of a parameter other than its values."""
 
-    beginning: Beginning
-    whole: Sizes
+    initialize: Initializer
+    whole_sizes: Sizes
     offsets: Sizes
     """Where this rank's part begins in the whole weight."""
     kind: str = "dense"
@@ -160,7 +160,7 @@ class FlatWeights:
     def fill(self, memory: torch.Tensor, run: range) -> None:
         """Write the initial values of a run of the flat buffer into some memory."""
         for box in self.boxes(run):
-            box.note.beginning(box.view(memory), box.note.whole, box.offsets)
+            box.note.initialize(box.view(memory), box.note.whole_sizes, box.offsets)
 
     def master_of(self, local: torch.Tensor, run: range, dtype: torch.dtype, *, on_host: bool) -> torch.Tensor:
         """Return the local weights of a run if their type and place are right, or initialize others."""
