@@ -33,7 +33,7 @@ class Batches:
         self.text = read_text(options.data, self.sequence) if options.data else None
         self.powers = _recurrence(self.sequence + 2, self.vocab)
         share = config.local_batch
-        self.mine = range(place["dp"] * share, (place["dp"] + 1) * share)
+        self.own_sequences = range(place["dp"] * share, (place["dp"] + 1) * share)
         self.rounds = options.accumulate
         self.positions = np.r_[tuple(runs(self.sequence, layout.cp, place["cp"], options.cp_layout))]
 
@@ -58,7 +58,7 @@ class Batches:
         return [(part[0], part[1]) for part in batch.chunk(self.rounds, 1)]
 
     def _batch(self, step: int) -> torch.Tensor:
-        rows = np.stack([self._sequence(step, index) for index in self.mine])
+        rows = np.stack([self._sequence(step, index) for index in self.own_sequences])
         pairs = torch.from_numpy(np.stack([rows[:, :-1], rows[:, 1:]])[:, :, self.positions])
         return pairs.pin_memory() if self.device.type == "cuda" else pairs
 

@@ -47,8 +47,6 @@ def introduce(config: Config, folder: Path) -> None:
         print(f"recording: steps {first} to {first + options.profile_steps - 1} of every rank, in {folder}", flush=True)
     if fields := unread(options.model):
         print(f"note: the trainer does not follow these fields of {options.model}: {', '.join(fields)}")
-    if options.tp_async and config.device == "cuda" and "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ:
-        print("note: set CUDA_DEVICE_MAX_CONNECTIONS=1, or messages of --tp-async may queue behind products")
     if 0 < options.capacity < 1:
         print(f"note: --capacity {options.capacity:g} drops at least {1 - options.capacity:.0%} of tokens")
 

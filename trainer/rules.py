@@ -206,17 +206,17 @@ def check_links(config: Config) -> None:
     refuse(slow, "--fault slow-link acts on the sockets of gloo; GPUs talk through NCCL", "--device cpu")
 
 
-def _divides(flag: str, size: int, what: str, number: int, otherwise: str = "") -> None:
+def _divides(flag: str, size: int, phrase: str, number: int, otherwise: str = "") -> None:
     fitting = _nearest_divisor(number, size)
-    refuse(size != fitting, f"{flag} {size} must divide {what} = {number}", f"{flag} {fitting}{otherwise}")
+    refuse(size != fitting, f"{flag} {size} must divide {phrase} = {number}", f"{flag} {fitting}{otherwise}")
 
 
-def _multiple(flag: str, number: int, what: str, unit: int, *, most: int = 0) -> None:
+def _multiple(flag: str, number: int, phrase: str, unit: int, *, most: int = 0) -> None:
     """Refuse a number that is no multiple of a unit; the hint is the nearest multiple, at most `most` if given."""
     fitting = _nearest_multiple(number, unit)
     if most:
         fitting = min(fitting, most // unit * unit)
-    refuse(number % unit, f"{flag} {number} must be a multiple of {what} = {unit}", f"{flag} {fitting}")
+    refuse(number % unit, f"{flag} {number} must be a multiple of {phrase} = {unit}", f"{flag} {fitting}")
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

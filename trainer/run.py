@@ -43,14 +43,17 @@ def main() -> int:
     """Run the trainer; return the exit status."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        config = resolve(parse(sys.argv[1:]), world)
-        if config.options.resume:
-            checkpoint.check(Path(config.options.checkpoint), config)
-        elif config.options.checkpoint:
-            checkpoint.check_unused(Path(config.options.checkpoint))
+        options = parse(sys.argv[1:])
+        if options.tp_async:  # read when CUDA starts: messages must not queue behind products that are issued earlier
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+        config = resolve(options, world)
+        if options.resume:
+            checkpoint.check(Path(options.checkpoint), config)
+        elif options.checkpoint:
+            checkpoint.check_unused(Path(options.checkpoint))
         device = claim_device(config.device)
-        gpus = connect(config, rank, world, device)
-        with watched(rank, world):
+        gpus, store = connect(config, rank, world, device)
+        with watched(rank, world, store):
             status = train(config, rank, device, gpus)
     except OptionError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host: a file may be missing on one of them
@@ -76,8 +79,11 @@ def leave(status: int) -> int:
     return status
 
 
-def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
-    """Join the other processes; return the number of GPUs of all. Processes that share one use gloo by default."""
+def connect(config: Config, rank: int, world: int, device: torch.device) -> tuple[int, dist.Store]:
+    """Join the other processes; return the number of GPUs of all, and the job's key-value store.
+
+    Processes that share a GPU use gloo by default.
+    """
     if config.options.profile:
         record.prepare()
     timeout = timedelta(seconds=config.options.timeout)
@@ -94,7 +100,7 @@ def connect(config: Config, rank: int, world: int, device: torch.device) -> int:
         check_gloo(config)
     bound = device if backend == "nccl" else None  # NCCL then connects the groups as they are opened
     dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout, store=store, device_id=bound)
-    return gpus
+    return gpus, store
 
 
 def train(config: Config, rank: int, device: torch.device, gpus: int) -> int:

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.foundation.torch_private import default_store
 from usp_prof.record import is_writing
 
 BEAT_SECONDS = 1.0
@@ -113,7 +112,7 @@ class Heartbeat:
     def end_if_lost(self, reason: str) -> None:
         """End this process if other ranks are lost, or left before it failed; name them."""
         with suppress(RuntimeError):  # the store may be gone
-            lost, left = self.others()
+            lost, left = self.lost_and_left()
             if self.left_because:  # this rank was stopped, and others may have been too: only failures are reported
                 left = [rank for rank in left if "failed" in rank]
             if not lost and not left:
@@ -125,7 +124,7 @@ class Heartbeat:
             print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
             os._exit(LOST)  # process groups with a dead member cannot be closed in order
 
-    def others(self) -> tuple[list[str], list[str]]:
+    def lost_and_left(self) -> tuple[list[str], list[str]]:
         """Describe the other ranks that are lost, and those that left."""
         before = self._heartbeats()
         threading.Event().wait(2.5 * BEAT_SECONDS)
@@ -149,12 +148,11 @@ def process_name() -> str:
 
 
 @contextmanager
-def watched(rank: int, world: int) -> Iterator[None]:
+def watched(rank: int, world: int, store: dist.Store) -> Iterator[None]:
     """Raise `Stopped` on SIGTERM or Ctrl-C, and name a lost rank instead of failing with a broken connection."""
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
-    store = default_store()
-    if world == 1 or store is None:
+    if world == 1:
         yield
         return
     heartbeat = Heartbeat(rank, world, store)

@@ -103,6 +103,8 @@ class Notebook:
         self.crossings: Counter[str] = Counter()
         self.masks = 0
         """Calls of attention with a mask."""
+        self.widened = 0
+        """Size of the largest fp32 tensor created in `tensor_parallel.py`, which has the loss."""
 
     @staticmethod
     def here() -> str:
@@ -119,6 +121,11 @@ class Notebook:
         """Count a call of attention if it has a mask."""
         if "scaled_dot_product" in op and "backward" not in op:
             self.masks += len(arguments) > 3 and isinstance(arguments[3], torch.Tensor)
+
+    def create(self, out: Any) -> None:
+        """Measure a new fp32 tensor of the loss or of the split layers."""
+        if isinstance(out, torch.Tensor) and out.dtype is torch.float32 and "tensor_parallel." in self.here():
+            self.widened = max(self.widened, out.numel())
 
     def wait(self, _: Event) -> None:
         """Note that the host waits for an event."""
@@ -170,6 +177,7 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
                 assert lse.is_contiguous(), "the kernel would read the log-sum-exp of other queries"
             notes.attend(str(func), args)
             out = func(*args, **(kwargs or {}))
+            notes.create(out)
             if func in {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}:
                 source = args[1] if func is torch.ops.aten.copy_.default else args[0]
                 if source.device != out.device:
@@ -195,7 +203,8 @@ def run(options: list[str], rank: int, world: int, gpus: int) -> dict[str, Any]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the trainer's answer to it is for one run
         if dist.is_initialized():
             dist.destroy_process_group()
-    counted = {"waits": notes.waits, "crossings": notes.crossings, "masks": notes.masks}
+    counted = {"waits": notes.waits, "crossings": notes.crossings, "masks": notes.masks, "widened": notes.widened}
+    counted["queues"] = os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", "")
     return {"status": status, "backend": joined, "recorded": asked, **counted}
 
 

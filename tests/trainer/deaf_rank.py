@@ -8,9 +8,10 @@ import torch.distributed as dist
 
 from trainer.watchdog import watched
 
-dist.init_process_group("gloo")
-with watched(dist.get_rank(), dist.get_world_size()):
+store, rank, world = next(dist.rendezvous("env://"))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+with watched(rank, world, store):
     dist.barrier()
-    if dist.get_rank() == 1:
+    if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.HashStore().wait(["never"], timedelta(seconds=100))

@@ -177,9 +177,9 @@ def test_a_paced_split_backward_waits_for_the_weights_in_their_own_action() -> N
     waits: list[tuple[str, float]] = []
 
     class Noting(Pace):
-        def wait(self, what: str, seconds: float) -> None:
-            waits.append((what, seconds))
-            super().wait(what, seconds)
+        def wait(self, phase: str, seconds: float) -> None:
+            waits.append((phase, seconds))
+            super().wait(phase, seconds)
 
     pace = Noting.parse("0,30,50", load_shape("tiny"), tokens=1)
     pace.grad_store = WeightGradStore()

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from trainer_fleet import finish, start
 
+from trainer.parallel.tensor_parallel import WIDENED_NUMBERS
+
 pytestmark = [
     pytest.mark.trainer,
     pytest.mark.timeout(600),
@@ -114,6 +116,8 @@ def test_a_step_waits_for_nothing_and_mixes_nothing(place: str) -> None:
     assert crossings.pop("batches._passes") == STEPS
     assert set(crossings) <= BUILT
     assert said["masks"] == 0, "a mask keeps attention from the flash kernel"
+    assert said["widened"] <= WIDENED_NUMBERS, "a copy of all logits in fp32"
+    assert said["queues"] == ("1" if "--tp-async" in place else ""), "messages queue behind products"
 
 
 def test_a_recording_asks_for_the_gpu_and_names_it() -> None:

@@ -5,10 +5,7 @@ It runs with torch 2.11 to 2.13.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
 
 
 def has_flash_attention(x: torch.Tensor) -> bool:
@@ -52,9 +49,3 @@ def flash_attention_backward(
     kernel = aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
     lengths = (None, None, q.shape[2], k.shape[2])
     return kernel(grad, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]
-
-
-def default_store() -> dist.Store | None:
-    """Return the key-value store through which the processes found each other; `None` where torch hides it."""
-    getter: Any = getattr(dist.distributed_c10d, "_get_default_store", None)
-    return None if getter is None else getter()

@@ -54,8 +54,8 @@ def attach(decoder: Decoder, timer: LayerTimer | None, router_bias: torch.Tensor
             wrap(attention, "attend_backward", partial(_pace_tile, timer, pairs, "dgrad"))
 
 
-def _time_layer(timer: LayerTimer, run: Callable[..., Any], x: torch.Tensor, *others: Any) -> tuple[torch.Tensor, Any]:  # noqa: ANN401
-    out, load = run(timer.enter(x), *others)
+def _time_layer(timer: LayerTimer, run: Callable[..., Any], x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, Any]:  # noqa: ANN401
+    out, load = run(timer.enter(x), *rest)
     return timer.leave(out), load
 
 
@@ -74,12 +74,12 @@ def _pace_experts(
     return pace.work(forward(x, route), pace.experts * x.shape[:-1].numel() / pairs)
 
 
-def _pace_tile(pace: Pace, pairs: float, what: str, attend: Callable[..., Any], *tensors: Any, causal: bool) -> Any:  # noqa: ANN401
+def _pace_tile(pace: Pace, pairs: float, phase: str, attend: Callable[..., Any], *tensors: Any, causal: bool) -> Any:  # noqa: ANN401
     """Wait for one tile's share of attention; backward takes twice as long, and its second argument has the keys."""
     result = attend(*tensors, causal=causal)
-    queries, keys = tensors[0], tensors[1] if what == "fwd" else tensors[1][1]
+    queries, keys = tensors[0], tensors[1] if phase == "fwd" else tensors[1][1]
     area = queries.shape[2] * keys.shape[2] / (2 if causal else 1)
-    pace.wait(what, pace.attention * (1 if what == "fwd" else 2) * area / pairs)
+    pace.wait(phase, pace.attention * (1 if phase == "fwd" else 2) * area / pairs)
     return result
 
 

@@ -44,13 +44,13 @@ class Faults:
         self.config, self.seed = config, config.options.seed
         self.replica = config.layout.coordinates(rank)["dp"]
         self.struck = [(fault, struck(fault, config)) for fault in config.faults]
-        self.mine = [fault for fault, ranks in self.struck if rank in ranks]
+        self.own_faults = [fault for fault, ranks in self.struck if rank in ranks]
         self.slowdowns: dict[int, Slowdown] = {}  # by stage
         self._sockets = open_sockets() if self.of_kind("slow-link") else set()
 
     def of_kind(self, kind: str, step: int | None = None) -> list[Fault]:
         """Return the faults of a kind that strike this rank, at any time or in a step."""
-        faults = [fault for fault in self.mine if fault.kind == kind]
+        faults = [fault for fault in self.own_faults if fault.kind == kind]
         return faults if step is None else [fault for fault in faults if fault.acts(step, self.seed)]
 
     def truth(self) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ class Faults:
         fault = next((fault for fault, _ in self.struck if fault.kind == "unequal-lengths"), None)
         if fault is None:
             return [()] * passes
-        if fault not in self.mine:
+        if fault not in self.own_faults:
             return [_usual_lengths(sequence, fault["documents"])] * passes
         return [
             _lengths([self.seed, step, self.replica, index], sequence, fault["documents"]) for index in range(passes)
@@ -145,6 +145,6 @@ def _usual_lengths(sequence: int, documents: int) -> Lengths:
     return tuple(np.diff([0, *cuts]).tolist())
 
 
-def _sleep(what: str, milliseconds: float) -> None:
-    with record.mark("fault", what):
+def _sleep(mark_name: str, milliseconds: float) -> None:
+    with record.mark("fault", mark_name):
         time.sleep(milliseconds / 1e3)

@@ -110,12 +110,12 @@ class Pace(LayerTimer):
         A rank has 1/n of a weight, and a chunk has 1/n of the rows; the layer's time is that of all its rows here.
         """
 
-        def paced(what: str, multiply: Multiply, layer_seconds: float) -> Multiply:
+        def paced(phase: str, multiply: Multiply, layer_seconds: float) -> Multiply:
             def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 out = multiply(x, weight)
                 seconds = layer_seconds * weight.numel() / layer_parameters
                 self.ahead += seconds  # the layer's end waits for the rest
-                self.wait(what, seconds)
+                self.wait(phase, seconds)
                 return out
 
             return run
@@ -143,14 +143,14 @@ class Pace(LayerTimer):
         self.start()
         self.wait("wgrad", self.weight_gradient)
 
-    def wait(self, what: str, seconds: float) -> None:
+    def wait(self, phase: str, seconds: float) -> None:
         """Wait, under a mark, until the layer has taken as long as on the simulated device.
 
         The CPU time of the small model's arithmetic is part of it; communication is not.
         """
         spent = time.thread_time() - self.began
         self.start()
-        with record.mark("pace", what):
+        with record.mark("pace", phase):
             time.sleep(max(seconds * (self.slowdown.factor if self.slowdown is not None else 1.0) - spent, 0.0))
 
 

@@ -60,8 +60,8 @@ class ChunkedProducts:
     def add_up(self, part_of: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """Add up all ranks' parts of this rank's chunk; `part_of` computes this rank's part of another rank's chunk.
 
-        The sum of each chunk goes once round the ring and ends at its owner. It is computed one rank ahead of my own
-        chunk backwards, so mine comes last. While a part is computed, the sum that it is added to is on its way.
+        The sum of each chunk goes once round the ring and ends at its owner. So a rank starts with the chunk of the one
+        before it and ends with its own. While a part is computed, the sum that it is added to is on its way.
         """
         size = self.group.size
         total = part_of((self.group.rank - 1) % size)

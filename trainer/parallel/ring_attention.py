@@ -212,7 +212,7 @@ def plain_backward(
     shares = (_scores(q, k, causal=causal) - lse.unsqueeze(-1)).exp()
     d_values = shares.to(grad.dtype).mT @ grad
     d_shares = (grad @ v.mT).to(lse.dtype)
-    # Softmax: a score's gradient is its share of what its own share's gradient exceeds the mean by.
+    # Backward of softmax: d_score = share * (d_share - mean), where the mean weighs each d_share by its share.
     mean = (grad * out).to(lse.dtype).sum(-1, keepdim=True)
     d_scores = (shares * (d_shares - mean) / math.sqrt(q.shape[-1])).to(q.dtype)
     return d_scores @ k, d_scores.mT @ q, d_values

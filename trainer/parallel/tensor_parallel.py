@@ -3,7 +3,7 @@
 A block (attention, feed-forward network) is y = f(x A) B. With n ranks, rank r holds columns A_r and rows B_r:
 
     h_r = f(x A_r)        a part of the inner width: some of the heads, some of the network's neurons
-    y   = sum of h_r B_r  each rank has a partial sum of all outputs, so one collective a block adds them up
+    y   = sum of h_r B_r  each rank has a partial sum of all outputs, so one collective per block adds them up
 
 So nothing travels inside a block; `BlockEdges` communicates at its two edges. The vocabulary is split as well: rows of
 the embedding, columns of the head. A rank has only its columns of the logits, and the loss is computed without
@@ -125,46 +125,56 @@ def _own_rows(tokens: torch.Tensor, rows: int, group: Group) -> tuple[torch.Tens
     return row.clamp(0, rows - 1), is_own
 
 
+WIDENED_NUMBERS = 2**24
+"""Logits that are widened to fp32 at a time: 64 MB, enough to keep a GPU busy for far longer than a launch takes."""
+
+
 class _VocabCrossEntropy(torch.autograd.Function):
     """Cross-entropy over a vocabulary that is split over the group.
 
-    A token's loss is log(sum of exp(logit)) - logit of its target, both after the largest logit is taken off.
-    Forward:  1  largest logit of each token                      all-reduce (max) of [S, B]
-              2  sum of exp, and the target's logit if it is ours all-reduce (sum) of [2, S, B]
+    A token's loss is log(sum of exp(logit)) - logit of its target, after the largest logit is subtracted from both.
+    Forward:  1  largest logit of each token                      all-reduce (max) of [S, B, 1]
+              2  sum of exp, and the target's logit if it is here all-reduce (sum) of [2, S, B, 1]
     Backward: softmax - 1 at the target, for this rank's columns; nothing travels.
+
+    Softmax needs fp32, but a copy of all logits in fp32 would be the largest tensor of the step. So both passes widen
+    some tokens at a time, and backward computes the softmax again.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:  # noqa: ANN401
         # Logits are [S, B, V/n]: the columns of this rank. Targets are [S, B], the same on all ranks.
-        largest = logits.amax(-1, keepdim=True)  # [S, B, 1]
+        accurate = torch.promote_types(logits.dtype, torch.float32)
+        tokens = max(1, WIDENED_NUMBERS // logits[0].numel())  # positions of the sequence at a time
+        largest = logits.amax(-1, keepdim=True).to(accurate)  # [S, B, 1]
         all_reduce(largest, group, dist.ReduceOp.MAX)
-        shifted = logits - largest
-        exponents = shifted.exp()  # [S, B, V/n]
 
-        column, is_own = _own_rows(targets, logits.shape[-1], group)
-        column = column.unsqueeze(-1)  # [S, B, 1]
+        chunks = zip(logits.split(tokens), largest.split(tokens), strict=True)
+        exponents = [(chunk.to(accurate) - top).exp().sum(-1, keepdim=True) for chunk, top in chunks]
+        column, is_own = (x.unsqueeze(-1) for x in _own_rows(targets, logits.shape[-1], group))  # [S, B, 1]
         # Zero but on the one rank that has the target's column, so that the sum over ranks is the target's logit.
-        target_logit = shifted.gather(-1, column).squeeze(-1) * is_own  # [S, B]
+        target_logit = (logits.gather(-1, column).to(accurate) - largest) * is_own
 
-        message = torch.stack([exponents.sum(-1), target_logit])  # [2, S, B]: both sums travel together
+        message = torch.stack([torch.cat(exponents), target_logit])  # [2, S, B, 1]: both sums travel together
         all_reduce(message, group)
         sum_of_exponents, target_logit = message
-        softmax = exponents / sum_of_exponents.unsqueeze(-1)  # [S, B, V/n]
-        ctx.save_for_backward(softmax, column, is_own)
-        return sum_of_exponents.log() - target_logit
+        lse = sum_of_exponents.log()
+        ctx.save_for_backward(logits, largest + lse, column, is_own)
+        ctx.tokens = tokens
+        return (lse - target_logit).squeeze(-1)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
-        softmax, column, is_own = ctx.saved_tensors
-        is_target = torch.zeros_like(softmax)
-        is_target.scatter_(-1, column, is_own.unsqueeze(-1).to(softmax.dtype))
-        return (softmax - is_target) * grad.unsqueeze(-1), None, None
+        logits, lse, *_ = saved = ctx.saved_tensors
+        d_logits = torch.empty_like(logits)
+        chunks = (x.split(ctx.tokens) for x in (d_logits, grad.unsqueeze(-1), *saved))
+        for d_chunk, d_loss, chunk, chunk_lse, column, is_own in zip(*chunks, strict=True):
+            softmax = (chunk.to(lse.dtype) - chunk_lse).exp()
+            softmax.scatter_add_(-1, column, -is_own.to(lse.dtype))
+            d_chunk.copy_(softmax * d_loss)
+        return d_logits, None, None
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group) -> torch.Tensor:
     """Return each token's loss, ``[S, B]``, from logits ``[S, B, V/n]``; the same value on all ranks of the group."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if group.size == 1:
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
     return _VocabCrossEntropy.apply(logits, targets, group)

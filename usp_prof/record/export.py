@@ -80,7 +80,7 @@ def export(
         text = with_events(text, notes.events(base_ns(text)))
     for step in cut_steps:
         text = text.replace(f'"ProfilerStep#{step}"', f'"{format_mark("train", "cut", step=step)}"')
-    pieces, outcome = _joined(text, groups, rank)
+    pieces, outcome = _with_collectives(text, groups, rank)
     manifest.join_rate = {str(rank): outcome.join_rate}
     head, *rest = pieces
     with whole_gzip_file(path) as file:
@@ -89,7 +89,7 @@ def export(
     return outcome
 
 
-def _joined(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[str], Outcome]:
+def _with_collectives(text: str, groups: list[GroupEntry], rank: int) -> tuple[Iterable[str], Outcome]:
     try:
         entries = recorded_entries()
         enriched = enrich(text, entries or [], groups, rank)
@@ -157,9 +157,9 @@ def enrich(text: str, entries: Sequence[FlightEntry], groups: Sequence[GroupEntr
     return Enriched(edited(text, additions, changed), len(collectives), len(call_of_event))
 
 
-def collective_arguments(joined: Joined, group: GroupEntry | None) -> dict[str, Any]:
+def collective_arguments(call: Joined, group: GroupEntry | None) -> dict[str, Any]:
     """Return the arguments of a collective, as on NCCL's kernels."""
-    entry, operator = joined.entry, joined.operator
+    entry, operator = call.entry, call.operator
     name = operator.name.removeprefix(_C10D).removesuffix("_")
     inside, outside = entry.in_elements, entry.out_elements
     kind = family(operator.name)
@@ -270,7 +270,7 @@ def group_arguments(group: GroupEntry) -> dict[str, Any]:
 
 def _callers(operators: Sequence[TextEvent]) -> dict[int, list[_Caller]]:
     callers: dict[int, list[_Caller]] = {}
-    for operator in sorted(operators, key=lambda one: one.start_ns):
+    for operator in sorted(operators, key=lambda event: event.start_ns):
         inputs = operator.args.get("Concrete Inputs", ())
         if operator.name in {_SENDS, _RECEIVES} and len(inputs) > _PEER_ARGUMENT and inputs[_PEER_ARGUMENT].isdigit():
             callers.setdefault(operator.thread, []).append(_Caller(operator, int(inputs[_PEER_ARGUMENT])))
@@ -293,7 +293,7 @@ def _candidates(operator: TextEvent, marks: Sequence[TextEvent], groups: Sequenc
         for mark in marks
         if mark.thread == operator.thread and mark.start_ns <= operator.start_ns and operator.end_ns <= mark.end_ns
     ]
-    for mark in sorted(around, key=lambda one: one.start_ns, reverse=True):
+    for mark in sorted(around, key=lambda event: event.start_ns, reverse=True):
         parsed = parse_mark(mark.name)
         axis = parsed.area if parsed is not None else ""
         serving = [group for group in groups if any(name == axis or name.startswith(f"{axis}_") for name in group.axes)]

@@ -129,9 +129,9 @@ def calls_within(entries: Iterable[FlightEntry], operators: Iterable[TextEvent])
     pairs = []
     for entry in entries:
         last = bisect_right(starts, entry.created_ns + _SLACK_NS)
-        near = [one for one in ordered[max(0, last - 16) : last] if _called(one, entry)]
+        near = [call for call in ordered[max(0, last - 16) : last] if _called(call, entry)]
         if near:
-            pairs.append((entry, min(near, key=lambda one: (_distance(one, entry.created_ns), -one.start_ns))))
+            pairs.append((entry, min(near, key=lambda call: (_distance(call, entry.created_ns), -call.start_ns))))
     return pairs
 
 

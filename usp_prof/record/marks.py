@@ -35,20 +35,20 @@ TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 class Mark(ContextDecorator):
     """Named range of work; it is added to the trace only while a window is recorded."""
 
-    __slots__ = ("_area", "_open", "_values", "_what")
+    __slots__ = ("_area", "_name", "_open", "_values")
 
-    def __init__(self, area: str, what: str, values: dict[str, int | str]) -> None:
+    def __init__(self, area: str, name: str, values: dict[str, int | str]) -> None:
         self._area = area
-        self._what = what
+        self._name = name
         self._values = values
         self._open: Annotation | torch.profiler.record_function | None = None
 
     def _recreate_cm(self) -> Mark:
-        return Mark(self._area, self._what, self._values)
+        return Mark(self._area, self._name, self._values)
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_compiling() and profiler_enabled():  # keeps a compiled region in one graph
-            self._open = annotation(format_mark(self._area, self._what, **self._values))
+            self._open = annotation(format_mark(self._area, self._name, **self._values))
             self._open.__enter__()
         return self
 

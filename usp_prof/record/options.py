@@ -167,6 +167,6 @@ def resolve(given: Mapping[str, Any]) -> Settings:
     return Settings(window, content, declared)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, sorted(known), n=2)
+def _suggestion(name: str, choices: Iterable[str]) -> str:
+    close = get_close_matches(name, sorted(choices), n=2)
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -112,7 +112,7 @@ class RankRecord:
         warnings.warn(f"usp_prof.record, rank {self._place.rank}: {sentence}", RecordingWarning, stacklevel=4)
 
     @contextmanager
-    def surviving(self, what: str) -> Iterator[None]:
+    def surviving(self, action: str) -> Iterator[None]:
         """Convert a failure of the recording to a note and a warning, so that training continues.
 
         Every `Exception` is caught. The block may call the profiler, a device library, a disk, a key-value store or
@@ -122,7 +122,7 @@ class RankRecord:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - see above
-            self.note(f"{what} failed: {type(error).__name__}: {error}")
+            self.note(f"{action} failed: {type(error).__name__}: {error}")
 
     def _peak(self) -> Peak:
         declared = self._settings.declared
