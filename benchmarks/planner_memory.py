@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner_rows import Measured
 
 OF_SWEEP = ("activation_scale", "logit_bytes", "gradient_bytes", "overhead_bytes", "buffer_fraction")
-OF_MEGATRON = ("activation_scale", "logit_bytes", "overhead_bytes")
+OF_MEGATRON = ("logit_bytes", "overhead_bytes")
 ROOM = 0.8 * 80e9
 """Memory available to a plan, a share of an H100's."""
 CRASH = 60 * 2**30

@@ -10,7 +10,7 @@ from planner_bars import Line, folds_of, median_error, roofline_reaches
 from planner_baselines import roofline_of_sources
 from planner_fit import fit_published
 
-from usp_prof.extras.planner.profiles import PROFILES
+from usp_prof.extras.planner.predict import time_spread_of
 from usp_prof.extras.planner.step import step
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ VTRAIN = "vtrain"
 
 def judge(sources: dict[str, Measured]) -> list[Line]:
     """Evaluate all sources."""
-    lines, ratios, plain_ratios, mixtures = [], [], [], []
+    lines, ratios, plain_ratios, spreads, mixtures = [], [], [], [], []
     for name, rows in sources.items():
         if name == VTRAIN:
             continue
@@ -33,6 +33,7 @@ def judge(sources: dict[str, Measured]) -> list[Line]:
         lines.append(Line(title, len(plain), median_error(predicted, rows.seconds), most=0.2, beside=beside))
         ratios.append(predicted / rows.seconds)
         plain_ratios.append(plain / rows.seconds)
+        spreads.append(np.broadcast_to(time_spread_of(rows.columns()), len(rows.cases)))
         mixtures.append(np.array([bool(case.model.experts) for case in rows.cases]))
     all_ratios, plain, is_mixture = (np.concatenate(parts) for parts in (ratios, plain_ratios, mixtures))
     ones = np.ones(len(all_ratios))
@@ -43,7 +44,7 @@ def judge(sources: dict[str, Measured]) -> list[Line]:
         lines.append(
             Line(title, int(rows_of.sum()), median_error(all_ratios[rows_of], ones[rows_of]), most=most, beside=beside)
         )
-    inside = np.abs(np.log(all_ratios)) < float(PROFILES["megatron"].time_spread)
+    inside = np.abs(np.log(all_ratios)) < np.concatenate(spreads)
     lines.append(Line("80% intervals of published speed hold", len(all_ratios), float(inside.mean()), 0.75, 0.88))
     return [*lines, _vtrain(sources)]
 

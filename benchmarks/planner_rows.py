@@ -136,12 +136,48 @@ TRAINERS = {
 }  # fmt: skip
 
 
+RECIPES: dict[str, dict[str, Any]] = {
+    r"(dgxc|megatron_bridge)": {"gradient_bytes": 2},
+    r"(dgxc|megatron_bridge) (DeepSeek-V3|Kimi-K2)": {"etp": 1},
+    r"dgxc DeepSeek-V3 h100": {"recompute_modules": "mla_up_proj"},
+    r"dgxc DeepSeek-V3 gb200": {"recompute_modules": "core_attn"},
+    r"dgxc (Llama-4-Maverick gb200|Grok-1 h100)": {"etp": 1},
+    r"megatron_bridge (DeepSeek-V3|Kimi-K2)": {"optimizer_bytes": 8},
+    r"megatron_bridge (DeepSeek-V3 gb200|Kimi-K2)": {"recompute_modules": "mla_up_proj"},
+    r"megatron_bridge DeepSeek-V3 h100": {"recompute_modules": "mla_up_proj mlp"},
+    r"megatron_bridge DeepSeek-V3 gb300 \S+ (25|26.0[24])": {"recompute_modules": "mla_up_proj"},
+    r"megatron_bridge DeepSeek-V3 gb300 BF16": {"recompute_modules": "mlp moe_act"},
+    r"megatron_bridge GPT OSS 120B (h100\S*|gb200) BF16": {"recompute_modules": "layernorm moe_act"},
+    r"megatron_bridge Llama-3-70B gb200 .*FSDP col=64": {"offload_layers": 40},
+    r"megatron_bridge Llama-3-70B gb300 .*FSDP col=64": {"offload_layers": 20},
+    r"megatron_bridge Llama-3-405B gb200 .*FSDP col=64": {"offload_layers": 92},
+    r"nemo_automodel": {"optimizer_bytes": 4, "gradient_bytes": 2},
+    r"nemo_automodel (DeepSeek|Kimi|Qwen3|Nemotron)": {"recompute": "full"},
+    r"nemo_automodel GPT.OSS.20B": {"ep": 8},
+    r"nemo_automodel GPT.OSS.120B": {"ep": 64},
+}
+"""Settings that a source's table leaves to the recipe that was run, by source, model, device, type and notes.
+
+They are in NVIDIA-NeMo/Megatron-Bridge (`scripts/performance/configs`, `src/megatron/bridge/recipes`), the launch
+scripts of NVIDIA/dgxc-benchmarking, and NVIDIA-NeMo/Automodel (`examples/benchmark/configs`: Adam on bf16 weights).
+"""
+
+
+def _recipe(row: Mapping[str, Any], file: str, model: str) -> dict[str, Any]:
+    """Return the settings of the recipe of a row."""
+    text = " ".join([file.removesuffix(".csv"), model, *(str(row[column]) for column in ("gpu", "precision", "notes"))])
+    settings = [values for pattern, values in RECIPES.items() if re.match(pattern, text)]
+    recipe = {name: value for values in settings for name, value in values.items()}
+    return recipe | ({"recompute": "selective"} if "recompute_modules" in recipe else {})
+
+
 def published(folder: Path, file: str) -> Measured:
     """Return the speeds of a source, and its memory peaks if it publishes any."""
     rows = pd.read_csv(folder / "published.csv.gz", low_memory=False)
     rows = rows[(rows.file == file) & rows.metric.isin(["tok_s_gpu", "step_time_s", "mem_gib"])]
     # Fine-tuning (LoRA) computes fewer gradients; the planner has no profile for JAX.
-    rows = rows[~rows.notes.str.contains("LoRA|SFT|MaxText|offload=True", na=False)]
+    for column in ("notes", "source"):
+        rows = rows[~rows[column].str.contains("LoRA|SFT|MaxText|offload=True", na=False)]
     knobs = [
         "source",
         "model",
@@ -207,6 +243,7 @@ def _given(row: dict[str, Any], file: str) -> dict[str, Any]:
     if accumulation:
         columns["micro_batches"] = accumulation.group(1)
         columns.pop("batch")
+    columns |= _recipe(row, file, str(columns["model"]))
     return columns
 
 

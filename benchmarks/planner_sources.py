@@ -24,6 +24,7 @@ from planner_rows import Measured, long_context, megatron_memory, playbook, publ
 from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.table import stacked_cases
+from usp_prof.model.configuration import Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +131,10 @@ def judge(rows: Measured) -> pd.DataFrame:
 def half_of(case: Case) -> int:
     """Return the half of a row: 0 or 1, by a hash of its model, device and configuration."""
     model = replace(case.model, name="", flop_per_token={}, layer_kinds=(), layer_order=())
-    return crc32(f"{model}{case.cluster.device}{case.configuration}".encode()) % 2
+    layout = case.configuration
+    if layout.recompute_modules or layout.offload_layers:  # from a recipe, so the published row has no recomputation
+        layout = replace(layout, recompute=Recompute.NONE, recompute_modules=(), offload_layers=0)
+    return crc32(f"{model}{case.cluster.device}{layout}".encode()) % 2
 
 
 def line(source: str, halves: Sequence[pd.DataFrame]) -> str:

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from usp_prof.contract import ModelEntry
-from usp_prof.model.configuration import NONE, Configuration, Recompute, columns_of
+from usp_prof.model.configuration import Configuration, Recompute, columns_of
 from usp_prof.model.footprint import Stage, footprint, layer_activations
 from usp_prof.model.known_models import model_named
 from usp_prof.model.shape import shape_of
@@ -50,7 +49,7 @@ def test_latent_attention_keeps_its_latents_and_what_they_are_projected_to() -> 
     assert (shape.query, shape.key_value, shape.core_out, shape.latent) == (query, key_value, output, latents)
     wider = replace(shape, latent=0.0)
     plain, latent = (
-        float(layer_activations(each, columns_of([Configuration(tp=8, sequence_parallel=False)]), np.asarray(NONE))[0])
+        float(layer_activations(each, columns_of([Configuration(tp=8, sequence_parallel=False)]))[0])
         for each in (wider, shape)
     )
     # Before and after their norms, two bytes each, on every rank of tp.

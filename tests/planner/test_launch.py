@@ -243,3 +243,57 @@ def test_megatrons_dataclasses_have_those_fields() -> None:
         for field in fields(getattr(pytest.importorskip(module), name))
     }
     assert names >= OF_MEGATRONS_DATACLASSES
+
+
+LLAMA_3 = model_named("Llama-3-8B", 8192)
+NANOTRON_KEYS = {
+    "general": {"project", "run", "seed"},
+    "parallelism": {"dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer"},
+    "model": {"dtype", "init_method", "model_config"},
+    "tokens": {"sequence_length", "train_steps", "micro_batch_size", "batch_accumulation_per_replica"},
+    "optimizer": {
+        "optimizer_factory", "zero_stage", "weight_decay", "clip_grad", "accumulate_grad_in_fp32",
+        "learning_rate_scheduler",
+    },
+    "checkpoints": {"checkpoints_path", "checkpoint_interval"},
+    "logging": {"iteration_step_info_interval"},
+}  # fmt: skip
+"""Fields of nanotron's dataclasses (src/nanotron/config/): all required ones, and ours."""
+
+
+def test_nanotrons_file_has_its_keys_and_the_plan() -> None:
+    yaml = pytest.importorskip("yaml")
+    layout = Configuration(dp=4, tp=2, pp=2, zero=1, micro_batch=2, micro_batches=8, recompute=Recompute.FULL)
+    words = shlex.split(command("nanotron", LLAMA_3, layout))
+    file = yaml.safe_load(words[words.index("%s") + 1])
+    assert {section: set(file[section]) for section in NANOTRON_KEYS} == NANOTRON_KEYS
+    assert file["parallelism"] == {
+        "dp": 4, "tp": 2, "pp": 2, "pp_engine": "1f1b", "tp_mode": "REDUCE_SCATTER",
+        "tp_linear_async_communication": True, "recompute_layer": True,
+    }  # fmt: skip
+    assert file["tokens"]["micro_batch_size"] * file["tokens"]["batch_accumulation_per_replica"] * 4 == layout.batch
+    assert file["optimizer"]["zero_stage"] == 1
+    assert file["model"]["model_config"]["num_key_value_heads"] == 8
+    assert all(isinstance(file["optimizer"]["optimizer_factory"][name], float) for name in ("adam_eps", "adam_beta1"))
+    assert file["data_stages"][0]["start_training_step"] == 1
+    assert words[-2:] == ["--config-file", "nanotron.yaml"]
+    assert words[words.index("--nnodes") + 1] == "2"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"zero": 2}, "optimizer only"),
+        ({"tp": 16}, "key/value heads"),
+        ({"cp": 2}, "context parallelism"),
+        ({"recompute": Recompute.SELECTIVE}, "whole layers"),
+        ({"pp": 2, "schedule": "interleaved", "chunks": 2, "micro_batches": 4}, "no schedule"),
+        ({"dtype": "fp8"}, "bf16"),
+        ({"offload": Offload.OPTIMIZER}, "offload"),
+    ],
+)
+def test_nanotrons_rules(change: dict[str, Any], reason: str) -> None:
+    assert not refusal("nanotron", LLAMA_3, Configuration(dp=8))
+    assert reason in refusal("nanotron", LLAMA_3, replace(Configuration(dp=8), **change))
+    assert "no experts" in refusal("nanotron", EXPERTS, Configuration(dp=8))
+    assert "queries and keys" in refusal("nanotron", model_named("Qwen3-8B", 4096), Configuration(dp=8))

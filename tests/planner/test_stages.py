@@ -27,7 +27,7 @@ def test_the_head_is_weighed_against_the_experts_that_a_token_meets() -> None:
 
 def test_the_first_rank_keeps_as_many_micro_batches_as_there_are_stages() -> None:
     found = stages_of(cases(Configuration(pp=4, micro_batches=16), Configuration(pp=4, micro_batches=2)))
-    assert found.kept.tolist() == [[4, 2], [3, 2], [1, 1]]
+    assert found.in_flight.tolist() == [[4, 2], [3, 2], [1, 1]]
     assert found.layers.tolist() == [[2, 2], [2, 2], [2, 2]]
 
 
@@ -37,4 +37,4 @@ def test_what_is_kept_is_what_the_orders_of_the_schedule_keep(schedule: str) -> 
     chunks = 2 if traits.usual_stages_per_rank == 2 else 1
     found = stages_of(cases(Configuration(pp=4, micro_batches=16, schedule=schedule, chunks=chunks)))
     kept = in_flight(Schedule(schedule), Shape(4, 16, chunks))
-    assert found.kept[0, 0] == pytest.approx(kept[0] / chunks, rel=0.15)
+    assert found.in_flight[0, 0] == pytest.approx(kept[0] / chunks, rel=0.15)

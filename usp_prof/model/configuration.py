@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.model.errors import unknown_name
 from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,6 +27,10 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+
+
+MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "shared_experts", "moe", "moe_act")
+"""Parts of a layer that selective recomputation can repeat, by Megatron's names (`--recompute-modules`)."""
 
 
 class Offload(StrEnum):
@@ -70,6 +76,10 @@ class Configuration:
     """Layers per stage that full recomputation repeats (Megatron's method `block`); 0: all of them."""
     recompute_group: int = 1
     """Layers that share one stored input and are recomputed together (Megatron's method `uniform`)."""
+    recompute_modules: tuple[str, ...] = ()
+    """The `MODULES` that selective recomputation repeats; empty: the attention core."""
+    offload_layers: int = 0
+    """Layers per rank whose activations wait in host memory for backward (Megatron's `cpu_offloading_num_layers`)."""
     offload: Offload = Offload.NONE
 
     @property
@@ -107,7 +117,10 @@ class Configuration:
         if self.recompute is not Recompute.NONE:
             some = f" of {self.recompute_layers} layers a stage" if self.recompute_layers else ""
             together = f", {self.recompute_group} layers at a time" if self.recompute_group > 1 else ""
-            words.append(f"recompute {self.recompute}{some}{together}")
+            modules = f" ({', '.join(self.recompute_modules)})" if self.recompute_modules else ""
+            words.append(f"recompute {self.recompute}{modules}{some}{together}")
+        if self.offload_layers:
+            words.append(f"activations of {self.offload_layers} layers offloaded")
         if self.offload is not Offload.NONE:
             words.append(f"{self.offload} offloaded")
         return ", ".join(words)
@@ -156,6 +169,9 @@ class Columns:
     loss_chunks: NDArray[Any]
     recompute_layers: NDArray[Any]
     recompute_group: NDArray[Any]
+    recompute_modules: NDArray[Any]
+    """Sum of 2^i for the i-th of `MODULES`; 0: the default."""
+    offload_layers: NDArray[Any]
     offload: NDArray[Any]
     """Whether the optimizer is in host memory."""
 
@@ -163,6 +179,11 @@ class Columns:
     def stages_of_rank(self) -> NDArray[Any]:
         """Return the number of stages per pipeline rank; V-shaped schedules always have two."""
         return np.where(IS_V_SHAPED[self.schedule] & (self.pp > 1), 2, self.chunks)
+
+    def repeats(self, module: str) -> NDArray[np.bool_]:
+        """Return whether selective recomputation repeats one of `MODULES`."""
+        modules = np.where(self.recompute_modules > 0, self.recompute_modules, code_of_modules(MODULES[:1]))
+        return np.asarray((self.recompute == SELECTIVE) & (modules & code_of_modules((module,)) > 0))
 
     def recomputed(self, layers: Column, stages: Column) -> NDArray[Any]:
         """Return how many of `layers`, in this number of stages, are fully recomputed."""
@@ -195,11 +216,30 @@ class Columns:
         return np.asarray(self.dp * self.tp * self.cp * self.pp)
 
 
+def modules_named(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return modules in the order of `MODULES`, from their names or from a text that lists them."""
+    words = re.findall(r"\w+", names) if isinstance(names, str) else list(names)
+    for name in words:
+        if name not in MODULES:
+            raise unknown_name("module", name, MODULES)
+    return tuple(sorted(set(words), key=MODULES.index))
+
+
+def code_of_modules(modules: Sequence[str]) -> int:
+    """Return modules as one number, for `Columns.recompute_modules`."""
+    return sum(1 << MODULES.index(module) for module in modules)
+
+
+def modules_of_code(code: int) -> tuple[str, ...]:
+    """Return the modules in a number of `code_of_modules`."""
+    return tuple(module for place, module in enumerate(MODULES) if code >> place & 1)
+
+
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
     """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
     names = (
         "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group", "loss_chunks",
+        "recompute_layers", "recompute_group", "loss_chunks", "offload_layers",
     )  # fmt: skip
     flags = ("sequence_parallel", "fused_attention")
     schedules = [named(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
@@ -213,6 +253,9 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
         **{name: np.array([getattr(configuration, name) for configuration in configurations], bool) for name in flags},
         schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),
         recompute=np.array([RECOMPUTES.index(configuration.recompute) for configuration in configurations]),
+        recompute_modules=np.array(
+            [code_of_modules(configuration.recompute_modules) for configuration in configurations]
+        ),
         width=width,
         offload=np.array([configuration.offload is Offload.OPTIMIZER for configuration in configurations]),
         gradient_bytes=np.where(
@@ -226,7 +269,7 @@ def broken_rule(model: ModelEntry, configuration: Configuration) -> str:
     """Return the first rule that makes a configuration impossible for a model, or an empty text."""
     c = configuration
     counts = (c.micro_batch, c.micro_batches, c.chunks, c.replicas, c.recompute_group, c.loss_chunks)
-    if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers) < 0:
+    if min(*c.degrees().values(), *counts) < 1 or min(c.etp, c.recompute_layers, c.offload_layers) < 0:
         return "every degree and count is at least 1"
     columns = columns_of([c])
     return next((sentence for broken, sentence in _rules(model, columns, c) if np.any(broken)), "")
@@ -288,6 +331,9 @@ def _rules_of_recomputation(model: ModelEntry, c: Columns, say: Configuration) -
         (in_part | in_groups) & (c.recompute != FULL),
         "recompute-layers and recompute-group are of full recomputation",
     )
+    yield (c.recompute_modules > 0) & (c.recompute != SELECTIVE), "recompute-modules are of selective recomputation"
+    yield (c.offload_layers > 0) & (c.recompute != NONE), "layers are either recomputed or offloaded"
+    yield c.offload_layers >= model.layers, f"offload-layers={say.offload_layers} leaves no layer on the device"
     yield in_part & in_groups, "recompute-layers and recompute-group are two methods: give one"
     most = -(-model.layers // (c.pp * c.stages_of_rank))
     sentence = f"a stage has fewer layers than recompute-layers={say.recompute_layers}"

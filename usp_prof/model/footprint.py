@@ -11,8 +11,9 @@ attention         2q + 2k, output 2o                      over tp
 latents           2 x 2l, before and after their norms    over tp with sequence parallelism only
 score matrix      5 a s: softmax, dropout's mask, result  over tp; only without a fused kernel
 feed-forward      8f with a gate, 4f without              over tp
-mixture           the chosen experts' share of the above, and each token's copies (2 x 2h) beside
-selective         score matrix and attention's output are computed once more
+mixture           the chosen experts' share of the above, and each token's copies (2 x 2h)
+selective         Megatron's modules: the core (score matrix, output o), MLA's queries, keys and values, the results
+                  of norms, the activation of experts, or whole feed-forward blocks are computed once more
 full              2h, the layer's input, and one layer unfolded at a time; in groups one input for a group, and
                   all of its layers unfolded; layers of a stage that are not recomputed keep all of the above
 ================  ======================================  ==================================================
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from usp_prof.model.configuration import FULL, NONE, SELECTIVE, Configuration, columns_of
+from usp_prof.model.configuration import SELECTIVE, Configuration, columns_of
 from usp_prof.model.shape import Column, shape_of
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Habits:
     """Stored bytes per value of a product's input; less if the trainer keeps it in the type of 8-bit products."""
     inner_bytes: Column = 8.0
     """Stored bytes per value inside a gated feed-forward block, its second input included."""
+    expert_bytes: Column = 4.0
+    """Stored bytes per hidden value of a token's copy at an expert: the expert's input, and its result."""
     is_selective_by_op: Column = 0
     """1: selective recomputation keeps only attention's result and every second product (torchtitan)."""
 
@@ -157,13 +160,14 @@ def activations(shape: Shape, c: Columns, stage: Stage, habits: Habits = PLAIN) 
     """Return the activations of all layers of a stage: of micro-batches in flight, and of the recomputed layer."""
     layers = np.maximum(stage.layers, 1.0)
     again = c.recomputed(layers, c.stages_of_rank)
-    bytes_per_layer = layer_activations(shape, c, np.where(c.recompute == FULL, NONE, c.recompute), habits)
+    offloaded = np.minimum(c.offload_layers, layers)
+    bytes_per_layer = layer_activations(shape, c, habits)
     # A group of layers stores the input of its first layer; the last group of a stage may be smaller.
     inputs = np.where(c.recompute_group > 1, np.ceil(again / c.recompute_group), again)
-    of_inputs = inputs * layer_activations(shape, c, np.asarray(FULL), habits)
+    of_inputs = inputs * layer_input(shape, c)
     by_op = np.asarray(habits.is_selective_by_op) * (c.recompute == SELECTIVE)
     stored = (
-        (layers - again) * np.where(by_op, activations_by_op(shape, c), bytes_per_layer) + of_inputs
+        (layers - again - offloaded) * np.where(by_op, activations_by_op(shape, c), bytes_per_layer) + of_inputs
     ) * stage.in_flight
     unfolded = np.where(by_op, 1.0, np.minimum(c.recompute_group, again))
     return np.asarray(stored + unfolded * bytes_per_layer)
@@ -181,33 +185,46 @@ def activations_by_op(shape: Shape, c: Columns) -> Column:
     return np.asarray(c.micro_batch * shape.sequence / c.cp * values * c.width)
 
 
-def layer_activations(shape: Shape, c: Columns, recompute: Column, habits: Habits = PLAIN) -> Column:
-    """Return the activations of one layer and micro-batch, in bytes."""
+def layer_input(shape: Shape, c: Columns) -> Column:
+    """Return the bytes of the input of one layer and micro-batch."""
+    return np.asarray(c.micro_batch * shape.sequence / c.cp * shape.hidden / c.spread * c.width)
+
+
+def layer_activations(shape: Shape, c: Columns, habits: Habits = PLAIN) -> Column:
+    """Return the activations of one layer and micro-batch without what selective recomputation repeats, in bytes."""
     # Each value is bytes per token in half precision, a row of the table above; `hidden` is one tensor of width h.
     hidden = 2.0 * shape.hidden / c.spread
-    norms = 2 * hidden
     as_input = np.asarray(habits.input_bytes) / 2
-    is_selective = np.asarray(recompute) == SELECTIVE
+    is_cast = as_input < 1
+
+    def unless(module: str, size: Column) -> Column:
+        return np.where(c.repeats(module), 0.0, size)
+
+    norms = 2 * hidden
+    # Products of 8 bits store cast copies of the norms' results, which their recomputation does not free.
+    normed = np.where(is_cast, hidden * as_input, unless("layernorm", hidden))
 
     # Attention: its input, MLA's latents, queries, keys and values, its output, the score matrix.
     latents = 2 * 2.0 * shape.latent / c.spread
     heads = 2.0 * (shape.query + shape.key_value) / c.tp
+    heads = np.where(np.asarray(shape.latent) > 0, unless("mla_up_proj", heads), heads)
     # Cast inputs are copies: attention's result is stored by attention itself, too.
-    copy = np.where(as_input < 1, 1 + as_input, 1.0)
-    core = np.where(is_selective, 0.0, 2.0 * shape.core_out / c.tp) * copy
+    core = unless("core_attn", 2.0 * shape.core_out / c.tp) * np.where(is_cast, 1 + as_input, 1.0)
     scores = 5.0 * shape.heads * shape.sequence / c.tp
-    scores = np.where(c.fused_attention | is_selective, 0.0, scores)
-    attention = hidden * as_input + latents + heads + core + scores
+    scores = np.where(c.fused_attention, 0.0, unless("core_attn", scores))
+    attention = normed + latents + heads + core + scores
 
     # Feed-forward: its input and inner tensors; with experts the share of the layers that have them (`mixed`).
     per_inner = np.where(np.asarray(shape.matrices) == 3, habits.inner_bytes, 4.0) - 2.0 * (1 - as_input)
     has_dense, has_experts = np.asarray(shape.dense_width) > 0, np.asarray(shape.mixed) > 0
-    dense = np.where(has_dense, hidden * as_input + per_inner * shape.dense_width / c.tp, 0.0)
-    of_expert = per_inner * shape.expert_width + (2.0 + 2.0 * as_input) * shape.hidden
-    chosen = shape.mixed * shape.experts_per_token * of_expert / c.tp
-    router = np.where(has_experts, shape.mixed * hidden * as_input, 0.0)
+    dense_width = unless("mlp", shape.dense_width - shape.shared_width) + unless(
+        "moe", unless("shared_experts", shape.shared_width)
+    )
+    dense = np.where(has_dense, normed + per_inner * dense_width / c.tp, 0.0)
+    of_expert = (per_inner - np.where(c.repeats("moe_act"), 2.0 * as_input, 0.0)) * shape.expert_width
+    of_expert = of_expert + (habits.expert_bytes - 2.0 * (1 - as_input)) * shape.hidden
+    chosen = unless("moe", shape.mixed * shape.experts_per_token * of_expert / c.tp)
+    router = np.where(has_experts, shape.mixed * normed, 0.0)
 
-    everything = norms + attention + dense + chosen + router
-    of_token = np.where(np.asarray(recompute) == FULL, hidden, everything)
     tokens = c.micro_batch * shape.sequence / c.cp
-    return np.asarray(tokens * of_token * c.width / 2)
+    return np.asarray(tokens * (norms + attention + dense + chosen + router) * c.width / 2)

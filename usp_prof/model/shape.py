@@ -45,6 +45,8 @@ class Shape:
     attention_out: Column
     dense_width: Column
     """Inner width used by every token: dense blocks and shared experts, mean over layers."""
+    shared_width: Column
+    """The part of it in shared experts."""
     expert_width: Column
     experts: Column
     experts_per_token: Column
@@ -118,6 +120,7 @@ def shape_of(model: ModelEntry) -> Shape:
         attention_in=max(attention - out, 0.0),
         attention_out=out,
         dense_width=max(dense, 0.0) / (matrices * model.hidden),
+        shared_width=min(sparse * model.shared_experts * expert, max(dense, 0.0) / (matrices * model.hidden)),
         expert_width=expert,
         experts=max(model.experts, 1),
         experts_per_token=model.experts_per_token if model.experts else 0,

@@ -109,8 +109,8 @@ def calibrate(tables: TableSet) -> Calibration:
     if work.is_contradicted:
         raise _contradicted(work.contradictions)
     parts = breakdown.compute(tables).values()
-    step_ns = _whole(step_time.compute(tables).values(), "step_time")
-    compute_ns = _whole(parts, "compute_time")
+    step_ns = _overall(step_time.compute(tables).values(), "step_time")
+    compute_ns = _overall(parts, "compute_time")
     if not work.peak or not step_ns or not compute_ns or not manifest.tokens_per_step:
         raise InputError(
             "the device's peak, the step or the tokens of the run are unknown",
@@ -265,14 +265,14 @@ def _with_parts(
     together = sum(time for axis, time in exposed.items() if axis in ("world", "unknown"))
     fixed = sum(time for cause, time in idle.items() if cause != "bubble")
     fixed += together if configuration.pp == 1 else 0.0
-    fixed += _whole(parts, "memcpy_time") - first.optimizer_ns
+    fixed += _overall(parts, "memcpy_time") - first.optimizer_ns
     profile = replace(profile, fixed=max(fixed, 0.0) / 1e9, **scales)
     if configuration.pp == 1:
         return profile
     # Ranks without the head wait for the one with it, so the mean rank waits longer than the busiest rank by this time.
     second = predict(model, configuration, cluster, profile=profile)
     waits = idle.get("bubble", 0.0) + exposed.get("pp", 0.0) + together
-    uneven = second.compute_ns - _whole(parts, "compute_time")
+    uneven = second.compute_ns - _overall(parts, "compute_time")
     beyond = waits - uneven - second.bubble_ns
     hops = 2 * (configuration.pp - 1) * max(1, configuration.micro_batches / configuration.pp)
     return replace(profile, pipeline_hop=max(beyond, 0.0) / 1e9 / hops)
@@ -295,7 +295,7 @@ def _with_prefetch(
     return replace(profile, gather_overlap=shares[nearest])
 
 
-def _whole(values: list[Value], metric: str) -> float:
+def _overall(values: list[Value], metric: str) -> float:
     overall = next((value.value for value in values if value.metric.id == metric and not value.dims), 0.0)
     return overall if overall == overall else 0.0  # noqa: PLR0124 - not NaN
 

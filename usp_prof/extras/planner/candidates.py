@@ -22,7 +22,19 @@ from usp_prof.extras.planner import memory
 from usp_prof.extras.planner.cases import with_columns
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.stages import Stages
-from usp_prof.model.configuration import FULL, NONE, RECOMPUTES, SCHEDULES, Columns, Offload, Recompute, breaks_rule
+from usp_prof.model.configuration import (
+    FULL,
+    MODULES,
+    NONE,
+    RECOMPUTES,
+    SCHEDULES,
+    Columns,
+    Offload,
+    Recompute,
+    breaks_rule,
+    code_of_modules,
+    modules_named,
+)
 from usp_prof.model.errors import unknown_name
 from usp_prof.schedule import Schedule, named
 
@@ -61,6 +73,8 @@ KNOBS = {
     "sequence_parallel": "sequence parallelism with tensor parallelism",
     "recompute_layers": "layers per stage that full recomputation repeats; 0: all",
     "recompute_group": "layers that share one stored input",
+    "recompute_modules": f"modules that selective recomputation repeats: {', '.join(MODULES)}",
+    "offload_layers": "layers per rank whose activations are in host memory until backward",
     "loss_chunks": "chunks of tokens whose logits are in memory one at a time",
     "offload": "state kept in host memory",
 }
@@ -100,6 +114,8 @@ def legal(question: Question) -> Columns:
         recompute=recompute,
         recompute_layers=alike(pinned.get("recompute_layers", 0)),
         recompute_group=alike(pinned.get("recompute_group", 1)),
+        recompute_modules=alike(code_of_modules(modules_named(pinned.get("recompute_modules", ())))),
+        offload_layers=alike(pinned.get("offload_layers", 0)),
         loss_chunks=alike(pinned.get("loss_chunks", 1)),
         replicas=np.where(hybrid == 1, copies, pinned.get("replicas", 1)),
         width=alike(width), gradient_bytes=alike(gradient),
@@ -244,7 +260,7 @@ def refined(c: Cases, stages: Stages, need: Bytes, room: float) -> tuple[Columns
     fits = need <= room
     in_part, their_need = _least_layers(*_rows(c, stages, np.flatnonzero(is_full & fits)), room)
     grouped, grouped_need = _least_group(*_rows(c, stages, np.flatnonzero(is_full & ~fits)), room)
-    return joined(in_part, grouped), np.concatenate([their_need, grouped_need])
+    return concatenated(in_part, grouped), np.concatenate([their_need, grouped_need])
 
 
 def _least_layers(c: Cases, stages: Stages, room: float) -> tuple[Columns, Bytes]:
@@ -289,7 +305,7 @@ def columns_of_cases(c: Cases) -> Columns:
     return Columns(**{field.name: getattr(c, field.name) for field in fields(Columns)})
 
 
-def joined(*parts: Columns) -> Columns:
+def concatenated(*parts: Columns) -> Columns:
     """Concatenate columns."""
     names = [field.name for field in fields(Columns)]
     return Columns(**{name: np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in names})

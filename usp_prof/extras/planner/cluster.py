@@ -98,6 +98,8 @@ call), and between nodes on InfiniBand; a slower network is in its trainer's pro
 MEMORY_SHARE = 0.92
 """Share of the driver's memory that tensors can fill. The rest is the CUDA context, NCCL's buffers and fragments:
 6.4 GiB of an H100's 80. There the playbook's sweep has as many runs that are refused as failures that are accepted."""
+MOST_RESERVED = (1 - MEMORY_SHARE) * DRIVER_MIB["H100 SXM"] * 2**20
+"""Bytes that are left out of larger devices: context and buffers do not grow with the memory."""
 PRODUCT_BYTES = {"fp32": 4.0, "fp8": 1.0, "fp4": 0.5625}
 """Bytes of a value in the type of products, 2 where not listed; 16 values of fp4 share a scale of 1 byte."""
 
@@ -160,14 +162,16 @@ def of_device(name: str, dtype: str = "bf16") -> Cluster:
     host_link, host_memory = HOST_OF_DEVICE.get(device.name, HOST_OF_LINK.get(device.link, HOST))
     if not peak:
         raise UsageError(f"no source gives {device.name} a peak for {dtype}", hint="choose another dtype")
+    memory_bytes = DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20
     return Cluster(
         device.name,
         peak,
-        DRIVER_MIB.get(device.name, device.memory_bytes / 2**20) * 2**20,
+        memory_bytes,
         device.memory_rate * (BLACKWELL_MEMORY if is_blackwell else 1.0),
         device.link_rate or NETWORK_RATE,
         network_rate=NETWORK_OF_LINK.get(device.link, NETWORK_RATE),
         efficiency=reached,
+        memory_share=max(MEMORY_SHARE, 1 - MOST_RESERVED / memory_bytes),
         core_efficiency=BLACKWELL_CORE if is_blackwell else CORE_SHARE * (best or EFFICIENCY),
         basis="measured products" if best or measured else "assumed",
         product_bytes=PRODUCT_BYTES.get(dtype, 2.0),

@@ -3,7 +3,7 @@
     matrix products   roofline: FLOP over the efficiency of the shape, plus a launch per product
     attention's core  FLOP at its own efficiency; unfused, the passes over its score matrix
     the rest          norms, activations, rotary embedding, loss: their bytes over the memory's rate
-    host              a layer takes at least as long as its launches; the two are combined by a norm of fourth power
+    host              a layer takes at least as long as its launches (combined by a norm of fourth power) and its copies
 
 Backward has two products for each one of forward, and twice the bytes.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from usp_prof.extras.planner import memory
 from usp_prof.model.configuration import SELECTIVE
 
 if TYPE_CHECKING:
@@ -76,20 +77,40 @@ def layer(c: Cases) -> Direction:
     """Return the device time of the mean layer, with recomputation in backward."""
     s = c.shape
     rows = c.tokens
-    products = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
-    products = products + product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
-    has_dense = s.dense_width > 0
+    attention = product(c, rows, s.attention_in / s.hidden / c.tp, s.hidden)
+    attention = attention + product(c, rows, s.hidden, s.attention_out / s.hidden / c.tp)
     up = product(c, rows, np.maximum(s.dense_width, 1) * (s.matrices - 1) / c.tp, s.hidden)
     down = product(c, rows, s.hidden, np.maximum(s.dense_width, 1) / c.tp)
-    products = products + np.where(has_dense, up + down, 0.0) + s.mixed * experts(c)
+    dense, mixture = np.where(s.dense_width > 0, up + down, 0.0), s.mixed * experts(c)
+    products = attention + dense + mixture
     core = core_time(c)
     rest, cast = elementwise(c), casting(c)
     forward = products + core + rest + cast
     backward = 2 * products + CORE_BACKWARD * core + 2 * rest + cast
     share = c.profile.selective_forward
-    selective = (1 - share) * core + share * forward
+    selective = (1 - share) * _modules_again(c, core, dense, mixture) + share * forward
     again = c.recomputed_share * forward + np.where(c.recompute == SELECTIVE, selective, 0.0)
     return Direction(forward, backward + again, products)
+
+
+def _modules_again(c: Cases, core: Column, dense: Column, mixture: Column) -> Column:
+    """Return the forward time of the modules that selective recomputation repeats, per mean layer."""
+    s = c.shape
+    of_shared = s.shared_width / np.maximum(s.dense_width, 1)
+    # One latent for queries, and one for keys and values.
+    latent_up = product(c, c.tokens, (s.query + s.key_value) / c.tp, np.maximum(s.latent / 2, 1))
+    activated = s.mixed * s.experts_per_token * s.matrices * s.expert_width / c.tp
+    per_value = c.tokens * c.width / c.machine.memory_rate
+    seconds = {
+        "core_attn": core,
+        "mla_up_proj": np.where(np.asarray(s.latent) > 0, latent_up, 0.0),
+        "layernorm": 2 * 2 * s.hidden / c.spread * per_value,
+        "mlp": dense * (1 - of_shared),
+        "shared_experts": dense * of_shared,
+        "moe": mixture + dense * of_shared,
+        "moe_act": activated * per_value,
+    }
+    return sum(np.where(c.repeats(module), time, 0.0) for module, time in seconds.items())
 
 
 def experts(c: Cases) -> Column:
@@ -158,14 +179,17 @@ def head(c: Cases) -> Direction:
 
 
 def with_host(c: Cases, times: Direction) -> Direction:
-    """Combine device and host times: neither forward nor backward of a layer is faster than its launches."""
+    """Combine device and host times: neither direction of a layer is faster than its launches, nor than its copies."""
     layer_host = np.where(c.fused_attention, c.profile.host_layer, c.profile.host_unfused)
     host = layer_host + c.profile.host_tensor * (c.tp > 1) + c.profile.host_experts * c.shape.mixed
     host = host + HOST_BLOCK * (c.cp - 1)
-    backward = joined(times.backward, host * (2 + c.recomputed_share) / 3)
-    return Direction(joined(times.forward, host / 3), backward, times.weights * backward / times.backward)
+    # Offloaded activations go to the host's memory in forward, and return in backward.
+    copies = memory.offloaded_activations(c) / c.shape.layers / c.machine.host_link_rate
+    forward = np.maximum(smooth_maximum(times.forward, host / 3), copies)
+    backward = np.maximum(smooth_maximum(times.backward, host * (2 + c.recomputed_share) / 3), copies)
+    return Direction(forward, backward, times.weights * backward / times.backward)
 
 
-def joined(device: Column, host: Column) -> Column:
+def smooth_maximum(device: Column, host: Column) -> Column:
     """Return a smooth maximum of two times; if they are close, the result is longer than both."""
     return (device**4 + host**4) ** 0.25

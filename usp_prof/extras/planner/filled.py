@@ -14,7 +14,7 @@ from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.memory import of_ranks
 from usp_prof.extras.planner.models import usual_sequence
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES, profile_named
-from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
+from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import InputError, UsageError, unknown_name
 from usp_prof.model.hardware import find
 from usp_prof.model.metric import Unit
@@ -130,6 +130,7 @@ def fill_of_model(
             if knobs[name] not in list(words):
                 raise unknown_name(setting, str(knobs[name]), list(words))
             knobs[name] = words(knobs[name])
+    knobs["recompute_modules"] = modules_named(knobs.get("recompute_modules", ()))
     return _filled(model, Configuration(**knobs), profile_named(habits), {}, device)
 
 

@@ -48,14 +48,14 @@ class Work:
     head: Mapping[Kind, Column]
 
 
-def closed(c: Cases, work: Work, most: Column, whole: Column) -> Column:
-    """Return the seconds of filling and draining; `most` is a micro-batch on the busiest rank, `whole` on all ranks."""
+def closed(c: Cases, work: Work, most: Column, all_ranks: Column) -> Column:
+    """Return the seconds of filling and draining of a micro-batch: `most` on the busiest rank, `all_ranks` on all."""
     inputs, weights = work.layer[Kind.INPUT_GRADIENT], work.layer[Kind.WEIGHT_GRADIENT]
     before_weights = work.layer[Kind.FORWARD] + inputs
     left = np.maximum(before_weights - weights, 0.0) / (before_weights + weights)
     left = np.where(SPLITS[c.schedule], left, 1.0)
     divided = np.where(IS_LOOPED[c.schedule] | IS_V_SHAPED[c.schedule], c.stages_of_rank, 1)
-    return np.asarray(left * (whole - most) / divided)
+    return np.asarray(left * (all_ranks - most) / divided)
 
 
 def simulated(c: Cases, work: Work, most: Column, closed_form: Column) -> Column:

@@ -6,43 +6,19 @@ express is refused, never rounded to a similar one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from usp_prof.extras.planner.launch_megatron import MEGATRON
+from usp_prof.extras.planner.launch_nanotron import NANOTRON
+from usp_prof.extras.planner.trainer_rules import NODE, Trainer, rules_except_megatron, torchrun
 from usp_prof.model.configuration import ENDS, Offload, Recompute
 from usp_prof.model.errors import UsageError, unknown_name
-from usp_prof.model.footprint import MASTER_AND_MOMENTS
-from usp_prof.schedule import Schedule, named
+from usp_prof.schedule import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from usp_prof.contract import ModelEntry
+    from usp_prof.extras.planner.trainer_rules import Rules
     from usp_prof.model.configuration import Configuration
-
-BYTES_WITH_16_BIT_MOMENTS = 8
-"""Bytes of optimizer state per weight: a float32 copy of the weight, and two moments of 16 bits."""
-Rules = Iterator[tuple[bool, str]]
-"""For each rule, whether the configuration breaks it, and the message."""
-NODE = 8
-
-
-class Trainer(NamedTuple):
-    """Command of a trainer, and its rules."""
-
-    words: Callable[[ModelEntry, Configuration], list[str]]
-    rules: Callable[[ModelEntry, Configuration], Rules]
-
-
-def torchrun(c: Configuration) -> str:
-    """Return the torchrun words that start one process per device."""
-    return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
-
-
-def has_other_optimizer(c: Configuration) -> bool:
-    """Return whether the optimizer state is not the usual one: float32 moments, and a copy of 16-bit weights."""
-    return c.optimizer_bytes not in (0, 8 if c.dtype == "fp32" else MASTER_AND_MOMENTS)
-
 
 # Our own trainer: the words of `trainer/run.py`, and the configurations it cannot run.
 
@@ -91,13 +67,10 @@ def _own_rules(model: ModelEntry, c: Configuration) -> Rules:
     yield not preset(model), f"the model is not one of its presets ({', '.join(PRESETS)}); pass a config.json"
     yield c.dtype not in OWN_DTYPES, f"it has no {c.dtype}"
     yield model.experts > 0 and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
-    yield not c.fused_attention, "its attention is always fused"
-    yield has_other_optimizer(c), "its optimizer state is in float32"
     yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
-    some = c.recompute_layers > 0 or c.recompute_group > 1
-    yield some, "it recomputes all layers of a stage, one at a time"
     yield c.etp > 1, "it does not divide experts by tp"
+    yield from rules_except_megatron(c)
     yield c.stages > model.layers, f"each of its {c.stages} stages needs one of the {model.layers} layers"
 
 
@@ -155,146 +128,16 @@ def _torchtitan_rules(model: ModelEntry, c: Configuration) -> Rules:
     )
     _, _, recompute = TORCHTITAN_CONFIGS.get(model.name, ("", "", c.recompute))
     yield c.recompute is not recompute, f"its configuration recomputes {recompute}, which is not an option"
-    some = c.recompute_layers > 0 or c.recompute_group > 1
-    yield some, "it recomputes all layers of a stage, one at a time"
+    yield from rules_except_megatron(c)
     yield c.offload is not Offload.NONE, "it offloads the weights together with the optimizer"
     yield c.zero == 1, "it shards gradients with the optimizer (ZeRO-2) or weights too (ZeRO-3)"
     yield c.zero == 0 and c.dp > 1 and c.devices > c.dp, "it combines data parallelism with other axes by FSDP only"
     yield c.replicas > 1 and c.dp % c.replicas != 0, f"{c.replicas} replicas do not divide dp={c.dp}"
     yield c.dtype != "bf16", "its configurations are for bf16 only"
     yield c.tp > 1 and not c.sequence_parallel, "its loss needs sequence parallelism"
-    yield not c.fused_attention, "its attention is always fused"
-    yield has_other_optimizer(c), "its optimizer state is in float32"
     schedule = named(c.schedule)
     unknown = schedule is None or not schedule.traits.pytorch_name
     yield c.pp > 1 and unknown, f"PyTorch has no schedule {c.schedule}"
-
-
-# Megatron-LM (core 0.16): its options, and the configurations its own checks reject.
-
-MEGATRON_FSDP = "--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy"
-MEGATRON_FSDP_NEEDS = "--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor"
-MEGATRON_SHARDING = {
-    0: "",
-    1: "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-    2: f"{MEGATRON_FSDP} optim_grads {MEGATRON_FSDP_NEEDS}",
-    3: f"{MEGATRON_FSDP} optim_grads_params {MEGATRON_FSDP_NEEDS}",
-}
-MEGATRON_OFFLOADED = (
-    "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer "
-    "--overlap-cpu-optimizer-d2h-h2d"
-)
-MEGATRON_16_BIT_MOMENTS = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
-MEGATRON_PRECISION = {
-    "bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid", "fp4": "--bf16 --fp4-format e2m1",
-    "fp32": "",
-}  # fmt: skip
-MEGATRON_TRIAL = "--mock-data --tokenizer-type NullTokenizer --train-iters 20 --lr 1e-4"
-"""Options for twenty steps on synthetic data, enough to test a plan."""
-MEGATRON_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
-PLAIN_FORMS = ("full", "dense", "mixture")
-"""Forms of layer blocks that Megatron's options can describe."""
-
-
-def _megatron_words(model: ModelEntry, c: Configuration) -> list[str]:
-    """Return the words of the command."""
-    # Required by its own checks: one connection for overlap with tp or cp, several for its FSDP.
-    words = [
-        f"CUDA_DEVICE_MAX_CONNECTIONS={8 if c.zero > 1 else 1} {torchrun(c)} pretrain_gpt.py",
-        *_megatron_model(model),
-        f"--tensor-model-parallel-size {c.tp} --pipeline-model-parallel-size {c.pp}",
-        f"--context-parallel-size {c.cp} --micro-batch-size {c.micro_batch} --global-batch-size {c.batch}",
-    ]
-    if c.tp > 1 and c.sequence_parallel:
-        words.append("--sequence-parallel")
-    words.append(MEGATRON_SHARDING[c.zero])
-    if c.offload is Offload.OPTIMIZER:
-        # Megatron requires the distributed optimizer, which shards nothing with one rank of dp.
-        words += ["--use-distributed-optimizer" if c.zero == 0 else "", MEGATRON_OFFLOADED]
-    elif c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS:
-        words.append(MEGATRON_16_BIT_MOMENTS)
-    if c.chunks > 1:
-        words.append(f"--num-virtual-stages-per-pipeline-rank {c.chunks}")
-    if model.layers % c.stages:
-        words.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
-    if model.experts:
-        words.append(f"--expert-model-parallel-size {c.ep} --expert-tensor-parallel-size {_megatron_tp_of_experts(c)}")
-    words += [_megatron_recomputation(c), MEGATRON_PRECISION[c.dtype]]
-    is_narrow = c.dtype in ("fp8", "fp4")
-    if (c.gradient_bytes or (2 if is_narrow else 4)) == 2 and c.dtype != "fp32":
-        words.append("--grad-reduce-in-bf16")
-    if c.dtype == "fp8" and c.zero == 1:
-        words.append("--fp8-param-gather")
-    words += [f"--attention-backend {'flash' if c.fused_attention else 'unfused'}", MEGATRON_TRIAL]
-    return [word for word in words if word]
-
-
-def _megatron_recomputation(c: Configuration) -> str:
-    """Return the recomputation options: `block` counts layers per stage, `uniform` those that share an input."""
-    if c.recompute is Recompute.NONE:
-        return ""
-    granularity = f"--recompute-granularity {c.recompute}"
-    if c.recompute is Recompute.SELECTIVE:
-        return granularity
-    method, layers = ("block", c.recompute_layers) if c.recompute_layers else ("uniform", c.recompute_group)
-    return f"{granularity} --recompute-method {method} --recompute-num-layers {layers}"
-
-
-def _megatron_tp_of_experts(c: Configuration) -> int:
-    """Return the tp of experts: tp if ep fits into dp x cp, else reduced because ep uses ranks of tp."""
-    return c.etp or (c.tp if c.dp * c.cp % c.ep == 0 else 1)
-
-
-def _megatron_model(model: ModelEntry) -> list[str]:
-    """Return the options for the model, which Megatron cannot read from elsewhere."""
-    words = [
-        f"--num-layers {model.layers} --hidden-size {model.hidden} --num-attention-heads {model.heads}",
-        f"--kv-channels {model.head_dim or model.hidden // model.heads} --seq-length {model.sequence}",
-        f"--max-position-embeddings {model.sequence} --vocab-size {model.vocab}",
-        f"--ffn-hidden-size {model.ffn_hidden or model.expert_ffn_hidden}",
-        "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear",
-    ]
-    if model.kv_heads and model.kv_heads != model.heads:
-        words.append(f"--group-query-attention --num-query-groups {model.kv_heads}")
-    if model.name.startswith("Qwen3"):
-        words.append("--qk-layernorm")
-    if model.gated_ffn:
-        words.append("--swiglu")
-    if not model.tied_embeddings:
-        words.append("--untie-embeddings-and-output-weights")
-    return [*words, *_megatron_experts(model)] if model.experts else words
-
-
-def _megatron_experts(model: ModelEntry) -> list[str]:
-    words = [
-        f"--num-experts {model.experts} --moe-router-topk {model.experts_per_token} --moe-grouped-gemm",
-        f"--moe-ffn-hidden-size {model.expert_ffn_hidden} --moe-token-dispatcher-type alltoall",
-    ]
-    if model.shared_experts:
-        words.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * model.expert_ffn_hidden}")
-    return words
-
-
-def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
-    """Yield the rules of the trainer."""
-    blocks = [block for kind in model.layer_kinds for block in kind.blocks]
-    is_plain = len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
-    yield not is_plain, "layers that differ, or are not plain attention, need their own script"
-    yield 0 < model.moe_layers < model.layers, "experts in only some layers need --moe-layer-freq"
-    yield named(c.schedule) not in MEGATRON_SCHEDULES, f"it has no schedule {c.schedule}"
-    is_uneven = model.layers % c.stages != 0 and (model.layers + ENDS) % c.stages != 0
-    sizes = f"{model.layers} layers, or {model.layers + ENDS} with embedding and head"
-    yield is_uneven, f"its {c.stages} stages must divide the {sizes}"
-    yield c.zero > 1 and c.pp > 1, f"plans do not combine ZeRO-{c.zero} (Megatron-FSDP) with a pipeline"
-    yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"
-    yield c.replicas > 1, "hybrid sharding needs its own sharding strategy between replicas"
-    is_offloaded = c.offload is Offload.OPTIMIZER
-    yield is_offloaded and c.zero == 0 and c.dp * c.cp > 1, "its offload needs its distributed optimizer (ZeRO-1)"
-    yield is_offloaded and c.zero > 1, "plans do not combine Megatron-FSDP with an offloaded optimizer"
-    yield bool(model.experts) and c.tp > 1 and not c.sequence_parallel, "experts with tp need sequence parallelism"
-    has_short_moments = c.optimizer_bytes == BYTES_WITH_16_BIT_MOMENTS
-    yield has_other_optimizer(c) and not has_short_moments, "its optimizer state has 12 or 8 bytes per weight"
-    yield has_short_moments and (c.zero != 1 or is_offloaded), "16-bit moments need ZeRO-1 and no offload"
 
 
 # All trainers.
@@ -302,7 +145,8 @@ def _megatron_rules(model: ModelEntry, c: Configuration) -> Rules:
 TRAINERS = {
     "usp-prof": Trainer(_own_words, _own_rules),
     "torchtitan": Trainer(_torchtitan_words, _torchtitan_rules),
-    "megatron": Trainer(_megatron_words, _megatron_rules),
+    "megatron": MEGATRON,
+    "nanotron": NANOTRON,
 }
 """Trainers for which a plan can be written."""
 

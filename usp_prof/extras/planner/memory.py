@@ -11,7 +11,15 @@ from usp_prof.extras.planner.cluster import PRODUCT_BYTES
 from usp_prof.extras.planner.profiles import gradient_bytes_of
 from usp_prof.extras.planner.stages import WHERE, Stages, head_cost, ranks_of, stages_of
 from usp_prof.model.configuration import SCHEDULES, Configuration, columns_of
-from usp_prof.model.footprint import MASTER_AND_MOMENTS, Footprint, Habits, Stage, footprints, parameters
+from usp_prof.model.footprint import (
+    MASTER_AND_MOMENTS,
+    Footprint,
+    Habits,
+    Stage,
+    footprints,
+    layer_activations,
+    parameters,
+)
 from usp_prof.model.shape import shape_of
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ def of_stages(c: Cases, stages: Stages | None = None) -> tuple[Parts, ...]:
     stages = stages or stages_of(c)
     habits = habits_of(c.profile, c, c.machine.product_bytes)
     held = [
-        Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.kept[row])
+        Stage(stages.layers[row], stages.embedding[row], stages.head[row], stages.in_flight[row])
         for row in range(len(WHERE))
     ]
     return tuple(footprints(c.shape, c, stage, habits) for stage in held)
@@ -56,6 +64,7 @@ def habits_of(p: Profile, c: Columns, product_bytes: Column) -> Habits:
         first_stage_of_weights=np.where(keeps_weights, NO_STAGE, 3),
         input_bytes=np.where(p.casts_stored_inputs, np.minimum(product_bytes, 2.0), 2.0),
         inner_bytes=p.inner_bytes,
+        expert_bytes=p.expert_bytes,
         is_selective_by_op=p.is_selective_by_op,
     )
 
@@ -65,7 +74,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     product_bytes = PRODUCT_BYTES.get(configuration.dtype, 2.0)
     shape, columns = shape_of(model), columns_of([configuration], gradient_bytes_of(profile, product_bytes))
     schedule, chunks = int(columns.schedule[0]), configuration.chunks
-    layers, kept_micro_batches = ranks_of(
+    layers, micro_batches_in_flight = ranks_of(
         model.layers,
         configuration.pp,
         chunks,
@@ -79,7 +88,7 @@ def of_ranks(model: ModelEntry, configuration: Configuration, profile: Profile) 
     habits = habits_of(profile, columns, product_bytes)
     of_rank = []
     for rank, count in enumerate(layers):
-        parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, kept_micro_batches[rank]), habits)
+        parts = footprints(shape, columns, Stage(count, rank == 0, rank == last, micro_batches_in_flight[rank]), habits)
         of_rank.append(Footprint(**{part: round(float(size[0])) for part, size in parts.items()}))
     return tuple(of_rank)
 
@@ -106,12 +115,21 @@ def weights_to_update(c: Cases, stages: Stages) -> NDArray[np.float64]:
     return np.max(counts, axis=0)  # type: ignore[no-any-return]
 
 
-def host_bytes(c: Cases, stages: Stages) -> Column:
-    """Return the host memory of an offloaded optimizer per device; 0 without offloading.
+def offloaded_activations(c: Cases) -> Column:
+    """Return the bytes of activations per micro-batch that wait in host memory."""
+    if not np.any(c.offload_layers):
+        return 0.0
+    return c.offload_layers * layer_activations(c.shape, c, habits_of(c.profile, c, c.machine.product_bytes))
 
-    It has the float32 master weight, two moments and the received gradient, and the weight before it is copied back.
+
+def host_bytes(c: Cases, stages: Stages) -> Column:
+    """Return the host memory per device of an offloaded optimizer and of offloaded activations.
+
+    The optimizer has the float32 master weight, two moments and the received gradient, and the weight before it is
+    copied back.
     """
-    return np.where(c.offload, weights_to_update(c, stages) * (MASTER_AND_MOMENTS + 4 + c.width), 0.0)
+    optimizer = np.where(c.offload, weights_to_update(c, stages) * (MASTER_AND_MOMENTS + 4 + c.width), 0.0)
+    return optimizer + offloaded_activations(c)
 
 
 def fit_probability(peak: NDArray[np.float64], room: Column, spread: Column) -> NDArray[np.float64]:

@@ -38,6 +38,12 @@ class Profile:
 
     It is 6 if the activation and the product are one kernel (Megatron's `bias_swiglu_fusion`).
     """
+    expert_bytes: Column = 4.0
+    """Stored bytes per hidden value of a token's copy at an expert: input and result.
+
+    It is 2 if the router's weights are applied before the second product (megatron-core's
+    `activation_func_with_probs`), so that backward does not need the result.
+    """
     is_selective_by_op: Column = 0
     """1: selective recomputation keeps attention's result and every second product (torchtitan's policy `op`)."""
     logit_bytes: Column = 10.0
@@ -166,9 +172,9 @@ PUBLISHED = Profile(
 PROFILES: dict[str, Profile] = {
     "nanotron": NANOTRON,
     "megatron": replace(
-        PUBLISHED, name="megatron", gradient_bytes=4.0, activation_scale=1.06, logit_bytes=6.8, overhead_bytes=69e6,
-        narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, gathers_beside=1, bucket_parameters=40e6,
-        bucket_parameters_per_rank=1e6,
+        PUBLISHED, name="megatron", gradient_bytes=4.0, logit_bytes=6.8, overhead_bytes=69e6,
+        narrow_gradient_bytes=2.0, casts_stored_inputs=1, inner_bytes=6.0, expert_bytes=2.0, gathers_beside=1,
+        bucket_parameters=40e6, bucket_parameters_per_rank=1e6,
     ),
     "torchtitan": replace(
         PUBLISHED, name="torchtitan", selective_forward=0.4, is_selective_by_op=1, logit_bytes=12.0,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.extras.planner import candidates
-from usp_prof.extras.planner.candidates import joined, legal, nearest_legal, needs, refined, rows_of
+from usp_prof.extras.planner.candidates import concatenated, legal, nearest_legal, needs, refined, rows_of
 from usp_prof.extras.planner.cases import cases_of, machine_of, with_columns
 from usp_prof.extras.planner.choice import Barred, barred
 from usp_prof.extras.planner.cluster import of_device
@@ -28,6 +28,7 @@ from usp_prof.model.configuration import (
     Columns,
     Configuration,
     Offload,
+    modules_of_code,
 )
 from usp_prof.model.errors import UsageError
 from usp_prof.model.shape import shape_of
@@ -144,7 +145,7 @@ def search(question: Question, progress: Callable[[int, int], None] | None = Non
         further, their_need = rows_of(further, rows), their_need[rows]
     ruled_out = barred(columns, need, fits)
     fits &= ~_recomputes_needlessly(columns, fits)
-    columns, need = joined(columns, further), np.concatenate([need, their_need])
+    columns, need = concatenated(columns, further), np.concatenate([need, their_need])
     cases, tried = with_columns(cases.shape, cases.machine, cases.profile, columns), tried + len(their_need)
     fits = np.concatenate([fits, np.ones(len(their_need), bool)])
     chosen = np.flatnonzero(fits)
@@ -244,13 +245,14 @@ def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
 def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
     names = (
         "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group", "loss_chunks",
+        "recompute_layers", "recompute_group", "loss_chunks", "offload_layers",
     )  # fmt: skip
     degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in names}
     return Configuration(
         **degrees,
         schedule=str(SCHEDULES[int(c.schedule[row])]),
         recompute=RECOMPUTES[int(c.recompute[row])],
+        recompute_modules=modules_of_code(int(c.recompute_modules[row])),
         dtype=dtype,
         sequence_parallel=bool(c.sequence_parallel[row]),
         gradient_bytes=float(c.gradient_bytes[row]),

@@ -34,7 +34,7 @@ class Stages:
     """Arrays of three rows (first, middle, last rank) and one column per case."""
 
     layers: NDArray[np.float64]
-    kept: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
     """Micro-batches whose activations the rank keeps at its peak."""
     embedding: NDArray[np.bool_]
     head: NDArray[np.bool_]
@@ -56,7 +56,7 @@ def stages_of(c: Cases) -> Stages:
     alone, returns = table[1] == 1, IS_V_SHAPED[table[3].astype(int)]
     return Stages(
         layers=laid_out[:3],
-        kept=laid_out[3:],
+        in_flight=laid_out[3:],
         embedding=np.stack([alone | True, alone, alone]),
         # V-shaped schedules bring the last stage back to the first rank.
         head=np.stack([alone | returns, alone, alone | ~returns]),
@@ -76,13 +76,20 @@ def _laid(
 ) -> tuple[float, ...]:
     if ranks == 1:
         return (layers,) * 3 + (1.0,) * 3
-    held, kept_micro_batches = ranks_of(
+    held, micro_batches_in_flight = ranks_of(
         int(layers), int(ranks), int(chunks), int(schedule), int(micro_batches), uneven=bool(uneven), head=head
     )
     between = held[1:-1] or held[:1]
     most = max(between)
     middle = 1 + between.index(most) if len(held) > 2 else 0
-    return (held[0], most, held[-1], kept_micro_batches[0], kept_micro_batches[middle], kept_micro_batches[-1])
+    return (
+        held[0],
+        most,
+        held[-1],
+        micro_batches_in_flight[0],
+        micro_batches_in_flight[middle],
+        micro_batches_in_flight[-1],
+    )
 
 
 def ranks_of(
@@ -98,8 +105,8 @@ def ranks_of(
     held = [0] * ranks
     for stage, rank in enumerate(home[:stages]):
         held[rank] += layers_of_stage[stage]
-    kept_micro_batches = _kept(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
-    return tuple(held), kept_micro_batches
+    micro_batches_in_flight = _in_flight(kind, Shape(ranks, micro_batches, chunks)) if ranks > 1 else (1.0,)
+    return tuple(held), micro_batches_in_flight
 
 
 def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float) -> tuple[int, ...]:
@@ -107,7 +114,7 @@ def layers_of_each_stage(layers: int, stages: int, *, uneven: bool, head: float)
     return by_cost(layers, stages, head) if uneven else layers_of_stages(layers, stages)
 
 
-def _kept(kind: Schedule, shape: Shape) -> tuple[float, ...]:
+def _in_flight(kind: Schedule, shape: Shape) -> tuple[float, ...]:
     """Return the micro-batches that each rank keeps, in units of a whole rank's activations."""
     p, m, v = shape.ranks, shape.micro_batches, shape.chunks
     if kind is Schedule.ONE_F_ONE_B:

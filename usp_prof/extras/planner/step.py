@@ -136,7 +136,8 @@ def _layer_messages(c: Cases, times: compute.Direction, stages: Stages) -> dict[
     plain = 2 * cluster.all_reduce(c, "tp", size)
     tensor = np.where(c.sequence_parallel, parallel + 4 * p.tensor_latency, plain + 2 * p.tensor_latency)
     tensor = np.where(c.tp > 1, passes * tensor * p.tensor_exposed, 0.0)
-    experts = 2 * passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
+    expert_passes = passes + c.repeats("moe")
+    experts = 2 * expert_passes * s.mixed * cluster.dispatch(c, size / c.tp) * p.expert_exposed
     ring = _ring(c)
     return {"tp": tensor, "ep": experts, "cp": ring, "dp": data_parallel.in_a_layer(c, times, stages)}
 

@@ -17,7 +17,7 @@ from usp_prof.extras.planner.cases import cases_of, machine_of
 from usp_prof.extras.planner.cluster import of_device
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
-from usp_prof.model.configuration import Configuration, Offload, Recompute, broken_rule
+from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.model.files import csv_rows
 from usp_prof.model.known_models import model_named
@@ -55,12 +55,14 @@ COLUMNS = {
     "batch": "sequences of a step over all devices, where `micro_batches` is missing",
     "schedule": "pipeline schedule", "chunks": "stages on each pipeline rank", "recompute": "none, selective or full",
     "recompute_layers": "layers of a stage that full recomputation computes again; 0 (default): all",
-    "recompute_group": "layers that share one kept input (default 1)",
+    "recompute_group": "layers that share one stored input (default 1)",
+    "recompute_modules": "what selective recomputation repeats: " + ", ".join(MODULES) + " (default core_attn)",
+    "offload_layers": "layers per rank whose activations are in host memory until backward (default 0)",
     "loss_chunks": "chunks of tokens whose logits are in memory one at a time (default 1)",
     "recompute_method": "Megatron's: block makes `recompute_num_layers` layers of a stage, uniform a group",
     "recompute_num_layers": "Megatron's, with `recompute_method`",
     "offload": "optimizer: in the host's memory; none (default)", "dtype": "bf16, fp16, fp8, fp4, fp32",
-    "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is kept",
+    "sequence_parallel": "1 (default) or 0", "fused_attention": "1 (default) or 0: the score matrix is stored",
     "gradient_bytes": "bytes of a gradient in memory; 0: the trainer's habit",
     "optimizer_bytes": "bytes of optimizer state per weight; 0: a float32 copy and two moments",
 }  # fmt: skip
@@ -146,22 +148,25 @@ def understood(row: Mapping[str, str]) -> Case:
     dtype = _precision(cells.get("dtype", "bf16").lower())
     model = _model(_key(cells, OF_MODEL))
     cluster = _cluster(_key(cells, OF_CLUSTER), dtype)
-    degrees = {name: _whole(cells, name, 1, least=1) for name in DEGREES}
+    degrees = {name: _integer(cells, name, 1, least=1) for name in DEGREES}
     dp = _data_ranks(cells, degrees["tp"] * degrees["cp"] * degrees["pp"])
     trainer = cells.get("trainer", DEFAULT_TRAINER)
     profile_named(trainer)
     schedule = cells.get("schedule", "interleaved" if degrees["chunks"] > 1 else "1f1b")
     if named(schedule) is None:
         raise UsageError(f"no schedule is named {schedule!r}", hint=_HINT)
+    modules = _modules(cells)
     configuration = Configuration(
         **degrees,
         dp=dp,
         micro_batches=_micro_batches(cells, dp * degrees["micro_batch"]),
-        zero=_whole(cells, "zero", 1 if dp * degrees["cp"] > 1 else 0),
-        etp=_whole(cells, "etp"),
+        zero=_integer(cells, "zero", 1 if dp * degrees["cp"] > 1 else 0),
+        etp=_integer(cells, "etp"),
         schedule=schedule,
-        recompute=_word(cells, "recompute", Recompute),
+        recompute=_word(cells, "recompute", Recompute) if "recompute" in cells or not modules else Recompute.SELECTIVE,
         **_partly_recomputed(cells),
+        recompute_modules=modules,
+        offload_layers=_integer(cells, "offload_layers"),
         offload=_word(cells, "offload", Offload),
         dtype=dtype,
         sequence_parallel=_flag(cells, "sequence_parallel", default=True),
@@ -192,16 +197,16 @@ def _key(cells: Cells, columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
     """Return the model, by its shape if given, otherwise by name or file. Equal models are one object."""
     cells = dict(key)
-    sequence = _whole(cells, "sequence")
+    sequence = _integer(cells, "sequence")
     if {"layers", "hidden", "heads"} <= cells.keys() and cells.keys() & {"ffn_hidden", "expert_ffn_hidden"}:
         model = _shaped(cells, sequence)
     elif "model" in cells:
         model = model_named(cells["model"], sequence)
         if "layers" in cells:  # proxies of large models are their first layers
-            layers = _whole(cells, "layers", least=1)
+            layers = _integer(cells, "layers", least=1)
             kinds = model.layer_order[:layers]
             model = replace(model, layers=layers, layer_order=kinds, flop_per_token={}, parameters=0)
-        other = [name for name in SIZES if name in cells and _whole(cells, name) != getattr(model, name)]
+        other = [name for name in SIZES if name in cells and _integer(cells, name) != getattr(model, name)]
         if other:
             raise UsageError(
                 f"{other[0]} is not that of {model.name}: a shape needs layers, hidden, heads, ffn_hidden", hint=_HINT
@@ -216,7 +221,7 @@ def _model(key: tuple[tuple[str, str], ...]) -> ModelEntry:
 
 
 def _shaped(cells: Cells, sequence: int) -> ModelEntry:
-    sizes: dict[str, Any] = {name: _whole(cells, name) for name in SHAPE}
+    sizes: dict[str, Any] = {name: _integer(cells, name) for name in SHAPE}
     sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
     sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // max(sizes["heads"], 1)
     gated, tied = _flag(cells, "gated_ffn", default=True), _flag(cells, "tied_embeddings", default=False)
@@ -230,7 +235,7 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
     if "device" not in cells:
         raise UsageError("the row names no device", hint=_HINT)
     cluster = of_device(cells["device"], dtype)
-    node = _whole(cells, "node", cluster.devices_per_node, least=1)
+    node = _integer(cells, "node", cluster.devices_per_node, least=1)
     network_rate = _number(cells, "network") * 1e9
     return replace(
         cluster,
@@ -243,10 +248,10 @@ def _cluster(key: tuple[tuple[str, str], ...], dtype: str) -> Cluster:
 
 def _data_ranks(cells: Cells, ranks: int) -> int:
     """Return dp, or derive it from the devices; `ranks` is the number of ranks used by the other axes."""
-    devices = _whole(cells, "devices")
+    devices = _integer(cells, "devices")
     if "dp" not in cells and devices % ranks:
         raise UsageError(f"tp x cp x pp = {ranks} does not divide {devices} devices", hint=_HINT)
-    dp = _whole(cells, "dp", max(1, devices // ranks), least=1)
+    dp = _integer(cells, "dp", max(1, devices // ranks), least=1)
     if devices and dp * ranks != devices:
         raise UsageError(f"dp x tp x cp x pp = {dp * ranks} is not the {devices} devices", hint=_HINT)
     if dp * ranks > limits.MAX_RANKS:
@@ -258,7 +263,7 @@ def _data_ranks(cells: Cells, ranks: int) -> int:
 
 def _micro_batches(cells: Cells, together: int) -> int:
     """Return the micro-batches per rank and step, or derive them; all ranks of dp process `together` at a time."""
-    number, batch = _whole(cells, "micro_batches"), _whole(cells, "batch")
+    number, batch = _integer(cells, "micro_batches"), _integer(cells, "batch")
     if number and batch and number * together != batch:
         raise UsageError(f"dp x micro_batch x micro_batches = {number * together} is not {batch}", hint=_HINT)
     if not number and batch % together:
@@ -268,14 +273,21 @@ def _micro_batches(cells: Cells, together: int) -> int:
 
 def _partly_recomputed(cells: Cells) -> dict[str, int]:
     """Return the recomputed layers, from our options or Megatron's."""
-    layers, group = _whole(cells, "recompute_layers"), _whole(cells, "recompute_group", 1)
-    method, number = cells.get("recompute_method", ""), _whole(cells, "recompute_num_layers")
+    layers, group = _integer(cells, "recompute_layers"), _integer(cells, "recompute_group", 1)
+    method, number = cells.get("recompute_method", ""), _integer(cells, "recompute_num_layers")
     if method not in ("", "block", "uniform") or (number and not method):
         raise UsageError(f"recompute_method is block or uniform, not {method!r}", hint=_HINT)
     return {
         "recompute_layers": number if method == "block" else layers,
         "recompute_group": max(number, 1) if method == "uniform" else group,
     }
+
+
+def _modules(cells: Cells) -> tuple[str, ...]:
+    """Return the modules that selective recomputation repeats, in a column of their own or after `selective`."""
+    words = cells.get("recompute", "").lower().split()
+    after = [word for word in words[1:] if word in MODULES and words[0] == Recompute.SELECTIVE]
+    return modules_named([*modules_named(cells.get("recompute_modules", "")), *after])
 
 
 def _precision(dtype: str) -> str:
@@ -314,7 +326,7 @@ def _number(cells: Cells, name: str, default: float = 0.0, most: int = limits.CO
     return value
 
 
-def _whole(cells: Cells, name: str, default: int = 0, least: int = 0) -> int:
+def _integer(cells: Cells, name: str, default: int = 0, least: int = 0) -> int:
     value = _number(cells, name, default, MAX_WHOLE)
     if value != int(value):
         raise UsageError(f"{name} is a whole number, not {cells[name]!r}", hint=_HINT)

@@ -60,12 +60,12 @@ def memory_chart(ranks: Sequence[Footprint], room_bytes: float) -> MemoryParts:
     return MemoryParts(labels, parts, room_bytes)
 
 
-def bars(stack: Stack, whole: float) -> list[str]:
-    """Return one line per part, with a bar that shows its share of `whole`."""
+def bars(stack: Stack, full_bar: float) -> list[str]:
+    """Return one line per part, with a bar that shows its share of `full_bar`."""
     widest = max(map(len, FILLS.values()))
     lines = []
     for part in stack.parts:
-        filled = "█" * min(BAR, round(BAR * part.value / whole))
+        filled = "█" * min(BAR, round(BAR * part.value / full_bar))
         lines.append(f"  {part.label:{widest}} {quantity(part.value, stack.unit):>10} {filled}".rstrip())
     return lines
 

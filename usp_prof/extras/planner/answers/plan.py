@@ -51,10 +51,10 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
         return (Section("plan", "Plan", (basis(learnt, plans), Text(nothing_fits(plans)))),)
     if learnt is not None and is_doubtful(plans.question, learnt):
         blocks = (Text(doubt(learnt)), basis(learnt, plans), ordered(plans.best, ROWS))
-        return (Section("plan", f"Plan: {asked(plans)}", blocks),)
+        return (Section("plan", f"Plan: {question_text(plans)}", blocks),)
     every = Section(
         "plan",
-        f"Plan: {asked(plans)}",
+        f"Plan: {question_text(plans)}",
         (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), listed(plans.best, ROWS)),
     )
     return every, one(plans, chosen, trainer)
@@ -133,7 +133,7 @@ def doubt(learnt: Calibration) -> str:
     )
 
 
-def asked(plans: Plans) -> str:
+def question_text(plans: Plans) -> str:
     """Return what is planned for."""
     question = plans.question
     return f"{question.devices} x {question.cluster.device}, {question.batch} sequences per step"
@@ -160,10 +160,10 @@ def nothing_fits(plans: Plans) -> str:
     return f"Nothing fits: every configuration needs at least {need}, and the limit is {room}."
 
 
-def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> PlanPoints:
+def points(plans: Plans, learnt: Calibration | None = None, labeled: int = 0) -> PlanPoints:
     """Return every plan that fits as a point; last the recorded configuration, if its batch is planned.
 
-    `named` is the place of the plan whose configuration labels its point.
+    `labeled` is the place of the plan whose configuration labels its point.
     """
     ran = [learnt.prediction] if learnt is not None and is_recorded_question(learnt, plans.question) else []
     front = {plan.configuration for plan in plans.pareto()}
@@ -176,7 +176,7 @@ def points(plans: Plans, learnt: Calibration | None = None, named: int = 0) -> P
         np.array([*(plan.configuration in front for plan in plans.best), *(False for _ in ran)], bool),
         plans.question.cluster.room_bytes,
         len(plans.best) if ran else -1,
-        named,
+        labeled,
     )
 
 
@@ -285,6 +285,8 @@ def settings_of(c: Configuration) -> dict[str, int | str]:
         "recompute": str(c.recompute),
         "recompute_layers": c.recompute_layers,
         "recompute_group": c.recompute_group,
+        "recompute_modules": " ".join(c.recompute_modules),
+        "offload_layers": c.offload_layers,
         "offload": str(c.offload),
     }
 

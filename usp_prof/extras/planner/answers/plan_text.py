@@ -143,10 +143,11 @@ def _one(plan: Prediction, question: Question) -> list[str]:
 
 
 def on_host(plan: Prediction, question: Question) -> str:
-    """Return the node memory of an offloaded optimizer."""
+    """Return the node memory of an offloaded optimizer or of offloaded activations."""
     devices = min(question.cluster.devices_per_node, plan.configuration.devices)
     node_memory = quantity(plan.host_bytes * devices, Unit.BYTES)
-    return f"{node_memory} per node of {devices} for the optimizer; its time is from data sheets, not measured"
+    content = "activations" if plan.configuration.offload_layers else "the optimizer"
+    return f"{node_memory} per node of {devices} for {content}; its time is from data sheets, not measured"
 
 
 def stalls(plan: Prediction) -> str:

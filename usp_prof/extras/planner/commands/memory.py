@@ -13,7 +13,7 @@ from usp_prof.extras.planner.candidates import KNOBS, OPTIMIZER_HELP
 from usp_prof.extras.planner.filled import fill_of_model, fill_of_run
 from usp_prof.extras.planner.models import not_modelled
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
-from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.configuration import MODULES, Offload, Recompute
 from usp_prof.model.errors import UsageError
 from usp_prof.model.known_models import model_named
 from usp_prof.model.metric import Unit
@@ -36,7 +36,9 @@ NUMBERS = (
     "dp", "tp", "cp", "pp", "ep", "micro_batch", "micro_batches", "chunks", "replicas", "recompute_group",
     "loss_chunks",
 )  # fmt: skip
-OTHERS = ("zero", "schedule", "recompute", "recompute_layers", "offload", "dtype")
+OTHERS = (
+    "zero", "schedule", "recompute", "recompute_modules", "recompute_layers", "offload", "offload_layers", "dtype",
+)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--" + name.replace("_", "-"), metavar="N", type=whole_number(limits.DEGREE), default=1, help=KNOBS[name]
         )
-    for name in ("zero", "recompute_layers"):
+    for name in ("zero", "recompute_layers", "offload_layers"):
         parser.add_argument(
             "--" + name.replace("_", "-"),
             metavar="N",
@@ -60,6 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
             default=0,
             help=KNOBS[name],
         )
+    parser.add_argument(
+        "--recompute-modules",
+        choices=MODULES,
+        nargs="+",
+        default=(),
+        help="modules that selective recomputation repeats",
+    )
     parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
     for name, choices, default in (
         ("recompute", tuple(Recompute), "none"),

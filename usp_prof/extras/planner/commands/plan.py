@@ -20,7 +20,7 @@ from usp_prof.extras.planner.models import planned_model
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, PROFILES
 from usp_prof.extras.planner.search import Question, question_of, search
 from usp_prof.extras.planner.table import KNOWN, predict_table, read_rows
-from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.configuration import MODULES, Offload, Recompute, modules_named
 from usp_prof.model.errors import InputError, UsageError
 from usp_prof.model.files import read_text
 from usp_prof.model.flops import check_convention
@@ -98,6 +98,8 @@ def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
         option = "--" + name.replace("_", "-")
         if name in CHOICES:
             pins.add_argument(option, choices=CHOICES[name], help=KNOBS[name])
+        elif name == "recompute_modules":
+            pins.add_argument(option, choices=MODULES, nargs="+", help="modules that selective recomputation repeats")
         elif name == "schedule":
             pins.add_argument(option, metavar="NAME", help=KNOBS[name])
         else:
@@ -186,7 +188,7 @@ def _check(args: argparse.Namespace) -> None:
         most = limits.MAX_RANKS if name in {"devices", "node"} else limits.COUNT.high
         if value > most:
             raise UsageError(f"--{name.replace('_', '-')} is at most {most}, not {value}", hint=_LEAVE_OUT)
-    least, most_of = {"zero": 0, "etp": 0, "recompute_layers": 0}, {"zero": 3}
+    least, most_of = dict.fromkeys(("zero", "etp", "recompute_layers", "offload_layers"), 0), {"zero": 3}
     for name in KNOBS:
         value, most = getattr(args, name), most_of.get(name, limits.MAX_RANKS)
         if isinstance(value, int) and value < least.get(name, 1):
@@ -234,6 +236,8 @@ def _question(args: argparse.Namespace, calibration: Calibration | None) -> Ques
 
 def _pins(args: argparse.Namespace) -> dict[str, Any]:
     pins = {name: getattr(args, name) for name in KNOBS if getattr(args, name) is not None}
+    if "recompute_modules" in pins:
+        pins["recompute_modules"] = modules_named(pins["recompute_modules"])
     if "sequence_parallel" in pins:
         pins["sequence_parallel"] = int(pins["sequence_parallel"] == "on")
     return pins

@@ -68,29 +68,29 @@ def trainer_of_clone() -> str:
     return str(path) if path.exists() else ""
 
 
-def opened(folder: Path, asked: Sweep) -> Sweep:
+def opened(folder: Path, requested: Sweep) -> Sweep:
     """Merge a request into the folder's sweep and store it; raise if its fixed options differ."""
     before = read(folder)
     if before is not None:
-        if asked.fixed and asked.fixed != before.fixed:
+        if requested.fixed and requested.fixed != before.fixed:
             raise UsageError(
                 f"{folder} holds a sweep with other options: {' '.join(typed(before.fixed)) or 'none'}",
                 hint="leave the options out to continue it, or name another folder",
             )
-        cells = tuple(dict.fromkeys([*before.cells, *asked.cells]))
-        asked = replace(asked, fixed=before.fixed, cells=cells)
-    if not asked.cells:
+        cells = tuple(dict.fromkeys([*before.cells, *requested.cells]))
+        requested = replace(requested, fixed=before.fixed, cells=cells)
+    if not requested.cells:
         raise UsageError("a sweep needs cells", hint="--grid tp=1,2 zero=0,1, or --list cells.csv")
     folder.mkdir(parents=True, exist_ok=True)
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "fixed": dict(asked.fixed),
-        "cells": [{"processes": cell.processes, "options": dict(cell.options)} for cell in asked.cells],
+        "fixed": dict(requested.fixed),
+        "cells": [{"processes": cell.processes, "options": dict(cell.options)} for cell in requested.cells],
     }
     with whole_file(folder / SWEEP_FILE) as file:
         file.write((json.dumps(data, indent=1) + "\n").encode())
-    return asked
+    return requested
 
 
 def read(folder: Path) -> Sweep | None:

@@ -1,0 +1,53 @@
+"""Words and rules that the launch commands of several trainers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from usp_prof.model.footprint import MASTER_AND_MOMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from usp_prof.contract import ModelEntry
+    from usp_prof.model.configuration import Configuration
+
+Rules = Iterator[tuple[bool, str]]
+"""For each rule, whether the configuration breaks it, and the message."""
+NODE = 8
+PLAIN_FORMS = ("full", "dense", "mixture")
+"""Forms of layer blocks that a trainer's model options can describe."""
+
+
+class Trainer(NamedTuple):
+    """Command of a trainer, and its rules."""
+
+    words: Callable[[ModelEntry, Configuration], list[str]]
+    rules: Callable[[ModelEntry, Configuration], Rules]
+
+
+def torchrun(c: Configuration) -> str:
+    """Return the torchrun words that start one process per device."""
+    return f"torchrun --nproc-per-node {min(c.devices, NODE)} --nnodes {-(-c.devices // NODE)}"
+
+
+def has_other_optimizer(c: Configuration) -> bool:
+    """Return whether the optimizer state is not the usual one: float32 moments, and a copy of 16-bit weights."""
+    return c.optimizer_bytes not in (0, 8 if c.dtype == "fp32" else MASTER_AND_MOMENTS)
+
+
+def rules_except_megatron(c: Configuration) -> Rules:
+    """Yield the rules of every trainer except Megatron."""
+    some = c.recompute_layers > 0 or c.recompute_group > 1
+    yield some, "it recomputes all layers of a stage, one at a time"
+    yield bool(c.recompute_modules), "it has no option for the modules that it recomputes"
+    yield c.offload_layers > 0, "it does not offload activations"
+    yield not c.fused_attention, "its attention is always fused"
+    yield has_other_optimizer(c), "its optimizer state is in float32"
+
+
+def has_plain_layers(model: ModelEntry) -> bool:
+    """Return whether all layers are equal, with plain attention."""
+    blocks = [block for kind in model.layer_kinds for block in kind.blocks]
+    return len(model.layer_kinds) < 2 and all(block.form in PLAIN_FORMS for block in blocks)
