@@ -7,9 +7,9 @@ from collections import defaultdict
 import torch
 from torch import nn
 
-from trainer import fp8
 from trainer.configuration.config import Config
 from trainer.configuration.load import load_shape
+from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore
 from trainer.instrumentation.attachment import attach, attach_blocking_sync
 from trainer.instrumentation.injection import Faults

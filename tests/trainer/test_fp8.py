@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer import fp8
+from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import multiply
 
 

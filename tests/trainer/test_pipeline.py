@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch.distributed.pipelining import schedules
 
-from trainer import fp8
 from trainer.configuration.options import SCHEDULES
+from trainer.foundation import fp8
 from trainer.foundation.weight_gradients import LINEAR, Product, WeightGradStore, multiply
 from trainer.model.experts import grouped, one_each
 from trainer.parallel import pipeline_schedules

@@ -6,9 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from trainer.foundation.torch_private import has_flash_attention
 from trainer.parallel.context_parallel import runs
-from trainer.parallel.ring_attention import Tile, _tiles, attend, attend_backward, plain, plain_backward
+from trainer.parallel.ring_attention import (
+    Tile,
+    _tiles,
+    attend,
+    attend_backward,
+    has_flash_attention,
+    plain,
+    plain_backward,
+)
 
 CASES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 3e-2)]
 

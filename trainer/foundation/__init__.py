@@ -1,1 +1,1 @@
-"""Foundation: what the trainer adds to torch: autograd hooks, a split backward, and the private parts it calls."""
+"""Foundation: products of the layers: fp8, and a backward that leaves the gradients of weights for later."""

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from trainer.foundation.torch_private import flash_attention, flash_attention_backward, has_flash_attention
 from trainer.parallel.collectives import Group, all_gather, reduce_scatter
 from trainer.parallel.ring_transfer import RingTransfer, shift
 from usp_prof.record import mark
@@ -161,8 +160,9 @@ class _BlockwiseAttention(torch.autograd.Function):
 # Attention of one tile: from some queries to some keys, with the log-sum-exp by which tiles are merged.
 #
 # The fused kernels behind `scaled_dot_product_attention` keep scores out of memory. That function drops the
-# log-sum-exp, so the kernels are called directly (`torch_private`). If there is none (fp32 and fp64 on a GPU, heads of
-# an odd width), `plain` and `plain_backward` do the same with scores in memory. Read these to understand the others.
+# log-sum-exp, so the kernels are called directly, by private names of torch 2.11 to 2.13. If there is none (fp32 and
+# fp64 on a GPU, heads of an odd width), `plain` and `plain_backward` do the same with scores in memory. Read these to
+# understand the others.
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,3 +224,46 @@ def _scores(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> torch.Tensor:
         return scores
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(future, -torch.inf)
+
+
+def has_flash_attention(x: torch.Tensor) -> bool:
+    """Return whether the kernel behind `scaled_dot_product_attention` takes heads of this type and width."""
+    if not x.is_cuda:
+        return True
+    return x.dtype in {torch.bfloat16, torch.float16} and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,  # noqa: FBT001 - as the kernel has it
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend by one fused kernel; return the result and the log-sum-exp, which the public function drops."""
+    aten = torch.ops.aten
+    kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+    out, lse, *_ = kernel(q, k, v, 0.0, causal)
+    return out, lse
+
+
+def flash_attention_backward(
+    grad: torch.Tensor,
+    tile: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,  # noqa: FBT001 - as the kernel has it
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of queries, keys and values; torch's own ring attention calls the kernel as we do.
+
+    A GPU's kernel reads the log-sum-exp as contiguous memory, whatever its strides: a slice of it would lead to wrong
+    gradients without an error.
+    """
+    q, k, v = tile
+    aten = torch.ops.aten
+    if not q.is_cuda:
+        kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
+        return kernel(grad, q, k, v, out, lse, 0.0, causal)  # type: ignore[no-any-return]
+    dropout_state = torch.empty(2, dtype=torch.uint64, device=q.device)  # unused without dropout
+    kernel = aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
+    lengths = (None, None, q.shape[2], k.shape[2])
+    return kernel(grad, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, dropout_state, dropout_state)  # type: ignore[no-any-return]
