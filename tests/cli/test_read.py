@@ -61,7 +61,7 @@ def test_what_was_read_is_opened_without_its_traces_being_read_again(
     for share in range(3):
         assert main(["read", str(run), "--store", str(tmp_path), "--shard", f"{share}/3"]) == 0
         assert f"2 ranks of share {share}/3" in capsys.readouterr().err
-    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read_rank", None)
     assert open_run(run, cache_dir=tmp_path).ranks == tuple(range(RANKS))
 
 
@@ -93,7 +93,7 @@ def test_of_a_choice_of_ranks_as_many_are_read_as_analyze_needs(
     for share in range(2):
         assert main(["read", str(run), "--store", str(tmp_path), "--ranks", choice, "--shard", f"{share}/2", "-q"]) == 0
     assert len(entries(tmp_path)) == read
-    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read_rank", None)
     assert open_run(run, cache_dir=tmp_path, ranks=choice).ranks
 
 

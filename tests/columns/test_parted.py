@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from usp_prof.columns import arrow
-from usp_prof.inputs.kineto.events import to_table, widened
+from usp_prof.inputs.trace_record import to_table, widened
 from usp_prof.model.schema import Schema, integer, text
 from usp_prof.store import cache
 

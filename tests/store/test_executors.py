@@ -21,7 +21,7 @@ from usp_prof.cli.opening import cluster_executor
 from usp_prof.contract import Manifest
 from usp_prof.extras.cluster import dask
 from usp_prof.inputs.discovery import discover
-from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.formats import read_rank
 from usp_prof.model.errors import UsageError, UspProfError
 from usp_prof.store import executors, load, rank_jobs
 from usp_prof.store.cache import Cache, StoredTables
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.inputs.runs import TraceFile
+    from usp_prof.inputs.trace_record import TraceRecord
 
 
 def run_of(folder: Path, ranks: int = 3) -> list[TraceFile]:
@@ -75,13 +75,13 @@ class TestExecutors:
     def test_a_worker_and_this_process_read_a_large_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_here = []
 
-        def counted(path: Path) -> RawTrace:
+        def counted(path: Path, rank: int, name: str) -> TraceRecord:
             read_here.append(path)
-            return read(path)
+            return read_rank(path, rank, name)
 
         monkeypatch.setattr(load, "_LITTLE", 0)
         monkeypatch.setattr(executors, "processors", lambda: 2)
-        monkeypatch.setattr(rank_jobs, "read", counted)  # in this process, not in the worker
+        monkeypatch.setattr(rank_jobs, "read_rank", counted)  # in this process, not in the worker
         files = run_of(tmp_path / "run", 24)
         files[2].path.write_bytes(b"[1]")
         loaded, lost = load.load(files, None, Cache(tmp_path / "cache"))

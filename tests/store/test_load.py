@@ -40,7 +40,7 @@ def test_a_second_load_reads_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ops(first) == {0: ["aten::op0"], 1: ["aten::op1"], 2: ["aten::op2"]}
     assert lost == []
     assert told[-1][0] == told[-1][1] == sum(file.path.stat().st_size for file in files)
-    monkeypatch.delattr(rank_jobs, "read")
+    monkeypatch.delattr(rank_jobs, "read_rank")
     again, _ = load.load(files, None, cache)
     assert ops(again) == ops(first)
     assert all(isinstance(one.source, StoredTables) for one in again.values())

@@ -124,7 +124,7 @@ def test_what_one_machine_read_into_the_store_another_opens_without_reading(
     for share in range(2):
         assert main(["read", REMOTE, "--store", store, "--shard", f"{share}/2", "-q"]) == 0
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
-    monkeypatch.setattr("usp_prof.store.rank_jobs.read", None)
+    monkeypatch.setattr("usp_prof.store.rank_jobs.read_rank", None)
     run = open_run(REMOTE, cache_dir=store)
     assert run.ranks == tuple(range(RANKS))
     assert run.sql("SELECT count(*) FROM events").fetchall()[0][0] > 0

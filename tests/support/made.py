@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from usp_prof.inputs.kineto import events
+from usp_prof.inputs.trace_record import EVENTS
 from usp_prof.model.schema import Schema, Scope
 from usp_prof.tables import (
     actions,
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
     from usp_prof.contract import Manifest
 
-SCHEMAS: tuple[Schema, ...] = tuple(
-    module.SCHEMA
-    for module in (
-        actions,
-        activities,
-        annotations,
-        collectives,
-        events,
-        groups,
-        kernels,
-        launches,
-        memory,
-        ops,
-        ranks,
-        steps,
-    )
+SCHEMAS: tuple[Schema, ...] = (
+    EVENTS,
+    *(
+        module.SCHEMA
+        for module in (
+            actions,
+            activities,
+            annotations,
+            collectives,
+            groups,
+            kernels,
+            launches,
+            memory,
+            ops,
+            ranks,
+            steps,
+        )
+    ),
 )
 Row = dict[str, Any]
 

@@ -27,7 +27,7 @@ from usp_prof.tables.table_set import MemorySource
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.trace_record import TraceRecord
     from usp_prof.tables.table_set import TableSet
 
 MAIN = 100
@@ -277,7 +277,7 @@ def _decimal(nanoseconds: int) -> str:
     return f"{sign}{rest // 1000}.{rest % 1000:03d}"
 
 
-def raw_trace(trace: Trace) -> RawTrace:
+def raw_trace(trace: Trace) -> TraceRecord:
     """Read the trace with the real reader."""
     with TemporaryDirectory() as folder:
         return read(trace.write(Path(folder) / f"rank{trace.rank}.json"))

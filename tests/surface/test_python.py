@@ -8,7 +8,8 @@ import pytest
 
 import usp_prof
 from usp_prof.api.answer import Answer
-from usp_prof.api.compared import Compared, Predicted
+from usp_prof.api.compared import Compared
+from usp_prof.api.questions import Predicted
 from usp_prof.api.whole import Report
 from usp_prof.extras.planner.filled import Filled
 from usp_prof.extras.planner.functions import Planned

@@ -9,7 +9,7 @@ import pytest
 from tiny import Trace, table_set
 
 import usp_prof.tables
-from usp_prof.inputs.kineto import events
+from usp_prof.inputs.trace_record import EVENTS, THREADS
 from usp_prof.model.schema import Schema, Scope
 from usp_prof.tables.build import arrow_schema
 from usp_prof.tables.catalogue import SCHEMAS
@@ -33,7 +33,7 @@ def test_a_table_s_module_has_its_schema_and_its_build_and_is_listed(name: str) 
 
 def test_every_listed_table_has_a_module_and_a_name_of_its_own() -> None:
     own = [module.SCHEMA for module in MODULES.values()]
-    others = {events.SCHEMA.name, events.THREADS.name}
+    others = {EVENTS.name, THREADS.name}
     assert {s.name for s in SCHEMAS} - others - {s.name for s in own} <= {"call_parts"}
     assert len({schema.name for schema in SCHEMAS}) == len(SCHEMAS)
 

@@ -222,9 +222,9 @@ def _host(result: HostResult) -> BreakdownRows | None:
     """Return what blocks each rank's host, per step."""
     ranks = result.ranks[:_MOST_BARS]
     parts = (
-        Part("blocking calls", "comm", tuple(_known(rank.sync_ns) for rank in ranks)),
-        Part("data loading", "comm:dp", tuple(_known(rank.input_ns) for rank in ranks)),
-        Part("garbage collection", "comm:pp", tuple(_known(rank.gc_ns) for rank in ranks)),
+        Part("blocking calls", "comm", tuple(_positive(rank.sync_ns) for rank in ranks)),
+        Part("data loading", "comm:dp", tuple(_positive(rank.input_ns) for rank in ranks)),
+        Part("garbage collection", "comm:pp", tuple(_positive(rank.gc_ns) for rank in ranks)),
     )
     if not any(sum(part.values_ns) for part in parts):
         return None
@@ -256,5 +256,5 @@ def _utilisation(figures: Figures) -> BreakdownRows | None:
     return BreakdownRows(("step",), parts)
 
 
-def _known(value: float) -> float:
+def _positive(value: float) -> float:
     return value if value == value and value > 0 else 0.0  # noqa: PLR0124 - checks for NaN

@@ -9,16 +9,13 @@ import numpy as np
 
 from usp_prof.analyses.result import frame
 from usp_prof.api.answer import Answer
-from usp_prof.api.questions import Questions
 from usp_prof.charts.inputs import Waterfall
 from usp_prof.findings import find_all
 from usp_prof.gate.comparison import compare, direction
 from usp_prof.gate.measured import measure
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers import comparison as writer
-from usp_prof.report.answers.whatif import predicted_steps
 from usp_prof.report.format import quantity, signed
-from usp_prof.whatif.predicted import predicted_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from usp_prof.gate.facts import FactKind
     from usp_prof.model.selection import Selection
     from usp_prof.tables.table_set import TableSet
-    from usp_prof.whatif.predict import Prediction
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -138,89 +134,3 @@ def compare_tables(
 def compare_predicted(before: tuple[str, TableSet], after: tuple[str, TableSet], steps: Selection) -> Compared:
     """Compare these steps of a run with their prediction; rules are not applied, since the differences are known."""
     return Compared(compare([measure(tables, name, selection=steps) for name, tables in (before, after)]))
-
-
-class Predicted(Questions):
-    """The run as predicted. It answers the same questions as a recorded run: `.breakdown()`, `.timeline()`.
-
-    Step times are in ns. `gain_fraction` is below 0 if the run gets slower; `error_fraction` is its own uncertainty.
-    """
-
-    prediction: Prediction
-    """The prediction with its graph, timeline and layouts."""
-
-    def __init__(self, name: str, prediction: Prediction) -> None:
-        self.name = f"{name} with {', '.join(map(str, prediction.edits))}"
-        self.prediction = prediction
-        self._before_name = name
-        self.tables = predicted_tables(prediction)
-
-    @property
-    def replayed(self) -> str:
-        """The ranks that represent all ranks, if the run is too large to replay completely; otherwise empty."""
-        return self.prediction.replayed.which
-
-    @property
-    def gain_fraction(self) -> float:
-        """The share of the step that the edits save."""
-        return self.prediction.gain_fraction
-
-    @property
-    def error_fraction(self) -> float:
-        """The uncertainty of the gain, as a share of the step."""
-        return self.prediction.error_fraction
-
-    @property
-    def before_ns(self) -> float:
-        """The step before (mean over ranks and steps), without profiler overhead if that is known."""
-        return self.prediction.before_ns
-
-    @property
-    def after_ns(self) -> float:
-        """The predicted step."""
-        return self.prediction.after_ns
-
-    @property
-    def df(self) -> pd.DataFrame:
-        """One row: the edits, the step before and after, gain, error, basis, and which ranks were `replayed`."""
-        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded only for a DataFrame
-
-        return frame(
-            {
-                "edits": [", ".join(map(str, self.prediction.edits))],
-                "before_ns": [self.before_ns],
-                "after_ns": [self.after_ns],
-                "gain_fraction": [self.gain_fraction],
-                "error_fraction": [self.error_fraction],
-                "basis": [str(self.prediction.basis)],
-                "replayed": [self.replayed],
-            }
-        )
-
-    def compare(self) -> Compared:
-        """Compare the replayed ranks as recorded and as predicted: metrics, and the parts of the step.
-
-        The steps are those of the prediction, without warm-up.
-        """
-        before = self._before_name, self.prediction.replayed.tables
-        return compare_predicted(before, (self.name, self.tables), predicted_steps(self.prediction))
-
-    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
-        """Draw how the step changes, part by part."""
-        return self.compare().plot(theme)
-
-    def explain(self) -> str:
-        """Return what was changed, how much it gains, and how certain that is."""
-        gain, error = (quantity(figure, Unit.FRACTION) for figure in (self.gain_fraction, self.error_fraction))
-        before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
-        text = (
-            f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
-            f"a gain of {gain} \u00b1{error} ({self.prediction.basis})."
-        )
-        return f"{text} The prediction is {self.replayed}." if self.replayed else text
-
-    def __repr__(self) -> str:
-        return self.explain()
-
-    def _repr_html_(self) -> str:
-        return self.compare()._repr_html_().replace("<p>", f"<p>{self.explain()}<br>", 1)

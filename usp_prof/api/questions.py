@@ -1,64 +1,32 @@
-"""Questions about a run: each is a method, answered by the analyses and worded as in the report."""
+"""Questions about a run, recorded or predicted: each is a method, answered by the analyses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from usp_prof.api import sentences
-from usp_prof.api.answer import Answer, picture
+from usp_prof.api.asking import Asking
 from usp_prof.model.errors import UsageError
-from usp_prof.model.selection import EVERYTHING, NOTHING_ASSUMED, Selection, numbers
+from usp_prof.model.selection import NOTHING_ASSUMED
 
 if TYPE_CHECKING:
     from typing import Self
 
     import pandas as pd
 
-    from usp_prof.analyses.kernels import KernelsResult
-    from usp_prof.analyses.result import Result
-    from usp_prof.api.compared import Predicted
+    from usp_prof.api.answer import Answer
+    from usp_prof.api.asking import Ranks, Steps
+    from usp_prof.api.compared import Compared
     from usp_prof.api.whole import Report
     from usp_prof.contract import ModelEntry
     from usp_prof.tables.table_set import TableSet
-
-Ranks = int | Iterable[int]
-"""One rank, or several."""
-Steps = int | tuple[int, int] | Iterable[int]
-"""One step, the first and last step as a pair (both included), or a range or list of consecutive steps."""
+    from usp_prof.whatif.predict import Prediction
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A question in words, the analysis that answers it, and further analyses whose figures the sentence needs."""
-
-    text: str
-    analysis: str
-    further: tuple[str, ...] = ()
-    is_of_all_ranks: bool = False
-    """The figure is undefined for a subset of ranks: `ranks` then selects only rows and the values per rank."""
-
-
-_QUESTIONS = {
-    "breakdown": _Question("Where does the step go?", "breakdown"),
-    "overlap": _Question("How much communication does compute hide?", "overlap", ("breakdown",)),
-    "communication": _Question("What do collectives cost, and is it waiting or transfer?", "collectives"),
-    "pipeline": _Question("How large is the pipeline's bubble?", "pipeline", is_of_all_ranks=True),
-    "stragglers": _Question("Which rank do the others wait for?", "stragglers", ("step_time",)),
-    "kernels": _Question("Which ops and kernels take the time, and how near are they to the roofline?", "kernels"),
-    "mfu": _Question("How much of the peak does the model use?", "mfu", ("step_time",)),
-    "host": _Question("Does the host keep the device waiting?", "host"),
-    "memory": _Question("How full is the memory?", "memory"),
-    "critical_path": _Question("Which work bounds the run?", "critical_path", is_of_all_ranks=True),
-}
-"""The questions, by the method of `Questions`."""
-
-
-class Questions:
+class Questions(Asking):
     """The questions that an opened run answers. Every method takes the ranks and steps to look at, all by default.
 
     All ranks are read in any case: waits between ranks are not known from a few of them. The pipeline bubble and the
@@ -155,8 +123,7 @@ class Questions:
             raise UsageError(f"an edit is a text, not {type(odd[0]).__name__}", hint=hint)
         if not edits:
             raise UsageError("no edit was given", hint='run.findings().df["edit"] has those that help this run')
-        from usp_prof.api.compared import Predicted  # noqa: PLC0415 - the replay is loaded only for predictions
-        from usp_prof.model.edit import parse_edit  # noqa: PLC0415
+        from usp_prof.model.edit import parse_edit  # noqa: PLC0415 - the replay is loaded only for predictions
         from usp_prof.whatif.predict import predict_on  # noqa: PLC0415
         from usp_prof.whatif.replayed_ranks import replayed_ranks  # noqa: PLC0415
 
@@ -205,55 +172,99 @@ class Questions:
         self.__dict__.pop("summary", None)  # it depends on the previous assumptions
         return self
 
-    def _ask(self, name: str, ranks: Ranks | None, steps: Steps | None) -> Answer:
-        from usp_prof.findings.engine import repairs_in  # noqa: PLC0415 - not needed to open a run
-        from usp_prof.model.finding import NOTHING_FOUND, Found  # noqa: PLC0415 - as above
-        from usp_prof.report.build import analyse, build  # noqa: PLC0415 - as above
-        from usp_prof.report.figures import Figures  # noqa: PLC0415
-        from usp_prof.report.run_facts import run_facts  # noqa: PLC0415
-        from usp_prof.report.sections import SECTIONS  # noqa: PLC0415
 
-        question = _QUESTIONS[name]
-        selection = self._selection(ranks, steps)
-        results = analyse(self.tables, selection, (question.analysis, *question.further))
-        # Only the report section of this analysis is built, because it has the picture.
-        without = [section for section, _ in SECTIONS if section != question.analysis]
-        document = build(
-            self.tables,
-            results,
-            name=self.name,
-            selection=selection,
-            found=Found((), (), repairs=repairs_in(self.tables)) if name == "stragglers" else NOTHING_FOUND,
-            without=without,
+class Predicted(Questions):
+    """The run as predicted. It answers the same questions as a recorded run: `.breakdown()`, `.timeline()`.
+
+    Step times are in ns. `gain_fraction` is below 0 if the run gets slower; `error_fraction` is its own uncertainty.
+    """
+
+    prediction: Prediction
+    """The prediction with its graph, timeline and layouts."""
+
+    def __init__(self, name: str, prediction: Prediction) -> None:
+        self.name = f"{name} with {', '.join(map(str, prediction.edits))}"
+        self.prediction = prediction
+        self._before_name = name
+        from usp_prof.whatif.predicted import predicted_tables  # noqa: PLC0415 - as above
+
+        self.tables = predicted_tables(prediction)
+
+    @property
+    def replayed(self) -> str:
+        """The ranks that represent all ranks, if the run is too large to replay completely; otherwise empty."""
+        return self.prediction.replayed.which
+
+    @property
+    def gain_fraction(self) -> float:
+        """The share of the step that the edits save."""
+        return self.prediction.gain_fraction
+
+    @property
+    def error_fraction(self) -> float:
+        """The uncertainty of the gain, as a share of the step."""
+        return self.prediction.error_fraction
+
+    @property
+    def before_ns(self) -> float:
+        """The step before (mean over ranks and steps), without profiler overhead if that is known."""
+        return self.prediction.before_ns
+
+    @property
+    def after_ns(self) -> float:
+        """The predicted step."""
+        return self.prediction.after_ns
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row: the edits, the step before and after, gain, error, basis, and which ranks were `replayed`."""
+        from usp_prof.analyses.result import frame  # noqa: PLC0415 - pandas is loaded only for a DataFrame
+
+        return frame(
+            {
+                "edits": [", ".join(map(str, self.prediction.edits))],
+                "before_ns": [self.before_ns],
+                "after_ns": [self.after_ns],
+                "gain_fraction": [self.gain_fraction],
+                "error_fraction": [self.error_fraction],
+                "basis": [str(self.prediction.basis)],
+                "replayed": [self.replayed],
+            }
         )
-        section = next(iter(document.sections), None)
-        result = results[question.analysis]
-        figures = Figures(document.values)
-        options: dict[str, dict[str, str | bool]] = {
-            "mfu": {"convention": self.tables.assumptions.convention},
-            "kernels": {"paced": document.run.paced, "longest": _longest_ops(result) if name == "kernels" else ""},
-        }
-        sentence = getattr(sentences, name)(figures, **options.get(name, {}))
-        shown = selection.ranks if selection.ranks is not None else self.tables.ranks
-        values = [value for value in result.values() if value.dims.get("rank", shown[0]) in shown]
-        facts = run_facts(self.tables, EVERYTHING, self.name) if question.is_of_all_ranks else document.run
-        return Answer(
-            question=question.text,
-            sentence=sentences.of_ranks(facts, sentence),
-            metric_values=tuple(values),
-            notes=tuple(sorted(result.notes)),
-            picture=picture(question.analysis, section, result, figures),
-            _make_frame=lambda: _rows_of(result.to_pandas(), shown),
+
+    def compare(self) -> Compared:
+        """Compare the replayed ranks as recorded and as predicted: metrics, and the parts of the step.
+
+        The steps are those of the prediction, without warm-up.
+        """
+        from usp_prof.api.compared import compare_predicted  # noqa: PLC0415 - as above
+        from usp_prof.report.answers.whatif import predicted_steps  # noqa: PLC0415 - as above
+
+        before = self._before_name, self.prediction.replayed.tables
+        return compare_predicted(before, (self.name, self.tables), predicted_steps(self.prediction))
+
+    def plot(self, theme: Literal["light", "dark"] = "light") -> Any:  # noqa: ANN401 - a Bokeh figure
+        """Draw how the step changes, part by part."""
+        return self.compare().plot(theme)
+
+    def explain(self) -> str:
+        """Return what was changed, how much it gains, and how certain that is."""
+        from usp_prof.model.metric import Unit  # noqa: PLC0415 - as above
+        from usp_prof.report.format import quantity  # noqa: PLC0415 - as above
+
+        gain, error = (quantity(figure, Unit.FRACTION) for figure in (self.gain_fraction, self.error_fraction))
+        before, after = (quantity(figure, Unit.NS) for figure in (self.before_ns, self.after_ns))
+        text = (
+            f"With {', '.join(map(str, self.prediction.edits))} the step of {before} would take {after}: "
+            f"a gain of {gain} \u00b1{error} ({self.prediction.basis})."
         )
+        return f"{text} The prediction is {self.replayed}." if self.replayed else text
 
-    def _selection(self, ranks: Ranks | None, steps: Steps | None) -> Selection:
-        chosen = Selection(None if ranks is None else numbers("ranks", ranks), *_bounds(steps))
-        self.tables.refuse_if_absent(chosen, self.name)
-        return chosen
+    def __repr__(self) -> str:
+        return self.explain()
 
-
-def _longest_ops(result: Result) -> str:
-    return sentences.longest_ops(cast("KernelsResult", result).ops)
+    def _repr_html_(self) -> str:
+        return self.compare()._repr_html_().replace("<p>", f"<p>{self.explain()}<br>", 1)
 
 
 def _model_of(model: str | Path, sequence: int) -> ModelEntry:
@@ -265,29 +276,3 @@ def _model_of(model: str | Path, sequence: int) -> ModelEntry:
     path = Path(model)
     is_file = path.suffix == ".json" or is_there(path)
     return load(path, sequence) if is_file else model_named(str(model), sequence)
-
-
-def _rows_of(table: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame:
-    """Return the rows of these ranks, if rows belong to ranks."""
-    if "rank" not in table or table["rank"].isin(ranks).all():
-        return table
-    return table[table["rank"].isin(ranks)].reset_index(drop=True)
-
-
-def _bounds(steps: Steps | None) -> tuple[int | None, int | None]:
-    """Return the first and the last step, both included; None means from the start, or to the end."""
-    if steps is None:
-        return None, None
-    step_numbers = numbers("steps", steps)
-    match steps:
-        case tuple((first, last)) if last < first:
-            raise UsageError(f"steps {steps} end before they begin", hint=f"({last}, {first}) are the steps between")
-        case tuple((first, last)):
-            return first, last
-    if not step_numbers:
-        raise UsageError(f"{steps} selects no steps", hint="range(3, 8) are the steps 3 to 7")
-    first, last = step_numbers[0], step_numbers[-1]
-    if last - first >= len(step_numbers):
-        hint = f"({first}, {last}) are all from the first to the last; others are asked for one by one"
-        raise UsageError(f"steps {steps} are not consecutive", hint=hint)
-    return first, last

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from usp_prof.columns.rows import lookup
+from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.model.errors import UsageError
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import Field, read_arguments
-from usp_prof.tables.events.frame import DEVICE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from usp_prof.contract import MANIFEST_NAME
-from usp_prof.inputs.merged.ranks import ranks_in
+from usp_prof.inputs.formats import all_endings, by_name, peek
 from usp_prof.inputs.object_stores import HTTP
-from usp_prof.inputs.peek import FileKind, Peek, has_device_events, peek, rank_from_words, ranks_from_numbers
+from usp_prof.inputs.peek import FileKind, Peek, rank_from_words, ranks_from_numbers
 from usp_prof.inputs.remote import Location, RemotePath, location, parts_below
 from usp_prof.inputs.runs import FoundRun, TraceFile, is_made_name, split_runs
 from usp_prof.model.errors import InputError, unknown_name
@@ -26,7 +26,6 @@ from usp_prof.model.printable import first_few
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_ENDINGS = (".json", ".gz", ".zst", ".trace")
 _PACKED = frozenset({".zip", ".bz2", ".xz", ".lz4", ".7z", ".tar", ".tgz"})
 _HINT = "name a trace of torch.profiler, the folder of a run or a glob; `usp-prof info FOLDER` lists runs"
 
@@ -65,7 +64,7 @@ def discover(path: str | Location, *, without: Collection[Location] = ()) -> Dis
     if len(files) == 1 and files[0][1].rank < 0:
         # Viewers may write process names anywhere: a single file without a rank is searched to its end.
         file, seen = files[0]
-        files = [(file, replace(seen, merged=seen.merged or ranks_in(file)))]
+        files = [(file, replace(seen, ranks=seen.ranks or by_name(seen.format).ranks(file)))]
     files, host_processes = _without_host_processes(files)
     skipped += host_processes
     health = _notes(skipped)
@@ -123,7 +122,7 @@ def _listed_remote(root: RemotePath) -> list[Location]:
     if not files:
         # Requesting the file itself shows why there is none: no such bucket, access denied, or no such file.
         root.listed()
-        raise InputError(f"nothing lies under {root}", hint=_HINT)
+        raise InputError(f"there is nothing under {root}", hint=_HINT)
     return list(files)
 
 
@@ -152,11 +151,11 @@ def _hidden(file: Location, top: Location) -> bool:
 
 def _look(files: list[Location]) -> tuple[list[tuple[Location, Peek]], list[Skipped]]:
     readable, skipped = [], []
-    alone = len(files) == 1
+    alone, endings = len(files) == 1, all_endings()
     for file in files:
         if file.name == MANIFEST_NAME:
             continue
-        if not (alone or file.name.lower().endswith(_ENDINGS)):
+        if not (alone or file.name.lower().endswith(endings)):
             skipped.append(Skipped(file, _kind_by_name(file)))
             continue
         try:
@@ -179,10 +178,13 @@ def _without_host_processes(files: list[tuple[Location, Peek]]) -> tuple[list[tu
     silent = [file for file, seen in files if seen.rank < 0]
     if not silent or len(files) < 2:
         return files, []
-    without = {file for file in silent if not has_device_events(file)}
-    telling = (file for file, _ in files if file not in silent)
+    format_of_file = {file: by_name(seen.format) for file, seen in files}
+    without = {file for file in silent if not format_of_file[file].has_device_work(file)}
+    stating_rank = (file for file in format_of_file if file not in silent)
     # Files that state their rank are read only if no file without a rank has device work.
-    others_have_device_work = len(without) < len(silent) or any(map(has_device_events, telling))
+    others_have_device_work = len(without) < len(silent) or any(
+        format_of_file[file].has_device_work(file) for file in stating_rank
+    )
     if not without or not others_have_device_work:
         return files, []
     rank_files = [(file, seen) for file, seen in files if file not in without]
@@ -201,9 +203,9 @@ def _kind_by_name(file: Location) -> FileKind:
 def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[HealthRow]]:
     """Assign a rank to each file; a file without one is read only if it is the only file."""
     merged = [
-        _file(file, seen, rank, "processes") for file, seen in files if len(seen.merged) > 1 for rank in seen.merged
+        _file(file, seen, rank, "processes") for file, seen in files if len(seen.ranks) > 1 for rank in seen.ranks
     ]
-    files = [(file, seen) for file, seen in files if len(seen.merged) < 2]
+    files = [(file, seen) for file, seen in files if len(seen.ranks) < 2]
     if merged and not files:
         return merged, []
     ranks: dict[Location, tuple[int, str]] = {}
@@ -212,8 +214,8 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
             ranks[file] = seen.rank, seen.rank_source
         elif (rank_in_name := rank_from_words(file)) is not None:
             ranks[file] = rank_in_name, "name"
-        elif seen.merged:
-            ranks[file] = seen.merged[0], "processes"
+        elif seen.ranks:
+            ranks[file] = seen.ranks[0], "processes"
     if not ranks:
         counted = ranks_from_numbers([file for file, _ in files]) or {}
         ranks = {file: (rank, "name") for file, rank in counted.items()}
@@ -237,7 +239,7 @@ def _ranked(files: list[tuple[Location, Peek]]) -> tuple[list[TraceFile], list[H
 
 
 def _file(path: Location, seen: Peek, rank: int, source: str) -> TraceFile:
-    return TraceFile(path, rank, source, seen.world_size, seen.host, seen.start_ns, seen.step, seen.device)
+    return TraceFile(path, seen.format, rank, source, seen.world_size, seen.host, seen.start_ns, seen.step, seen.device)
 
 
 def _notes(skipped: list[Skipped]) -> list[HealthRow]:

@@ -108,7 +108,7 @@ def _checked_fields(data: Mapping[str, Any], odd: list[str]) -> dict[str, Any]:
 def _fitting(name: str, kind: Any, value: Any, odd: list[str]) -> list[Any]:  # noqa: ANN401 - any type, any JSON
     """Return the value converted to `kind`, in a list; an empty list if it does not fit."""
     try:
-        fitting = _model(value) if name == "model" else msgspec.convert(_known(kind, value), kind, strict=False)
+        fitting = _model(value) if name == "model" else msgspec.convert(_known_fields(kind, value), kind, strict=False)
         if name not in _FREE:
             _check_numbers(name, value)  # booleans are still distinct from numbers here
             _check_numbers(name, msgspec.to_builtins(fitting))  # numeric strings are numbers here
@@ -124,7 +124,7 @@ def _model(value: Any) -> ModelEntry | None:  # noqa: ANN401 - any JSON
     return msgspec.convert(msgspec.to_builtins(model_entry(value)), ModelEntry, strict=False)
 
 
-def _known(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any JSON
+def _known_fields(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any JSON
     """Remove an entry's unknown fields, such as those of later versions."""
     if kind is GroupEntry and isinstance(value, dict):
         return {field.name: value[field.name] for field in fields(GroupEntry) if field.name in value}

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
-from usp_prof.inputs.peek import last_ns, peek
+from usp_prof.inputs.formats import by_name, peek
 from usp_prof.inputs.remote import parts_below
 from usp_prof.model.errors import InputError
 
@@ -36,6 +36,8 @@ class TraceFile:
     """One trace file and its rank."""
 
     path: Location
+    format: str
+    """Name of its format."""
     rank: int
     rank_source: str
     world_size: int = -1
@@ -85,7 +87,7 @@ def split_jobs(files: list[TraceFile]) -> list[list[TraceFile]]:
 
 def read_whole(file: TraceFile) -> TraceFile:
     """Return a file with the time, step and host that are only recorded after its events."""
-    seen = peek(file.path, whole=True)
+    seen = peek(file.path, to_end=True)
     return replace(file, start_ns=seen.start_ns, step=seen.step, host=seen.host or file.host)
 
 
@@ -131,7 +133,7 @@ def _periods(files: list[TraceFile]) -> list[list[TraceFile]]:
 def _lies_apart(earlier: list[TraceFile], file: TraceFile) -> bool:
     if file.start_ns - earlier[-1].start_ns <= _FOLLOWS_NS:
         return False
-    return all(file.start_ns - last_ns(other.path) > _FOLLOWS_NS for other in earlier)
+    return all(file.start_ns - by_name(other.format).last_ns(other.path) > _FOLLOWS_NS for other in earlier)
 
 
 _Key = TypeVar("_Key", int, str)

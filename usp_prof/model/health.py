@@ -66,6 +66,7 @@ def spans(numbers: Iterable[int]) -> str:
 HEALTH_CODES: dict[str, str] = {
     # files
     "merged_trace": "The file holds several ranks. Each rank is read from its own processes.",
+    "not_in_format": "The format of the trace does not record some facts. Figures that need them are not shown.",
     "truncated": "The file ends early. Complete events are kept; record again to get the rest.",
     "corrupt_packing": "The gzip or Zstandard data is damaged. Everything before the damage is kept.",
     "broken_events": "Parts of the file are not valid JSON. The events around them are kept.",

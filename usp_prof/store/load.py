@@ -157,7 +157,7 @@ class _Loading:
             keys = list(threads.map(lambda file: key_of_rank(file, manifest_digest), files))
             entries = threads.map(self._opened, keys)
             for file, key, stamp, stored in zip(files, keys, stamps, entries, strict=True):
-                job = RankJob(file.path, file.rank, key, stamp, made_by())
+                job = RankJob(file.path, file.rank, key, file.format, stamp, made_by())
                 if stored is not None:
                     self._keep(job, stored)
                 else:
@@ -229,7 +229,7 @@ class _Loading:
 
     def _anew(self, job: RankJob, why: str) -> tuple[Source, list[HealthRow]]:
         """Read a rank again whose stored tables are damaged, and replace them in the store."""
-        tables, note = build(job.path, job.rank, self._manifest)
+        tables, note = build(job.path, job.rank, self._manifest, job.format)
         if key_of_rank(self._files[job.rank], digest_of_manifest(self._manifest)) != job.key:
             raise InputError(f"{job.path} was changed since the run was opened", hint="open the run again")
         source, rows = self._stored(job, tables, note)

@@ -16,10 +16,9 @@ import xxhash
 
 from usp_prof._version import __version__, fingerprint
 from usp_prof.contract import TRACE_METADATA_KEY
-from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.formats import read_rank
 from usp_prof.inputs.manifest import manifest_from
 from usp_prof.inputs.memory import no_collection
-from usp_prof.inputs.merged.ranks import of_rank
 from usp_prof.inputs.object_stores import ExpiredError
 from usp_prof.inputs.remote import RemotePath
 from usp_prof.model.errors import InputError, UsageError, UspProfError
@@ -101,6 +100,8 @@ class RankJob:
     path: Location
     rank: int
     key: str
+    format: str = ""
+    """Name of the format of the file; empty: detected when it is read."""
     stamp: tuple[int, int] | None = None
     """Size and time of the file before its key was computed; None: unknown, or an object with its own check."""
     made_by: tuple[str, str] | None = None
@@ -124,7 +125,7 @@ def stamp_of(path: Location) -> tuple[int, int] | None:
 
 def build_job(job: RankJob, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read a job's file as `build` does; refuse a file that changed since its key was computed."""
-    tables, note = build(job.path, job.rank, manifest)
+    tables, note = build(job.path, job.rank, manifest, job.format)
     if job.stamp is not None and stamp_of(job.path) != job.stamp:
         raise InputError(f"{readable(job.path.name)} was changed while it was read", hint="open the run again")
     return tables, note
@@ -138,22 +139,24 @@ class JobResult:
     error: str = ""
 
 
-def build(path: Location, rank: int, manifest: Manifest | None) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
+def build(
+    path: Location, rank: int, manifest: Manifest | None, format_name: str = ""
+) -> tuple[dict[str, pa.Table | Parted], dict[str, Any]]:
     """Read one file into tables; return them with the note that is stored with them."""
     with no_collection():
-        raw = of_rank(read(path), rank)
-        metadata = dict(raw.metadata)
+        record = read_rank(path, rank, format_name)
+        metadata = dict(record.metadata)
         if manifest is not None:  # it names all ranks in each of their files, and the run's own manifest has priority
             metadata.pop(TRACE_METADATA_KEY, None)
-        if manifest is None and TRACE_METADATA_KEY in raw.metadata:
-            manifest, _ = manifest_from(raw.metadata[TRACE_METADATA_KEY], readable(path.name))
-        health = tuple(replace(row, rank=rank, file=readable(path.name)) for row in raw.health)
-        raw = replace(raw, health=health, file=readable(path.name))
-        tables = build_rank(raw, rank, manifest_of_rank(manifest, rank))
+        if manifest is None and TRACE_METADATA_KEY in record.metadata:
+            manifest, _ = manifest_from(record.metadata[TRACE_METADATA_KEY], readable(path.name))
+        health = tuple(replace(row, rank=rank, file=readable(path.name)) for row in record.health)
+        record = replace(record, health=health, file=readable(path.name))
+        tables = build_rank(record, rank, manifest_of_rank(manifest, rank))
     note = {
         "metadata": metadata,
         "health": [*map(asdict, health), *_worse_than_info(tables["health"], {row.code for row in health})],
-        "json_bytes": raw.json_bytes,
+        "json_bytes": record.json_bytes,
     }
     return tables, note
 

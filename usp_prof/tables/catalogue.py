@@ -6,8 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from usp_prof.columns.table import Columns
-from usp_prof.inputs.kineto import events
-from usp_prof.inputs.kineto.events import widened
+from usp_prof.inputs.trace_record import EVENTS, THREADS, widened
 from usp_prof.model.errors import unknown_name
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.tables import (
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrow import Parted
     from usp_prof.contract import Manifest
-    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.trace_record import TraceRecord
     from usp_prof.model.schema import Schema
     from usp_prof.tables.table_set import Source
 
@@ -69,8 +68,8 @@ SCHEMAS: tuple[Schema, ...] = (
     actions.SCHEMA,
     memory.SCHEMA,
     clock.SCHEMA,
-    events.SCHEMA,
-    events.THREADS,
+    EVENTS,
+    THREADS,
     health.SCHEMA,
 )
 """Schemas of all tables, in the order of the documentation."""
@@ -95,12 +94,12 @@ def schema(name: str) -> Schema:
     return schemas[name]
 
 
-def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
+def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dict[str, pa.Table | Parted]:
     """Build all tables of one rank from its file; axes that depend on other ranks are resolved at assembly.
 
     The two tables with a row for nearly every event are built in parts.
     """
-    frame = EventFrame(raw, rank)
+    frame = EventFrame(record, rank)
     overrunning = cut(frame)
     links = link(frame)
     promised = promises(frame, links)
@@ -110,8 +109,8 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
     collective = collectives.build(frame, links, parts, membership, steps)
     kernel = kernels.build(frame, links, steps)
     return {
-        "events": widened(events.SCHEMA, raw.events, rank),
-        "threads": widened(events.THREADS, raw.threads, rank).whole(),
+        "events": widened(EVENTS, record.events, rank),
+        "threads": widened(THREADS, record.threads, rank).whole(),
         "ranks": ranks.build(frame, manifest),
         "steps": step_table.build(frame, steps),
         "kernels": kernel,
@@ -123,7 +122,9 @@ def build_rank(raw: RawTrace, rank: int, manifest: Manifest | None) -> dict[str,
         "actions": actions.build(frame, links, steps),
         "memory": memory.build(frame, steps),
         "ops": ops.build(frame, links, steps),
-        "health": health.build([*raw.health, *health.find(frame, links, promised, steps, parts, kernel, overrunning)]),
+        "health": health.build(
+            [*record.health, *health.find(frame, links, promised, steps, parts, kernel, overrunning)]
+        ),
     }
 
 

@@ -70,7 +70,7 @@ def find(
     counted = [*device_work.rows(frame, links, promised), *_launches(links, kernels), _durations(overrunning)]
     counted += [*marks.rows(frame, steps), *_steps(frame, links, steps), *_parts(parts), *_odd_values(frame)]
     return [
-        HealthRow(code, severity, frame.rank, count, detail, frame.raw.file)
+        HealthRow(code, severity, frame.rank, count, detail, frame.record.file)
         for code, severity, count, detail in counted
         if count
     ]

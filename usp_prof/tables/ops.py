@@ -17,7 +17,7 @@ from usp_prof.tables.events.frame import HOST_OPS, compact
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
-    from usp_prof.inputs.kineto.combinations import Inputs
+    from usp_prof.inputs.trace_record import Inputs
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
     from usp_prof.tables.steps import Steps
@@ -60,7 +60,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
     np.add.at(within, above, frame.duration[rows])  # top-level ops add to the last entry, which is not read
     parent_event = lookup(frame.event[rows], above, missing=-1)
     order = sorted_rows(frame.start[rows], depth)
-    finder, inputs = phases_of(frame), _Texts(frame.raw.inputs)
+    finder, inputs = phases_of(frame), _Texts(frame.record.inputs)
 
     def make(begin: int, end: int) -> pa.Table:
         place = order[begin:end]
@@ -77,7 +77,7 @@ def build(frame: EventFrame, links: Links, steps: Steps) -> Parted | pa.Table:
             "depth": depth[place].astype(np.int64),
             "parent": parent_event[place],
             "external_id": frame.ints("external_id", chosen),
-            "sequence": frame.raw.inputs.sequence[chosen].astype(np.int64),
+            "sequence": frame.record.inputs.sequence[chosen].astype(np.int64),
             "phase": compact(finder.at(frame.track[chosen], start), PHASES),
             "step": steps.of_host(start),
             **inputs.of(chosen),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.model.hardware import find
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.events.frame import DEVICE_WORK, HOST_CALLS, MARKS
+from usp_prof.tables.events.frame import HOST_CALLS, MARKS
 from usp_prof.tables.launches import LAUNCHING, kind_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
     starts, ends = frame.start, frame.end
     row = {
         "rank": frame.rank,
-        "file": frame.raw.file,
+        "file": frame.record.file,
         "rank_source": source,
         "world_size": _whole(info.get("world_size")),
         "host": str(top.get("host_name") or (manifest.hosts.get(str(frame.rank), "") if manifest else "")),
@@ -75,7 +76,7 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "first_ns": int(starts.min()) if len(frame) else -1,
         "last_ns": int(ends.max()) if len(frame) else -1,
         "events": len(frame),
-        "bytes": frame.raw.json_bytes,
+        "bytes": frame.record.json_bytes,
         "torch": _torch(top, manifest),
         "trace_id": str(top.get("trace_id") or ""),
         "content": _content(frame),

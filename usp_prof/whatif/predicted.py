@@ -16,9 +16,7 @@ import pyarrow as pa
 
 from usp_prof.contract import MANIFEST_NAME, TRACE_METADATA_KEY, format_mark
 from usp_prof.export.merged_trace import write_rank
-from usp_prof.inputs.kineto import events
-from usp_prof.inputs.kineto.combinations import Inputs
-from usp_prof.inputs.kineto.events import RawTrace
+from usp_prof.inputs.trace_record import EVENTS, THREADS, Inputs, TraceRecord
 from usp_prof.model.errors import UsageError
 from usp_prof.model.files import check_name
 from usp_prof.model.health import HealthRow, Severity
@@ -160,8 +158,8 @@ def rearranged(tables: TableSet, other: Rescheduled) -> TableSet:
     sources = {}
     for rank in tables.ranks:
         rows = _rank_rows(tables, rank, windows, other, place[rank], saved)
-        rank_events = table_from_rows(events.SCHEMA, rows)
-        raw = RawTrace(rank_events, Inputs.none(len(rows)), table_from_rows(events.THREADS, []), {}, (), "", 0)
+        events = table_from_rows(EVENTS, rows)
+        raw = TraceRecord(events, Inputs.none(len(rows)), table_from_rows(THREADS, []), {}, (), "", 0)
         built = build_rank(raw, rank, tables.manifest)
         ranks = tables.arrow("ranks", [rank])
         sources[rank] = MemorySource({**built, "ranks": ranks})

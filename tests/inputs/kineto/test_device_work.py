@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tiny import Trace, raw_trace
 
 from usp_prof.inputs.kineto import combinations
-from usp_prof.inputs.kineto.combinations import CATEGORIES, LAUNCH_KEYS, GrowingLaunches
+from usp_prof.inputs.kineto.combinations import LAUNCH_KEYS, GrowingLaunches
+from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.catalogue import build_rank
 
 if TYPE_CHECKING:
-    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.trace_record import TraceRecord
 
 _NUMBER = st.integers(-1, 2**40) | st.sampled_from([0, 12.5, "7", "x", None, True, [1], 1e30, -0.0])
 _SIZES = st.lists(st.integers(1, 99), max_size=4) | st.sampled_from(
@@ -37,21 +38,21 @@ _ARGUMENTS = st.fixed_dictionaries(
 )
 
 
-def raw_of(*arguments: dict[str, Any], category: str = "kernel") -> RawTrace:
+def raw_of(*arguments: dict[str, Any], category: str = "kernel") -> TraceRecord:
     trace = Trace().op("aten::mm", at=0, dur=5, dims=[[2, 2]])
     for place, said in enumerate(arguments):
         trace.event("k", category, at=100 * place, dur=50, args=said)
     return raw_trace(trace)
 
 
-def kernels_of(raw: RawTrace) -> pa.Table:
+def kernels_of(raw: TraceRecord) -> pa.Table:
     made = build_rank(raw, 0, None)["kernels"]
     assert isinstance(made, pa.Table)
     return made
 
 
 @pytest.mark.slow
-@given(st.lists(_ARGUMENTS, max_size=5), st.sampled_from(CATEGORIES))
+@given(st.lists(_ARGUMENTS, max_size=5), st.sampled_from(DEVICE_WORK))
 def test_kernels_are_the_same_read_either_way(arguments: list[dict[str, Any]], category: str) -> None:
     raw = raw_of(*arguments, category=category)
     assert raw.work is not None
@@ -66,7 +67,7 @@ def test_each_combination_is_kept_once() -> None:
     assert raw.work is not None
     assert raw.work.texts.to_pylist() == ["{}", '{"grid":[2, 1, 1],"block":[64, 1, 1]}', '{"bytes":64}']
     assert raw.work.code.tolist() == [0, 1, 1, 2]
-    assert raw.work.kept(np.array([False, True, False, True])).code.tolist() == [1, 2]
+    assert raw.work.select(np.array([False, True, False, True])).code.tolist() == [1, 2]
     assert kernels_of(raw)["blocks"].to_pylist() == [2, 2, -1]
 
 
@@ -84,7 +85,7 @@ def test_too_many_combinations_are_not_told_apart(monkeypatch: pytest.MonkeyPatc
     growing = GrowingLaunches()
     for number in range(5):
         growing.add(np.array([True, False]), [(b"", b"", b"", b"", b"%d" % number, b"")])
-    assert growing.whole() is None
+    assert growing.columns() is None
     raw = raw_of(*({"bytes": number} for number in range(5)))
     assert raw.work is None
     assert kernels_of(raw)["bytes"].to_pylist() == [0, 1, 2, 3, 4]
@@ -95,6 +96,6 @@ def test_a_trace_without_device_work_has_rows_that_say_nothing() -> None:
     growing.add(np.array([False, False]), ())
     growing.add(np.array([False, True]), [(b"1", b"", b"", b"", b"", b"")])
     growing.add(np.array([False]), ())
-    made = growing.whole()
+    made = growing.columns()
     assert made is not None
     assert made.code.tolist() == [0, 0, 0, 1, 0]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from usp_prof.inputs.kineto.combinations import INPUT_KEYS as KEYS
-from usp_prof.inputs.kineto.combinations import GrowingInputs, Inputs
+from usp_prof.inputs.kineto.combinations import GrowingInputs
+from usp_prof.inputs.trace_record import Inputs
 
 texts = st.sampled_from([b"", b"[]", b'[["\xc3\xbc"]]', b"1"])
 rows = st.tuples(st.booleans(), st.tuples(texts, texts, texts), st.integers(-(2**63), 2**63 - 1))
@@ -22,7 +23,7 @@ def test_each_row_says_what_was_put_in(pieces: list[list[tuple[bool, tuple[bytes
         known = np.array([there for there, _, _ in piece], bool)
         said = [(given, number) for there, given, number in piece if there]
         growing.add(known, [given for given, _ in said], np.array([number for _, number in said], np.int64))
-    made = growing.whole()
+    made = growing.columns()
     expected = [
         ({key: json.loads(text) for key, text in zip(KEYS, given, strict=True) if text}, number) if there else ({}, -1)
         for piece in pieces
@@ -36,7 +37,7 @@ def test_each_row_says_what_was_put_in(pieces: list[list[tuple[bool, tuple[bytes
 def test_rows_are_left_out_and_none_says_nothing() -> None:
     growing = GrowingInputs()
     growing.add(np.array([True, True]), [(b"[1]", b"", b""), (b"[2]", b"", b"")], np.array([7, 8]))
-    made = growing.whole().kept(np.array([False, True]))
+    made = growing.columns().select(np.array([False, True]))
     assert (made.texts[int(made.code[0])].as_py(), made.sequence.tolist()) == ('{"Input Dims":[2]}', [8])
     none = Inputs.none(2)
     assert (none.code.tolist(), none.texts.to_pylist(), none.sequence.tolist()) == ([0, 0], ["{}"], [-1, -1])

@@ -12,22 +12,23 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import events, reader, split
+from usp_prof.inputs.kineto import reader, split
 from usp_prof.inputs.kineto.argument_types import Links
+from usp_prof.inputs.trace_record import EVENTS, THREADS
 from usp_prof.limits import MAX_WINDOW_NS
 from usp_prof.model.errors import InputError, UspProfError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.trace_record import TraceRecord
 
 
 def event(name: str = "op", ts: float = 1, dur: float = 2, **fields: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 7, "tid": 8, "ts": ts, "dur": dur} | fields
 
 
-def read(tmp_path: Path, text: str | bytes, name: str = "rank0.json") -> RawTrace:
+def read(tmp_path: Path, text: str | bytes, name: str = "rank0.json") -> TraceRecord:
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return reader.read(path)
@@ -37,15 +38,15 @@ def document(*listed: dict[str, Any], **top: Any) -> str:
     return json.dumps({**top, "traceEvents": list(listed)})
 
 
-def column(trace: RawTrace, name: str) -> list[Any]:
+def column(trace: TraceRecord, name: str) -> list[Any]:
     return list(trace.events[name].to_pylist())
 
 
-def codes(trace: RawTrace) -> set[str]:
+def codes(trace: TraceRecord) -> set[str]:
     return {row.code for row in trace.health}
 
 
-def counts(trace: RawTrace) -> dict[str, int]:
+def counts(trace: TraceRecord) -> dict[str, int]:
     return {row.code: row.count for row in trace.health}
 
 
@@ -128,8 +129,8 @@ def test_kineto_s_own_layout_is_read_to_the_last_nanosecond(tmp_path: Path) -> N
 
 def test_tables_have_the_columns_of_their_schemas(tmp_path: Path) -> None:
     trace = read(tmp_path, KINETO_LAYOUT)
-    assert tuple(trace.events.column_names) == events.SCHEMA.names
-    assert tuple(trace.threads.column_names) == events.THREADS.names
+    assert tuple(trace.events.column_names) == EVENTS.names
+    assert tuple(trace.threads.column_names) == THREADS.names
 
 
 @pytest.mark.parametrize("options", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}])

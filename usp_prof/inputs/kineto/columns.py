@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import astuple
 
-from usp_prof.inputs.kineto import combinations, nanoseconds, wire
-from usp_prof.inputs.kineto.argument_types import (
-    INPUT_FIELDS,
-    LAUNCH_FIELDS,
-    ArgumentDecoder,
-    DecodedArguments,
-    Links,
-    OpArguments,
-    WorkArguments,
-)
-from usp_prof.inputs.kineto.combinations import GrowingInputs, GrowingLaunches
-from usp_prof.inputs.kineto.events import ThreadNames
-from usp_prof.inputs.kineto.growing import (
+from usp_prof.inputs.argument_decoder import ArgumentDecoder, DecodedArguments
+from usp_prof.inputs.growing import (
     ArgumentTexts,
     Kinds,
     NarrowNumbers,
     Numbers,
     Texts,
-    category_text,
     has,
     plain_text,
     spread,
 )
+from usp_prof.inputs.kineto import nanoseconds, wire
+from usp_prof.inputs.kineto.argument_types import (
+    INPUT_FIELDS,
+    LAUNCH_FIELDS,
+    Links,
+    OpArguments,
+    WorkArguments,
+)
+from usp_prof.inputs.kineto.combinations import GrowingInputs, GrowingLaunches
+from usp_prof.inputs.kineto.thread_names import ThreadNames
+from usp_prof.inputs.kineto.wire import category_text
+from usp_prof.inputs.trace_record import DEVICE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ def _kinds() -> Kinds:
         lambda key: key[0] == "M",
         lambda key: key[1] == _WITHOUT_LINKS,
         lambda key: category_text(key[1]) == _OP,
-        lambda key: category_text(key[1]) in combinations.CATEGORIES,
+        lambda key: category_text(key[1]) in DEVICE_WORK,
     )
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.arrow import texts_of
-from usp_prof.inputs.kineto.argument_types import INPUT_FIELDS, LAUNCH_FIELDS, OpArguments, WorkArguments, json_keys
-from usp_prof.inputs.kineto.growing import Codes, NarrowNumbers, Numbers, spread
+from usp_prof.inputs.argument_decoder import json_keys
+from usp_prof.inputs.growing import Codes, NarrowNumbers, Numbers, spread
+from usp_prof.inputs.kineto.argument_types import INPUT_FIELDS, LAUNCH_FIELDS, OpArguments, WorkArguments
+from usp_prof.inputs.trace_record import Inputs, Launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,28 +57,14 @@ class Combinations:
         return "{" + ",".join(f'"{key}":{text}' for key, text in parts if text) + "}"
 
 
-# Launches of device work: grid, block and what Kineto adds, each distinct combination once per file. They are read
-# together with the events: reading them from the arguments later would decode every kernel's arguments twice.
+# Launches of device work and inputs of host ops. They are read together with the events: later, the arguments of every
+# kernel and op would have to be decoded again.
 
 
-CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 LAUNCH_KEYS = json_keys(WorkArguments, LAUNCH_FIELDS)
+INPUT_KEYS = json_keys(OpArguments, INPUT_FIELDS)
 _MANY = 1 << 16
 """Maximum number of distinct combinations: beyond it nearly every launch is different, and coding only costs memory."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Launches:
-    """The launch of each piece of device work, by event row."""
-
-    code: NDArray[np.int32]
-    """Index in `texts`."""
-    texts: pa.StringArray
-    """Distinct combinations as JSON objects with the keys `LAUNCH_KEYS`, as written; the first is empty."""
-
-    def kept(self, keep: Flags) -> Launches:
-        """Return only the rows marked in `keep`."""
-        return Launches(self.code[keep], self.texts)
 
 
 @dataclass(slots=True)
@@ -86,59 +74,30 @@ class GrowingLaunches:
     _combinations: Combinations | None = field(default_factory=lambda: Combinations(LAUNCH_KEYS))
     """`None` once there are too many."""
     _code: Numbers[np.int32] = field(default_factory=lambda: Numbers(np.int32))
-    _silent: int = 0
-    """Number of last rows without device work: a trace without any stores no codes for them."""
+    _absent_rows: int = 0
+    """Number of last rows without device work, whose codes are not stored yet."""
 
-    def add(self, known: Flags, texts: Iterable[Sequence[msgspec.Raw | bytes]]) -> None:
-        """Append a piece: for the known rows, the values of `LAUNCH_KEYS`."""
-        count = np.count_nonzero(known)
+    def add(self, has_values: Flags, texts: Iterable[Sequence[msgspec.Raw | bytes]]) -> None:
+        """Append a piece: for the rows in `has_values`, the values of `LAUNCH_KEYS`."""
+        count = np.count_nonzero(has_values)
         if not count or self._combinations is None:
-            self._silent += len(known)
+            self._absent_rows += len(has_values)
             return
-        self._speak()
-        self._code.add(spread(self._combinations.codes(texts, int(count)), known, 0))
+        self._add_absent()
+        self._code.add(spread(self._combinations.codes(texts, int(count)), has_values, 0))
         if len(self._combinations) > _MANY:
             self._combinations, self._code = None, Numbers(np.int32)
 
-    def whole(self) -> Launches | None:
+    def columns(self) -> Launches | None:
         """Return the columns, or None if there were too many combinations. Nothing can be added afterwards."""
         if self._combinations is None:
             return None
-        self._speak()
+        self._add_absent()
         return Launches(self._code.array(), self._combinations.texts())
 
-    def _speak(self) -> None:
-        self._code.add(np.zeros(self._silent, np.int32))
-        self._silent = 0
-
-
-# Inputs of host ops: shapes, types and scalars, each distinct combination once per file. A training step repeats the
-# same few hundred combinations, so they are coded while reading. Reading them from every op's arguments later would
-# double the read time.
-
-
-INPUT_KEYS = json_keys(OpArguments, INPUT_FIELDS)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
-    """The inputs of each event, by event row."""
-
-    code: NDArray[np.int32]
-    """Index in `texts`."""
-    texts: pa.StringArray
-    """Distinct combinations as JSON objects with the keys `INPUT_KEYS`, as written; the first is empty."""
-    sequence: Ints | NDArray[np.int32]
-    """Autograd's sequence number; -1 if there is none."""
-
-    @classmethod
-    def none(cls, rows: int) -> Inputs:
-        """Return the inputs of events that have none."""
-        return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
-
-    def kept(self, keep: Flags) -> Inputs:
-        """Return only the rows marked in `keep`."""
-        return Inputs(self.code[keep], self.texts, self.sequence[keep])
+    def _add_absent(self) -> None:
+        self._code.add(np.zeros(self._absent_rows, np.int32))
+        self._absent_rows = 0
 
 
 @dataclass(slots=True)
@@ -151,17 +110,17 @@ class GrowingInputs:
 
     def add(
         self,
-        known: Flags,
+        has_values: Flags,
         texts: Iterable[Sequence[msgspec.Raw | bytes]],
         sequence: Ints | None,
     ) -> None:
-        """Append a piece: for the known rows, the values of `INPUT_KEYS` and the sequence number."""
-        self._code.add(spread(self._combinations.codes(texts, int(np.count_nonzero(known))), known, 0))
+        """Append a piece: for the rows in `has_values`, the values of `INPUT_KEYS` and the sequence number."""
+        self._code.add(spread(self._combinations.codes(texts, int(np.count_nonzero(has_values))), has_values, 0))
         if sequence is None:
-            self._sequence.add_absent(len(known))
+            self._sequence.add_absent(len(has_values))
         else:
-            self._sequence.add(spread(sequence, known))
+            self._sequence.add(spread(sequence, has_values))
 
-    def whole(self) -> Inputs:
+    def columns(self) -> Inputs:
         """Return the columns; nothing can be added afterwards."""
         return Inputs(self._code.array(), self._combinations.texts(), self._sequence.array())

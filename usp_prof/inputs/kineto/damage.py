@@ -9,7 +9,7 @@ import numpy as np
 
 from usp_prof.columns.arrow import coded, numbers_of
 from usp_prof.columns.rows import first_of_run
-from usp_prof.inputs.kineto.growing import alike, taken
+from usp_prof.inputs.growing import equal_texts, take_texts
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.printable import first_few
 
@@ -190,7 +190,7 @@ def _repeats(columns: dict[str, Any], key: NDArray[np.uint64], rows: Ints) -> In
         is_repeat &= codes[row] == codes[lead]
     for name in _TIMES:
         is_repeat &= columns[name][row] == columns[name][lead]
-    is_repeat[is_repeat] = alike(columns["args"], row[is_repeat], lead[is_repeat])
+    is_repeat[is_repeat] = equal_texts(columns["args"], row[is_repeat], lead[is_repeat])
     return np.sort(np.r_[row[is_repeat], _one_by_one(columns, row[~is_repeat])])
 
 
@@ -202,7 +202,7 @@ def _one_by_one(columns: dict[str, Any], rows: Ints) -> Ints:
     times = [columns[name][rows].tolist() for name in _TIMES]
     seen: set[tuple[object, ...]] = set()
     repeated_rows = []
-    for row, *values in zip(rows.tolist(), *fields, *times, taken(columns["args"], rows).to_pylist(), strict=True):
+    for row, *values in zip(rows.tolist(), *fields, *times, take_texts(columns["args"], rows).to_pylist(), strict=True):
         if tuple(values) in seen:
             repeated_rows.append(row)
         seen.add(tuple(values))

@@ -13,15 +13,16 @@ from msgspec.structs import astuple
 
 from usp_prof import limits
 from usp_prof.columns.arrow import array_of, coded, numbers_of
+from usp_prof.inputs.argument_decoder import DECODE_ERRORS
+from usp_prof.inputs.growing import filter_texts
 from usp_prof.inputs.kineto import nanoseconds, wire
 from usp_prof.inputs.kineto.columns import EventColumns, side_by_side, too_large, transposed
 from usp_prof.inputs.kineto.damage import Damage, join_begin_end, repeated
-from usp_prof.inputs.kineto.events import SCHEMA, RawTrace, to_table
-from usp_prof.inputs.kineto.growing import kept
 from usp_prof.inputs.kineto.salvage import salvage, salvage_fields
 from usp_prof.inputs.kineto.split import HEAD_LIMIT, Feed, checked_head, parse_tail, split_end
 from usp_prof.inputs.memory import no_collection
 from usp_prof.inputs.source import Source
+from usp_prof.inputs.trace_record import EVENTS, TraceRecord, to_table
 from usp_prof.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _UNCOMMON = 8
 """Number of consecutive uncommon pieces after which the fast decoder is no longer tried."""
 
 
-def read(path: Location) -> RawTrace:
+def read(path: Location) -> TraceRecord:
     """Read one trace file; raise only if it is unusable."""
     with no_collection():
         return _Reading(path).run()
@@ -55,7 +56,7 @@ class _Reading:
         self.uncommon = 0
         self.closed = False
 
-    def run(self) -> RawTrace:
+    def run(self) -> TraceRecord:
         """Read from start to end."""
         head = self.feed.open_events()
         if head is None:
@@ -80,18 +81,18 @@ class _Reading:
             hint="give a Chrome trace as torch.profiler exports it (.json, .json.gz, .zst), or the folder of one run",
         )
 
-    def _piece(self, listed: bytes) -> None:
+    def _piece(self, json_list: bytes) -> None:
         """Read events, given as a JSON list."""
-        listed = self._sound_text(listed)
+        json_list = self._sound_text(json_list)
         if self.feed.ended and not self.feed.buffer:
-            end = split_end(listed[1:-1])
+            end = split_end(json_list[1:-1])
             if end is not None and self._decode(b"[" + end[0] + b"]"):
                 self.metadata.update(parse_tail(end[1]) or {})
                 self.closed = True
                 return
-        elif self._decode(listed):
+        elif self._decode(json_list):
             return
-        self._salvage(listed[1:-1])
+        self._salvage(json_list[1:-1])
 
     def _sound_text(self, piece: bytes) -> bytes:
         if piece.isascii():
@@ -112,7 +113,7 @@ class _Reading:
         decoder = wire.EXACT_EVENTS if self.exact else wire.EVENTS
         try:
             events = decoder.decode(text)
-        except wire.DECODE_ERRORS:
+        except DECODE_ERRORS:
             return False
         self._take(events, text)
         return True
@@ -128,7 +129,7 @@ class _Reading:
                 self.exact = True
                 return self._decode_common(text)
             self.columns.take_common(fields, events)
-        except (*wire.DECODE_ERRORS, OverflowError):
+        except (*DECODE_ERRORS, OverflowError):
             return False
         return True
 
@@ -177,7 +178,7 @@ class _Reading:
         self.damage.field_bytes_lost += lost
         return fields
 
-    def _result(self) -> RawTrace:
+    def _result(self) -> TraceRecord:
         self.metadata, self.damage.odd_values = checked_head(self.metadata)
         columns, rows = self.columns.table()
         if not rows and self.damage.events_lost and not self.columns.counts.flows:
@@ -190,12 +191,12 @@ class _Reading:
         keep, self.damage.unpaired = join_begin_end(columns, rows)
         keep &= in_window
         keep, self.damage.duplicates = repeated(columns, keep)
-        events, inputs = to_table(SCHEMA, columns, rows), self.columns.inputs.whole()
-        work = self.columns.work.whole()
+        events, inputs = to_table(EVENTS, columns, rows), self.columns.inputs.columns()
+        work = self.columns.work.columns()
         if not keep.all():
-            events, inputs, work = _without(events, keep), inputs.kept(keep), work.kept(keep) if work else None
+            events, inputs, work = _without(events, keep), inputs.select(keep), work.select(keep) if work else None
         health = self.damage.rows(self.columns.counts, events=events.num_rows, based=base_ns > 0)
-        return RawTrace(
+        return TraceRecord(
             events=events,
             inputs=inputs,
             work=work,
@@ -266,7 +267,7 @@ def _with_step_marks(category: pa.DictionaryArray, name: pa.DictionaryArray) -> 
 
 def _without(events: pa.Table, keep: Flags) -> pa.Table:
     """Remove rows and renumber the rest."""
-    args = kept(events.column("args"), keep)
+    args = filter_texts(events.column("args"), keep)
     events = events.drop_columns(["args"]).filter(array_of(keep))
-    events = events.add_column(SCHEMA.names.index("args"), "args", args)
-    return events.set_column(SCHEMA.names.index("event"), "event", array_of(np.arange(events.num_rows)))
+    events = events.add_column(EVENTS.names.index("args"), "args", args)
+    return events.set_column(EVENTS.names.index("event"), "event", array_of(np.arange(events.num_rows)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from usp_prof.inputs.argument_decoder import DECODE_ERRORS
 from usp_prof.inputs.kineto import wire
 
 _FIELD = r'"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"'
@@ -136,7 +137,7 @@ def _resume(text: str, at: int) -> int | None:
 def _keep(saved: Salvage, text: str, decoder: Any, *, exact: bool) -> None:  # noqa: ANN401 - either event decoder
     try:
         saved.events.append(decoder.decode(text.encode()))
-    except wire.DECODE_ERRORS:
+    except DECODE_ERRORS:
         try:
             event = _repair(_LENIENT.decode(text), exact=exact)
         except _FAILURES:

@@ -7,7 +7,9 @@ from typing import Literal
 
 import msgspec
 
-ABSENT = msgspec.Raw(b"")
+from usp_prof.inputs.argument_decoder import ABSENT
+from usp_prof.inputs.growing import plain_text
+
 MISSING = -(1 << 63)
 """Marks an integer time that is missing."""
 _UNHEARD_OF = "(phase)"
@@ -156,4 +158,25 @@ COMMON = (
 
 Arrows are skipped, and no strings are created for known categories.
 """
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+_TODAY = {
+    "operator": "cpu_op",
+    "kernel": "kernel",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+    "runtime": "cuda_runtime",
+    "driver": "cuda_driver",
+    "pythonfunction": "python_function",
+    "trace": "Trace",
+    "user annotation": "user_annotation",
+    "userannotation": "user_annotation",
+    "user_annotation": "user_annotation",
+}
+"""Category names of 2021 and similar ones, lower case, with today's spelling."""
+
+
+def category_text(value: object) -> str:
+    """Convert a category to Kineto's spelling of today."""
+    text = plain_text(value)
+    return _TODAY.get(text.lower(), text) if text[:1].isupper() else text

@@ -19,9 +19,8 @@ import pyarrow as pa
 from usp_prof import limits
 from usp_prof.columns.arrow import coded
 from usp_prof.columns.rows import lookup
-from usp_prof.inputs.kineto.argument_types import ArgumentDecoder, real_number, whole_number
-from usp_prof.inputs.kineto.growing import Codes, plain_text, spread, taken
-from usp_prof.inputs.kineto.wire import ABSENT, DECODE_ERRORS
+from usp_prof.inputs.argument_decoder import ABSENT, DECODE_ERRORS, ArgumentDecoder, real_number, whole_number
+from usp_prof.inputs.growing import Codes, plain_text, spread, take_texts
 from usp_prof.inputs.memory import let_go
 from usp_prof.model.schema import Kind
 
@@ -63,7 +62,7 @@ def read_arguments(args: pa.ChunkedArray, rows: Ints, fields: tuple[Field, ...])
     ascending = rows if order is None else rows[order]
     for near in _near(args, ascending):
         for begin in range(0, len(near), _ROWS):
-            columns.add(taken(args, near[begin : begin + _ROWS]))
+            columns.add(take_texts(args, near[begin : begin + _ROWS]))
         let_go()
     # Row numbers in the requested order: row `order[k]` was read as number k.
     place = None if order is None else np.argsort(order)

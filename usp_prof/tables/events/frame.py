@@ -13,7 +13,6 @@ from usp_prof.columns.arrow import coded
 from usp_prof.columns.lanes import Tracks, nest
 from usp_prof.columns.rows import lookup, sorted_rows
 from usp_prof.columns.table import Columns
-from usp_prof.inputs.kineto import combinations
 from usp_prof.model.schema import Kind
 from usp_prof.tables.events.arguments import read_arguments
 
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Ints
-    from usp_prof.inputs.kineto.events import RawTrace
+    from usp_prof.inputs.trace_record import TraceRecord
     from usp_prof.tables.events.arguments import Field
 
 
-DEVICE_WORK = combinations.CATEGORIES
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime")
 HOST_OPS = ("cpu_op",)
 MARKS = ("user_annotation",)
@@ -36,10 +34,10 @@ MARKS = ("user_annotation",)
 class EventFrame:
     """The events of one rank. Rows are indexes in the events table; texts stay coded until needed."""
 
-    def __init__(self, raw: RawTrace, rank: int) -> None:
-        self.raw = raw
+    def __init__(self, record: TraceRecord, rank: int) -> None:
+        self.record = record
         self.rank = rank
-        self._columns = Columns(raw.events)
+        self._columns = Columns(record.events)
         self._texts: dict[str, tuple[Ints, list[str]]] = {}
         self._categories: dict[str, Ints] = {}
         self.odd_values: Counter[str] = Counter()
@@ -52,7 +50,7 @@ class EventFrame:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The file's top-level fields."""
-        return self.raw.metadata
+        return self.record.metadata
 
     def ints(self, name: str, rows: Ints | None = None) -> Ints:
         """Return an integer column, of some rows or of all."""
@@ -167,8 +165,8 @@ class EventFrame:
         return self._within(read_arguments(self._args, rows, wanted), wanted)
 
     def launched(self, rows: Ints, fields: Iterable[Field]) -> dict[str, NDArray[Any]]:
-        """Read numeric fields among `device_work.KEYS` of some rows of device work."""
-        work = self.raw.work
+        """Read numeric fields of the launch (grid, block, bytes) of some rows of device work."""
+        work = self.record.work
         if work is None:
             return self.arguments(rows, fields)
         wanted = tuple(fields)
@@ -190,7 +188,7 @@ class EventFrame:
 
     @cached_property
     def _args(self) -> pa.ChunkedArray:
-        column = self.raw.events.column("args")
+        column = self.record.events.column("args")
         return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
     def nested(self, rows: Ints) -> Tracks:

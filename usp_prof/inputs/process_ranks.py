@@ -1,4 +1,4 @@
-"""Ranks of a merged trace: the ranks in a file, and the part of one rank as if it had its own file.
+"""Ranks of processes: the ranks that a file states, and the part of one rank as if it had its own file.
 
 A process belongs to the rank in its name or label ("rank 3: python", as usp-prof and Perfetto users write it), or to
 the rank in the arguments of its events ("rank": 3, as TraceLens writes it). Processes without a rank belong to none.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from usp_prof.columns.arrays import Flags
-    from usp_prof.inputs.kineto.events import RawTrace
     from usp_prof.inputs.remote import Location
+    from usp_prof.inputs.trace_record import TraceRecord
 
 _STATED = r"\brank[ _-]?0*(\d{1,9})\b"
 _NAMED = re.compile(_STATED, re.IGNORECASE)
@@ -41,7 +41,7 @@ _OVERLAP = 4096
 """Bytes of a block that are searched again with the next one."""
 
 
-def may_be_merged(head: bytes) -> bool:
+def states_ranks(head: bytes) -> bool:
     """Return whether the first text of a file states ranks of processes."""
     return _IN_FILE.search(head) is not None
 
@@ -57,37 +57,37 @@ def ranks_in(path: Location) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in ranks if limits.RANK.holds(rank)))
 
 
-def of_rank(raw: RawTrace, rank: int) -> RawTrace:
-    """Return the part of one rank of a merged trace; a trace of one rank is returned unchanged."""
-    rank_of = _rank_of_process(raw)
+def part_of_rank(record: TraceRecord, rank: int) -> TraceRecord:
+    """Return the part of one rank; a trace of one rank is returned unchanged."""
+    rank_of = _rank_of_process(record)
     ranks = set(rank_of.values())
     if len(ranks) < 2 or rank not in ranks:
-        return raw
-    keep = _is_of(Columns(raw.events), rank_of, rank)
-    mask = pa.array(keep)
-    events = raw.events.filter(mask)
+        return record
+    is_of_rank = _has_rank(Columns(record.events), rank_of, rank)
+    mask = pa.array(is_of_rank)
+    events = record.events.filter(mask)
     place = events.schema.get_field_index("event")
     events = events.set_column(place, "event", pa.array(np.arange(events.num_rows)))
     detail = f"the file contains {len(ranks)} ranks; this rank has the events of its processes"
     return replace(
-        raw,
+        record,
         events=events,
-        inputs=raw.inputs.kept(keep),
-        threads=raw.threads.filter(pa.array(_is_of(Columns(raw.threads), rank_of, rank))),
-        metadata=_metadata(raw.metadata, rank),
-        health=(*raw.health, HealthRow("merged_trace", Severity.INFO, rank, detail=detail)),
-        work=None if raw.work is None else raw.work.kept(keep),
+        inputs=record.inputs.select(is_of_rank),
+        threads=record.threads.filter(pa.array(_has_rank(Columns(record.threads), rank_of, rank))),
+        metadata=_metadata(record.metadata, rank),
+        health=(*record.health, HealthRow("merged_trace", Severity.INFO, rank, detail=detail)),
+        work=None if record.work is None else record.work.select(is_of_rank),
     )
 
 
-def _rank_of_process(raw: RawTrace) -> dict[str, int]:
+def _rank_of_process(record: TraceRecord) -> dict[str, int]:
     """Return the rank of each process that states one."""
-    events, threads = Columns(raw.events), Columns(raw.threads)
+    events, threads = Columns(record.events), Columns(record.threads)
     rank_of: dict[str, int] = {}
     # One event per process: either the arguments of all its events state the rank, or none do.
     rows = first_rows(events.narrow_codes("process")[0]) if len(events) else np.zeros(0, np.int64)
     stated = pc.extract_regex(
-        raw.events["args"].take(index_of(rows)).cast(pa.string()), r'"rank":\s*(?P<rank>\d{1,9})\b'
+        record.events["args"].take(index_of(rows)).cast(pa.string()), r'"rank":\s*(?P<rank>\d{1,9})\b'
     )
     for row, captured in zip(rows.tolist(), stated.to_pylist(), strict=True):
         if captured is not None:
@@ -101,7 +101,7 @@ def _rank_of_process(raw: RawTrace) -> dict[str, int]:
     return rank_of
 
 
-def _is_of(columns: Columns, rank_of: Mapping[str, int], rank: int) -> Flags:
+def _has_rank(columns: Columns, rank_of: Mapping[str, int], rank: int) -> Flags:
     """Return a mask of the rows whose process belongs to the rank."""
     code, names = columns.narrow_codes("process")
     return np.asarray(np.array([*(rank_of.get(name) == rank for name in names), False])[code], bool)

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import growing, nanoseconds
-from usp_prof.inputs.kineto.growing import (
+from usp_prof.inputs import growing
+from usp_prof.inputs.growing import (
     ArgumentTexts,
     Kinds,
     NarrowNumbers,
     Numbers,
     Texts,
-    category_text,
     plain_text,
 )
+from usp_prof.inputs.kineto import nanoseconds
+from usp_prof.inputs.kineto.wire import category_text
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))

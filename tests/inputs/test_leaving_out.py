@@ -12,8 +12,8 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from usp_prof.inputs.kineto import growing
-from usp_prof.inputs.kineto.growing import alike, kept, taken
+from usp_prof.inputs import growing
+from usp_prof.inputs.growing import equal_texts, filter_texts, take_texts
 from usp_prof.inputs.kineto.reader import read
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_texts_that_are_kept_are_the_same_in_the_same_order(parts: list[list[str]]) -> None:
     texts = chunked(parts)
     keep = np.random.default_rng(len(texts)).random(len(texts)) < 0.6
-    assert kept(texts, keep).to_pylist() == [text for text, stays in zip(texts.to_pylist(), keep, strict=True) if stays]
+    assert filter_texts(texts, keep).to_pylist() == [
+        text for text, stays in zip(texts.to_pylist(), keep, strict=True) if stays
+    ]
 
 
 @given(TEXTS)
@@ -49,8 +51,8 @@ def test_texts_are_taken_and_compared_row_by_row(parts: list[list[str]]) -> None
     noise = np.random.default_rng(len(texts))
     one, other = noise.integers(0, len(texts), 20), noise.integers(0, len(texts), 20)
     plain = texts.to_pylist()
-    assert taken(texts, one).to_pylist() == [plain[row] for row in one]
-    assert alike(texts, one, other).tolist() == [plain[a] == plain[b] for a, b in zip(one, other, strict=True)]
+    assert take_texts(texts, one).to_pylist() == [plain[row] for row in one]
+    assert equal_texts(texts, one, other).tolist() == [plain[a] == plain[b] for a, b in zip(one, other, strict=True)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from(["", "x", "y"])), max_size=30))

@@ -48,26 +48,26 @@ class Numbers(Generic[Number]):
 class NarrowNumbers:
     """A column of integers stored with 32 bits until a value needs 64."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        self._kept: Numbers[np.int32] | Numbers[np.int64] = Numbers(np.int32)
+        self._numbers: Numbers[np.int32] | Numbers[np.int64] = Numbers(np.int32)
 
     def add(self, piece: Ints) -> None:
         """Append a piece."""
-        if self._kept.kind is np.int32 and len(piece) and not -_HALF <= int(piece.min()) <= int(piece.max()) < _HALF:
+        if self._numbers.kind is np.int32 and len(piece) and not -_HALF <= int(piece.min()) <= int(piece.max()) < _HALF:
             wide = Numbers(np.int64)
-            wide.add(self._kept.array().astype(np.int64))
-            self._kept = wide
-        self._kept.add(piece)
+            wide.add(self._numbers.array().astype(np.int64))
+            self._numbers = wide
+        self._numbers.add(piece)
 
     def add_absent(self, rows: int) -> None:
         """Append -1 for this number of rows."""
-        self._kept.add(np.full(rows, -1, self._kept.kind))
+        self._numbers.add(np.full(rows, -1, self._numbers.kind))
 
     def array(self) -> NDArray[np.int32] | Ints:
         """Return the column; nothing can be added afterwards."""
-        return self._kept.array()
+        return self._numbers.array()
 
 
 def spread(values: NDArray[Any], rows: Flags, absent: float = -1) -> NDArray[Any]:
@@ -77,22 +77,6 @@ def spread(values: NDArray[Any], rows: Flags, absent: float = -1) -> NDArray[Any
     column = np.full(len(rows), absent, values.dtype)
     column[rows] = values
     return column
-
-
-_TODAY = {
-    "operator": "cpu_op",
-    "kernel": "kernel",
-    "memcpy": "gpu_memcpy",
-    "memset": "gpu_memset",
-    "runtime": "cuda_runtime",
-    "driver": "cuda_driver",
-    "pythonfunction": "python_function",
-    "trace": "Trace",
-    "user annotation": "user_annotation",
-    "userannotation": "user_annotation",
-    "user_annotation": "user_annotation",
-}
-"""Category names of 2021 and similar ones, lower case, with today's spelling."""
 
 
 class Codes(dict[Any, int]):
@@ -144,7 +128,7 @@ class Kinds:
     def marks(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return for each row the flags that are set, one bit per flag, the first as the lowest bit."""
         if len(self._marks) < len(self._codes):
-            new = [self._asked(key) for key in islice(self._codes, len(self._marks), None)]
+            new = [self._flags_of(key) for key in islice(self._codes, len(self._marks), None)]
             self._marks = np.append(self._marks, np.array(new, np.uint8))
         return self._marks[codes]
 
@@ -152,8 +136,8 @@ class Kinds:
         """Return for each row whether a flag is set."""
         return has(self.marks(codes), sign)
 
-    def _asked(self, key: tuple[Any, ...]) -> int:
-        return sum(ask(key) << place for place, ask in enumerate(self._signs))
+    def _flags_of(self, key: tuple[Any, ...]) -> int:
+        return sum(has_flag(key) << place for place, has_flag in enumerate(self._signs))
 
     def add(self, codes: NDArray[np.int32]) -> None:
         """Append rows."""
@@ -193,12 +177,6 @@ def plain_text(value: object) -> str:
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
-def category_text(value: object) -> str:
-    """Convert a category to Kineto's spelling of today."""
-    text = plain_text(value)
-    return _TODAY.get(text.lower(), text) if text[:1].isupper() else text
-
-
 CHUNK = 1 << 30
 """Size in bytes at which a new array is started, because offsets are 32 bits wide."""
 
@@ -217,9 +195,9 @@ class ArgumentTexts:
         self._sizes = Numbers(np.int32)
         self._done: list[pa.Array] = []
 
-    def add(self, joined: bytes, sizes: NDArray[np.int32] | Ints) -> None:
+    def add(self, text: bytes, sizes: NDArray[np.int32] | Ints) -> None:
         """Append a piece: its texts concatenated without separators, and the size of each."""
-        self._text.add(joined)
+        self._text.add(text)
         self._sizes.add(sizes)
         if len(self._text) >= CHUNK:
             self._close()
@@ -246,7 +224,7 @@ class ArgumentTexts:
         self._text, self._sizes = LongText(), Numbers(np.int32)
 
 
-def kept(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
+def filter_texts(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
     """Filter texts part by part, so that only one part at a time is copied in memory."""
     out, at = ArgumentTexts(), 0
     for chunk in texts.chunks:
@@ -258,18 +236,18 @@ def kept(texts: pa.ChunkedArray, keep: Flags) -> pa.ChunkedArray:
     return out.array()
 
 
-def alike(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
+def equal_texts(texts: pa.ChunkedArray, first: Ints, second: Ints) -> Flags:
     """Compare texts row by row, part by part."""
     out = np.zeros(len(first), dtype=bool)
     for begin in range(0, len(first), _ROWS):
         part = slice(begin, begin + _ROWS)
-        first_texts, second_texts = (taken(texts, rows[part]) for rows in (first, second))
+        first_texts, second_texts = (take_texts(texts, rows[part]) for rows in (first, second))
         out[part] = numbers_of(pc.equal(first_texts, second_texts))
         let_go()
     return out
 
 
-def taken(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:
+def take_texts(texts: pa.ChunkedArray, rows: Ints) -> pa.Array:
     """Take rows chunk by chunk.
 
     Arrow's own take on many chunks is 20x slower, and joining the chunks copies everything.

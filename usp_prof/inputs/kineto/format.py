@@ -1,0 +1,46 @@
+"""Kineto's format: Chrome JSON with the events of one rank, as `torch.profiler` exports it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from usp_prof.inputs.kineto.peek import has_device_events, last_ns, peek
+from usp_prof.inputs.kineto.reader import read
+from usp_prof.inputs.process_ranks import part_of_rank, ranks_in
+
+if TYPE_CHECKING:
+    from usp_prof.inputs.peek import Peek
+    from usp_prof.inputs.remote import Location
+    from usp_prof.inputs.trace_record import Fact, TraceRecord
+
+
+class Kineto:
+    """The format of one rank's trace."""
+
+    name = "Kineto"
+    endings = (".json", ".gz", ".zst", ".trace")
+    cannot_tell: frozenset[Fact] = frozenset()
+
+    def peek(self, path: Location, *, to_end: bool) -> Peek | None:
+        """Return what a file states about itself, also if it is no trace; None if its processes state ranks."""
+        seen, states_ranks = peek(path, self.name, to_end=to_end)
+        return None if states_ranks else seen
+
+    def ranks(self, path: Location) -> tuple[int, ...]:
+        """Return the ranks that the processes of a file state, anywhere in it."""
+        return ranks_in(path)
+
+    def last_ns(self, path: Location) -> int:
+        """Return the latest start among a file's last events."""
+        return last_ns(path)
+
+    def has_device_work(self, path: Location) -> bool:
+        """Return whether a file has device work or launches."""
+        return has_device_events(path)
+
+    def read(self, path: Location, rank: int) -> TraceRecord:
+        """Read a file; if its processes state several ranks after all, keep the one that is asked for."""
+        return part_of_rank(read(path), rank)
+
+
+FORMAT = Kineto()

@@ -1,0 +1,184 @@
+"""Trace record: one rank's events as columns, in the form that every trace format is read into.
+
+Nothing above `usp_prof.inputs` knows the format of a file. What a format does not record is absent here (-1, empty
+texts), and the format declares it (`Fact`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from usp_prof.columns.arrow import Parted, array_of, texts_of
+from usp_prof.model.schema import DURATION, RANK, START, Column, Kind, Schema, integer, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.model.health import HealthRow
+
+
+EVENTS = Schema(
+    "events",
+    "Every duration and instant event of the traces, as written; nothing is dropped, merged or rounded.",
+    (
+        RANK,
+        integer("event", "Place among the events of its file, from 0; other tables point here."),
+        text("phase", "Chrome's phase: X (complete), i (instant), b/e, ...; flow and metadata events are left out."),
+        text("category", "Category in today's spelling (cpu_op, kernel, gpu_memcpy, cuda_runtime, ...)."),
+        text("name", "Name as written."),
+        text("process", "The trace's pid as text."),
+        text("thread", "The trace's tid as text; for device events Kineto writes the stream here."),
+        START,
+        DURATION,
+        integer("device", "Device index from the arguments."),
+        integer("stream", "Stream from the arguments (also on Triton launchers, which are CPU ops)."),
+        integer("correlation", "Correlation id that connects a launch to its device work."),
+        integer("external_id", "External id that connects device work to a CPU op."),
+        text("args", "The arguments as JSON text, as written."),
+    ),
+)
+THREADS = Schema(
+    "threads",
+    "Names that the trace gives to its processes and threads (a thread is a stream on a device process).",
+    (
+        RANK,
+        text("process", "The trace's pid as text."),
+        text("thread", "The trace's tid as text."),
+        text("process_name", "Name of the process."),
+        text("process_labels", "Labels of the process (CPU, GPU 0, ...)."),
+        text("thread_name", "Name of the thread or stream."),
+        integer("sort_index", "Where viewers place it."),
+    ),
+)
+
+
+class Fact(StrEnum):
+    """What trace files usually tell, and a format may not."""
+
+    HOST_WORK = "ops and host calls"
+    LAUNCH_LINKS = "which host call launched which device work"
+    OP_INPUTS = "shapes and types of the inputs of ops"
+    LAUNCH_SIZES = "grid, block and bytes of device work"
+    COMMUNICATION = "group and size of collectives"
+    RANK_FIELDS = "host, devices and process groups of each rank"
+    WALL_CLOCK = "times that are comparable between hosts"
+
+
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
+"""Categories of device work."""
+
+
+# Arguments that repeat: a program repeats the same work, so each distinct combination of values is stored once, with
+# one code per event. Reading them from every event's arguments later would double the read time.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """The launch of each piece of device work, by event row."""
+
+    code: NDArray[np.int32]
+    """Index in `texts`."""
+    texts: pa.StringArray
+    """Distinct combinations (grid, block, bytes, ...) as JSON objects; the first is empty."""
+
+    def select(self, keep: Flags) -> Launches:
+        """Return only the rows marked in `keep`."""
+        return Launches(self.code[keep], self.texts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """The inputs of each event, by event row."""
+
+    code: NDArray[np.int32]
+    """Index in `texts`."""
+    texts: pa.StringArray
+    """Distinct combinations (shapes, types, scalars) as JSON objects; the first is empty."""
+    sequence: Ints | NDArray[np.int32]
+    """Autograd's sequence number; -1 if there is none."""
+
+    @classmethod
+    def none(cls, rows: int) -> Inputs:
+        """Return the inputs of events that have none."""
+        return cls(np.zeros(rows, np.int32), texts_of(["{}"]), np.full(rows, -1, np.int64))
+
+    def select(self, keep: Flags) -> Inputs:
+        """Return only the rows marked in `keep`."""
+        return Inputs(self.code[keep], self.texts, self.sequence[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRecord:
+    """One rank of a trace file: its events and threads as tables, and the top-level fields next to the events."""
+
+    events: pa.Table
+    """In the schema `EVENTS`, without the rank; times are absolute (`baseTimeNanoseconds` + ts).
+
+    Integers have the narrowest type that fits (`widened` converts them to the schema's types).
+    """
+
+    inputs: Inputs
+    """The inputs of the ops among the events, collected while reading."""
+
+    threads: pa.Table
+    """In the schema `THREADS`."""
+
+    metadata: Mapping[str, Any]
+    """Every top-level field of the file except the events."""
+
+    health: tuple[HealthRow, ...]
+    file: str
+    json_bytes: int
+    """Size of the uncompressed JSON."""
+
+    work: Launches | None = None
+    """Launches of the device work among the events, collected while reading; `None` if only the arguments have them."""
+
+
+# Tables by schema: columns in order, texts dictionary-encoded, missing values as absent.
+
+
+_CODED = pa.dictionary(pa.int32(), pa.string())
+PLAIN_TEXT = frozenset({"args"})
+"""Texts that are mostly distinct are stored plain: a dictionary would only add cost."""
+
+
+def to_table(schema: Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Build a table; an integer column that is missing is -1 (absent). Integers keep their given width."""
+    arrays = [_array(column, columns.get(column.name), rows) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, names=list(schema.names))
+
+
+def widened(schema: Schema, table: pa.Table, rank: int) -> Parted:
+    """Convert a reader's table to its schema: 64-bit integers, no nulls, and the rank column filled in."""
+    kinds = {column.name: column.kind for column in schema.columns}
+    place = schema.names.index("rank")
+    wide = pa.schema(
+        [
+            pa.field(field.name, pa.int64() if kinds[field.name] is Kind.INT else field.type, nullable=False)
+            for field in table.schema
+        ]
+    )
+
+    def make(begin: int, end: int) -> pa.Table:
+        part = table.slice(begin, end - begin)
+        ranks = array_of(np.full(part.num_rows, rank, np.int64))
+        return part.set_column(place, "rank", ranks).cast(wide)
+
+    return Parted(wide, table.num_rows, make)
+
+
+def _array(column: Column, value: Any, rows: int) -> Any:  # noqa: ANN401 - an array or chunked array
+    if value is None:
+        return array_of(np.full(rows, -1, np.int8))
+    if column.kind is Kind.TEXT and column.name not in PLAIN_TEXT:
+        return value if pa.types.is_dictionary(value.type) else value.dictionary_encode().cast(_CODED)
+    return array_of(value) if isinstance(value, np.ndarray) else value
