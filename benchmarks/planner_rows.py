@@ -46,6 +46,8 @@ class Measured:
     seconds: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
     refused: list[str]
+    refused_failures: int = 0
+    """Refused rows that have no measurement."""
     reported_rank: str = ""
     """Pipeline rank whose memory the source reports, a word of `stages.WHERE`; empty: the fullest."""
 
@@ -66,7 +68,7 @@ class Measured:
             self.seconds[keep],
             self.memory_bytes[keep],
             self.refused,
-            self.reported_rank,
+            reported_rank=self.reported_rank,
         )
 
 
@@ -81,13 +83,10 @@ def _measured(rows: pd.DataFrame, given: Iterable[Mapping[str, Any]], seconds: A
             good.append(place)
         except UspProfError as error:
             refused.append(str(error))
-    return Measured(
-        rows.iloc[good].reset_index(drop=True),
-        cases,
-        np.asarray(seconds, float)[good],
-        np.asarray(memory, float)[good],
-        refused,
-    )
+    times, sizes = np.asarray(seconds, float), np.asarray(memory, float)
+    failures = np.flatnonzero(np.isnan(times) & np.isnan(sizes))
+    refused_failures = len(np.setdiff1d(failures, good))
+    return Measured(rows.iloc[good].reset_index(drop=True), cases, times[good], sizes[good], refused, refused_failures)
 
 
 def playbook(folder: Path) -> Measured:
@@ -145,12 +144,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     r"megatron_bridge (DeepSeek-V3|Kimi-K2)": {"optimizer_bytes": 8},
     r"megatron_bridge (DeepSeek-V3 gb200|Kimi-K2)": {"recompute_modules": "mla_up_proj"},
     r"megatron_bridge DeepSeek-V3 h100": {"recompute_modules": "mla_up_proj mlp"},
-    r"megatron_bridge DeepSeek-V3 gb300 \S+ (25|26.0[24])": {"recompute_modules": "mla_up_proj"},
-    r"megatron_bridge DeepSeek-V3 gb300 BF16": {"recompute_modules": "mlp moe_act"},
-    r"megatron_bridge GPT OSS 120B (h100\S*|gb200) BF16": {"recompute_modules": "layernorm moe_act"},
-    r"megatron_bridge Llama-3-70B gb200 .*FSDP col=64": {"offload_layers": 40},
-    r"megatron_bridge Llama-3-70B gb300 .*FSDP col=64": {"offload_layers": 20},
-    r"megatron_bridge Llama-3-405B gb200 .*FSDP col=64": {"offload_layers": 92},
+    r"megatron_bridge DeepSeek-V3 gb300 \S+ \S+ \S+ (25|26.0[24])": {"recompute_modules": "mla_up_proj"},
+    r"megatron_bridge DeepSeek-V3 gb300 \S+ \S+ BF16": {"recompute_modules": "mlp moe_act"},
+    r"megatron_bridge GPT OSS 120B (h100|gb200)\S* \S+ \S+ BF16": {"recompute_modules": "layernorm moe_act"},
+    r"megatron_bridge Llama-3-70B gb200 zero 3": {"offload_layers": 40},
+    r"megatron_bridge Llama-3-70B gb300 zero 3": {"offload_layers": 20},
+    r"megatron_bridge Llama-3-405B gb200 zero 3": {"offload_layers": 92},
     r"nemo_automodel": {"optimizer_bytes": 4, "gradient_bytes": 2},
     r"nemo_automodel (DeepSeek|Kimi|Qwen3|Nemotron)": {"recompute": "full"},
     r"nemo_automodel GPT.OSS.20B": {"ep": 8},
@@ -165,7 +164,7 @@ scripts of NVIDIA/dgxc-benchmarking, and NVIDIA-NeMo/Automodel (`examples/benchm
 
 def _recipe(row: Mapping[str, Any], file: str, model: str) -> dict[str, Any]:
     """Return the settings of the recipe of a row."""
-    text = " ".join([file.removesuffix(".csv"), model, *(str(row[column]) for column in ("gpu", "precision", "notes"))])
+    text = f"{file.removesuffix('.csv')} {model} {row['gpu']} zero {row['zero']} {row['precision']} {row['notes']}"
     settings = [values for pattern, values in RECIPES.items() if re.match(pattern, text)]
     recipe = {name: value for values in settings for name, value in values.items()}
     return recipe | ({"recompute": "selective"} if "recompute_modules" in recipe else {})

@@ -72,13 +72,15 @@ def main() -> int:
     lines.append(line("all", [table]))
     lines.append(line("all, published from 2024 on", [table[table.is_new]]))
     write_table(lines, Path(sys.argv[2]) if len(sys.argv) > 2 else None, BEGIN, END)
-    failed = table[table.failed]
+    failed, by_rule = table[table.failed], playbook(folder).refused_failures
     for title, layouts in (
         ("failed layouts accepted", failed),
         ("without layouts that also ran, in another row", failed[~failed.also_ran]),
         ("and without crashes far below the memory", failed[~failed.also_ran & (failed.peak > CRASH_BYTES)]),
     ):
-        sys.stdout.write(f"{title}: {layouts.fits.sum()} of {len(layouts)} ({layouts.fits.mean():.1%})\n")
+        count = len(layouts) + by_rule
+        sys.stdout.write(f"{title}: {layouts.fits.sum()} of {count} ({layouts.fits.sum() / count:.1%})\n")
+    sys.stdout.write(f"failed layouts that a rule of nanotron refuses: {by_rule}\n")
     return 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from planned import EXPERTS, cases
 
-from usp_prof.extras.planner.stages import by_cost, head_cost, stages_of
+from usp_prof.extras.planner.stages import by_cost, head_cost, leaves_stage_empty, stages_of
 from usp_prof.model.configuration import Configuration
 from usp_prof.model.shape import shape_of
 from usp_prof.schedule import Schedule, Shape
@@ -13,10 +13,20 @@ from usp_prof.whatif.layout import in_flight
 
 
 def test_by_cost_the_stage_with_the_head_has_fewer_layers() -> None:
-    # 8 layers and a head that costs 4 of them: 12 in all, 6 a stage, and the layer that passes 6 still counts.
-    assert by_cost(8, 2, 4.0) == (7, 1)
-    assert by_cost(8, 2, 0.0) == (5, 3)
+    # 8 layers and a head that costs 4 of them: 12 in all, and 6 per stage.
+    assert by_cost(8, 2, 4.0) == (6, 2)
+    assert by_cost(8, 2, 3.9) == (6, 2)
+    assert by_cost(8, 2, 4.1) == (7, 1)
+    assert by_cost(16, 4, 4.0) == (5, 5, 5, 1)
     assert sum(by_cost(32, 16, 2.5)) == 32
+
+
+def test_a_split_by_cost_may_leave_the_last_stage_without_a_block() -> None:
+    """The sweep's 1B model: after the head, casts and the loss fill at most two more stages."""
+    assert by_cost(16, 16, 4.0)[-3:] == (0, 0, 0)
+    assert leaves_stage_empty(16, 16, 4.0)
+    assert not leaves_stage_empty(16, 8, 4.0)
+    assert not leaves_stage_empty(28, 16, 3.5)
 
 
 def test_the_head_is_weighed_against_the_experts_that_a_token_meets() -> None:

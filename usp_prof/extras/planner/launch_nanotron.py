@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from usp_prof.extras.planner.stages import head_cost, leaves_stage_empty
 from usp_prof.extras.planner.trainer_rules import Trainer, has_plain_layers, rules_except_megatron, torchrun
 from usp_prof.model.configuration import Offload, Recompute
+from usp_prof.model.shape import shape_of
 from usp_prof.schedule import Schedule, named
 
 if TYPE_CHECKING:
@@ -96,6 +100,11 @@ logging:
 """
 
 
+def has_empty_rank(model: ModelEntry, c: Configuration) -> bool:
+    """Return whether nanotron leaves a pipeline rank without a block."""
+    return c.pp > 1 and leaves_stage_empty(model.layers, c.pp, float(np.asarray(head_cost(shape_of(model)))))
+
+
 def _yes(value: object) -> str:
     return "true" if value else "false"
 
@@ -114,6 +123,7 @@ def _rules(model: ModelEntry, c: Configuration) -> Rules:
     yield c.replicas > 1, "it has no hybrid sharding"
     yield c.dtype != "bf16", "its plans are in bf16"
     yield c.pp > 1 and named(c.schedule) not in ENGINES, f"it has no schedule {c.schedule}"
+    yield has_empty_rank(model, c), f"its split by cost leaves a rank of pp={c.pp} without a block"
     yield c.recompute is Recompute.SELECTIVE, "it recomputes whole layers or nothing"
     yield c.offload is not Offload.NONE, "it does not offload the optimizer"
     yield c.loss_chunks > 1, "it computes the loss of a micro-batch at once"

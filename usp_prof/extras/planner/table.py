@@ -15,6 +15,7 @@ from usp_prof import limits
 from usp_prof.contract import ModelEntry
 from usp_prof.extras.planner.cases import cases_of, machine_of
 from usp_prof.extras.planner.cluster import of_device
+from usp_prof.extras.planner.launch_nanotron import has_empty_rank
 from usp_prof.extras.planner.predict import records
 from usp_prof.extras.planner.profiles import DEFAULT_TRAINER, profile_named
 from usp_prof.model.configuration import MODULES, Configuration, Offload, Recompute, broken_rule, modules_named
@@ -176,6 +177,8 @@ def understood(row: Mapping[str, str]) -> Case:
     )
     if rule := broken_rule(model, configuration):
         raise UsageError(rule, hint=_HINT)
+    if trainer == "nanotron" and has_empty_rank(model, configuration):
+        raise UsageError(f"nanotron's split by cost leaves a rank of pp={configuration.pp} without a block", hint=_HINT)
     return Case(model, cluster, configuration, trainer)
 
 
