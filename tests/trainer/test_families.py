@@ -210,7 +210,7 @@ def test_no_number_of_heads_of_keys_means_as_many_as_heads(tmp_path: Path) -> No
         ({"model_type": "llama", "rope_theta": math.nan}, "NaN is not a number"),
         ({"model_type": "mixtral", "num_local_experts": 4, "mlp_bias": True}, "experts with biases"),
         ({"model_type": "dots1", "n_group": 8}, "groups of experts"),
-        ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "every so many layers"),
+        ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "experts in some layers only"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [1]}, r"dense layers behind .*mlp_only_layers=\[1\]"),
         ({"model_type": "llama", "layer_types": ["linear_attention"] * 2}, "linear_attention"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "activation 'relu2'"),

@@ -221,7 +221,7 @@ class Buckets:
                 bucket.missing = set(bucket.weights.slices)
 
     def take(self, chunk: int, *, last: bool) -> None:
-        """Take the weight gradients of a split backward, which run no hook; after the `last`, sum them."""
+        """Take the weight gradients of a split backward, which call no hooks; after the `last` backward, sum them."""
         for bucket in self.buckets[chunk]:
             for parameter in bucket.weights.slices:
                 bucket.take(parameter)

@@ -36,7 +36,7 @@ class Route:
     counts: torch.Tensor
     """Rows for each local expert."""
     experts: list[int]
-    """The same, known on the host."""
+    """The same numbers on the host."""
 
     @classmethod
     def plan(cls, chosen: torch.Tensor, load: torch.Tensor, group: Group) -> Route:
