@@ -165,7 +165,7 @@ def _best(learnt: Calibration | None, plans: Plans, trainer: str) -> None:
     which = "All" if len(plans.best) == plans.fitting else f"{len(plans.best):,} of"
     folded(
         "plans", f"{which} {plans.fitting:,} plans that fit, the fastest first",
-        lambda: data_table(plan_answer.listed(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
+        lambda: data_table(plan_answer.plans_table(plans.best, MOST_PLANS), "plans", raw=plan_answer.frame(plans.best)),
     )  # fmt: skip
     if data.run_count():
         choice = f"{data.question_key(plans.question)} {picked.configuration} {trainer}"
@@ -182,7 +182,7 @@ def _one(learnt: Calibration | None, plans: Plans, usual: int) -> tuple[Plan, st
     place = st.selectbox("Plan", range(len(names)), before, names.__getitem__)
     state.keep("plan", names[place] if place != usual else None)
     key = ("plan", data.question_key(plans.question), str(shown[place].configuration))
-    made = wait(data.ask_made(key, lambda: plan_answer.one(plans, shown[place], next(iter(TRAINERS)))))
+    made = wait(data.ask_made(key, lambda: plan_answer.single_plan(plans, shown[place], next(iter(TRAINERS)))))
     for number, block in enumerate(made.blocks[:-1]):
         show(block, f"plan-{number}", state.is_dark())
     trainer = _trainer(learnt)

@@ -140,7 +140,7 @@ def test_plans_are_downloaded_whole() -> None:
     frame = plan.frame(plans.best)
     assert len(frame) == len(plans.best)
     assert frame["memory_bytes"].tolist() == [each.footprint.total_bytes for each in plans.best]
-    assert plan.listed(plans.best, 2).more == len(plans.best) - 2
+    assert plan.plans_table(plans.best, 2).more == len(plans.best) - 2
     cells = plan_map.section(plans, "tp", "pp", "step", "usp-prof").blocks[-1]
     assert isinstance(cells, DataTable)
     assert "step [ns]" in plain(cells)

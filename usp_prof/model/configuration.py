@@ -225,6 +225,13 @@ def modules_named(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(words), key=MODULES.index))
 
 
+INTEGERS = (
+    "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
+    "recompute_layers", "recompute_group", "loss_chunks", "offload_layers",
+)  # fmt: skip
+"""Fields that are integers in configurations and in columns."""
+
+
 def code_of_modules(modules: Sequence[str]) -> int:
     """Return modules as one number, for `Columns.recompute_modules`."""
     return sum(1 << MODULES.index(module) for module in modules)
@@ -237,10 +244,6 @@ def modules_of_code(code: int) -> tuple[str, ...]:
 
 def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column = 0.0) -> Columns:
     """Return configurations as columns; `gradient_bytes` is the default of gradients (0: as wide as weights)."""
-    names = (
-        "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group", "loss_chunks", "offload_layers",
-    )  # fmt: skip
     flags = ("sequence_parallel", "fused_attention")
     schedules = [named(configuration.schedule) or Schedule.ONE_F_ONE_B for configuration in configurations]
     width = np.array([4 if configuration.dtype == "fp32" else 2 for configuration in configurations])
@@ -248,7 +251,7 @@ def columns_of(configurations: Sequence[Configuration], gradient_bytes: Column =
     return Columns(
         **{
             name: np.array([getattr(configuration, name) for configuration in configurations], np.int64)
-            for name in names
+            for name in INTEGERS
         },
         **{name: np.array([getattr(configuration, name) for configuration in configurations], bool) for name in flags},
         schedule=np.array([SCHEDULES.index(schedule) for schedule in schedules]),

@@ -159,9 +159,9 @@ def _on_ring(c: Cases, shared: Column, routed: Column) -> Column:
     return np.asarray(shared + routed * _shorter(c.expert_shards, c.shards))
 
 
-def _shorter(members: Column, of: Column) -> Column:
+def _shorter(members: Column, all_ranks: Column) -> Column:
     """Return the bytes of a smaller ring relative to one of all ranks, (n-1)/n each."""
-    return np.asarray((1 - 1 / np.maximum(members, 1)) / (1 - 1 / np.maximum(of, 2)))
+    return np.asarray((1 - 1 / np.maximum(members, 1)) / (1 - 1 / np.maximum(all_ranks, 2)))
 
 
 def gather(c: Cases, size: Column) -> Column:

@@ -23,6 +23,7 @@ from usp_prof.extras.planner.stages import stages_of
 from usp_prof.extras.planner.startable import Refused, startable
 from usp_prof.extras.planner.step import step
 from usp_prof.model.configuration import (
+    INTEGERS,
     RECOMPUTES,
     SCHEDULES,
     Columns,
@@ -243,11 +244,7 @@ def _rows(cases: Cases, rows: NDArray[np.int64]) -> Cases:
 
 
 def _configuration(c: Columns, row: int, dtype: str) -> Configuration:
-    names = (
-        "dp", "tp", "cp", "pp", "ep", "etp", "zero", "micro_batch", "micro_batches", "chunks", "replicas",
-        "recompute_layers", "recompute_group", "loss_chunks", "offload_layers",
-    )  # fmt: skip
-    degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in names}
+    degrees: dict[str, Any] = {name: int(getattr(c, name)[row]) for name in INTEGERS}
     return Configuration(
         **degrees,
         schedule=str(SCHEDULES[int(c.schedule[row])]),

@@ -55,9 +55,9 @@ def sections(learnt: Calibration | None, plans: Plans, chosen: Plan | None, trai
     every = Section(
         "plan",
         f"Plan: {question_text(plans)}",
-        (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), listed(plans.best, ROWS)),
+        (basis(learnt, plans), Chart("Speed over memory", points(plans, learnt)), plans_table(plans.best, ROWS)),
     )
-    return every, one(plans, chosen, trainer)
+    return every, single_plan(plans, chosen, trainer)
 
 
 def verdict(learnt: Calibration | None, plans: Plans, trainer: str) -> str:
@@ -186,7 +186,7 @@ def is_recorded_question(learnt: Calibration, question: Question) -> bool:
     return same_size and question.cluster == learnt.cluster and question.model == learnt.model
 
 
-def listed(plans: Sequence[Plan], rows: int) -> DataTable:
+def plans_table(plans: Sequence[Plan], rows: int) -> DataTable:
     """Build the table of the fastest plans."""
     columns = (
         TableColumn("configuration"),
@@ -224,7 +224,7 @@ def ordered(plans: Sequence[Plan], rows: int) -> DataTable:
     return DataTable("Order of the plans", columns, lines, more=max(0, len(plans) - rows))
 
 
-def one(plans: Plans, plan: Plan, trainer: str) -> Section:
+def single_plan(plans: Plans, plan: Plan, trainer: str) -> Section:
     """Build one plan: its figures, the memory of each pipeline rank, and its command."""
     model, room = plans.question.model, plans.question.cluster.room_bytes
     return Section(

@@ -57,7 +57,7 @@ def cells_of(plans: Plans, down: str, across: str, trainer: str) -> dict[Place, 
 
 
 def verdict(
-    plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
+    plans: Plans, down: str, across: str, figure: str, trainer: str, learnt: Calibration | None = None
 ) -> str:  # fmt: skip
     """Return the degrees with the best and worst metric among plans that can start, and the recorded ones."""
     cells = cells_of(plans, down, across, trainer)
@@ -65,28 +65,28 @@ def verdict(
         return nothing_fits(plans)
     able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
     if able:
-        text = _best_and_worst(able, down, across, what, trainer)
+        text = _best_and_worst(able, down, across, figure, trainer)
     else:
         fastest = cells[_place(plans.best[0], down, across)]
         text = f"{trainer} can start none of the {plans.fitting:,} plans that fit: {fastest.refusal}"
     if learnt is not None and is_recorded_question(learnt, plans.question):
         ran = learnt.prediction
         row, column = _place(ran, down, across)
-        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {_written(ran, what)}"
+        text += f". What ran, with {down} {row} and {across} {column}, is predicted at {_written(ran, figure)}"
     return f"{text}."
 
 
-def _best_and_worst(cells: Mapping[Place, Plan], down: str, across: str, what: str, trainer: str) -> str:
-    read, _ = FIGURES[what]
-    ordered = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=what not in LESS_IS_BETTER)
+def _best_and_worst(cells: Mapping[Place, Plan], down: str, across: str, figure: str, trainer: str) -> str:
+    read, _ = FIGURES[figure]
+    ordered = sorted(cells.items(), key=lambda cell: read(cell[1]), reverse=figure not in LESS_IS_BETTER)
     (row, column), best = ordered[0]
     text = (
-        f"Best {what} that {trainer} can start, with {down} {row} and {across} {column}: "
-        f"{_written(best, what)} ({best.configuration})"
+        f"Best {figure} that {trainer} can start, with {down} {row} and {across} {column}: "
+        f"{_written(best, figure)} ({best.configuration})"
     )
     if len(ordered) > 1:
         (row, column), worst = ordered[-1]
-        text += f"; worst with {down} {row} and {across} {column}: {_written(worst, what)}"
+        text += f"; worst with {down} {row} and {across} {column}: {_written(worst, figure)}"
     return text
 
 
@@ -94,13 +94,13 @@ def _place(plan: Plan, down: str, across: str) -> Place:
     return getattr(plan.configuration, down), getattr(plan.configuration, across)
 
 
-def _written(plan: Plan, what: str) -> str:
-    read, unit = FIGURES[what]
+def _written(plan: Plan, figure: str) -> str:
+    read, unit = FIGURES[figure]
     return quantity(read(plan), unit)
 
 
 def section(
-    plans: Plans, down: str, across: str, what: str, trainer: str, learnt: Calibration | None = None
+    plans: Plans, down: str, across: str, figure: str, trainer: str, learnt: Calibration | None = None
 ) -> Section:  # fmt: skip
     """Build the map of a metric over two degrees.
 
@@ -109,20 +109,20 @@ def section(
     cells = cells_of(plans, down, across, trainer)
     rows, columns = sorted({row for row, _ in cells}), sorted({column for _, column in cells})
     places = [(row, column) for row in rows for column in columns]
-    read, unit = FIGURES[what]
+    read, unit = FIGURES[figure]
     able = {place: cell.plan for place, cell in cells.items() if not cell.refusal}
     values = np.array([read(able[place]) if place in able else np.nan for place in places])
     ran = learnt is not None and is_recorded_question(learnt, plans.question)
     ran_at = _place(learnt.prediction, down, across) if learnt is not None and ran else None
     chart = PlanGrid(
-        what, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),
-        tuple(_text(cells.get(place), what, is_recorded=place == ran_at) for place in places),
+        figure, across, down, tuple(columns), tuple(rows), values.reshape(len(rows), len(columns)),
+        tuple(_text(cells.get(place), figure, is_recorded=place == ran_at) for place in places),
         tuple(_label(cells.get(place), trainer) for place in places),
     )  # fmt: skip
     cell_table = DataTable(
         "",
         (
-            TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(what, unit),
+            TableColumn(down), TableColumn(across), TableColumn("configuration"), TableColumn(figure, unit),
             TableColumn(f"why {trainer} cannot start it", prose=True),
         ),
         tuple(
@@ -135,14 +135,14 @@ def section(
         f"fits; of one that says '{REFUSED}', point at it for the reason.",
         quiet=True,
     )
-    return Section("sweep", f"Sweep: {what} over {down} and {across}", (Chart("", chart), note, cell_table))
+    return Section("sweep", f"Sweep: {figure} over {down} and {across}", (Chart("", chart), note, cell_table))
 
 
-def _text(cell: Cell | None, what: str, *, is_recorded: bool) -> str:
+def _text(cell: Cell | None, figure: str, *, is_recorded: bool) -> str:
     mark = ", it ran here" if is_recorded else ""
     if cell is None:
         return mark
-    return f"{REFUSED if cell.refusal else _written(cell.plan, what)}{mark}"
+    return f"{REFUSED if cell.refusal else _written(cell.plan, figure)}{mark}"
 
 
 def _label(cell: Cell | None, trainer: str) -> str:

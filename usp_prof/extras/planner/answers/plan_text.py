@@ -55,7 +55,7 @@ def as_text(plans: Plans, calibration: Calibration | None, trainer: str, top: in
         lines.append(f"{quantity(shortfall.missing_bytes, Unit.BYTES)} too much" + (f": {changes}" if changes else ""))
         return wrapped("\n".join(lines), width, hanging=2)
     if len(plans.best) == 1:
-        text = wrapped("\n".join([*lines, "", *_one(plans.best[0], question)]), width, hanging=2)
+        text = wrapped("\n".join([*lines, "", *_single_plan(plans.best[0], question)]), width, hanging=2)
         command = command_or_reason(trainer, question.model, plans.best[0].configuration)
         return f"{text}\n{_started('command', command, width)}\n"
     text = wrapped("\n".join(lines), width, hanging=2)
@@ -122,7 +122,7 @@ def _started(head: str, command: str, width: int) -> str:
     return f"{head}:\n{wrapped_command(command, width)}"
 
 
-def _one(plan: Prediction, question: Question) -> list[str]:
+def _single_plan(plan: Prediction, question: Question) -> list[str]:
     """Format one configuration: step and memory by part, with 80% intervals."""
     device = question.cluster
     low, high = (quantity(value, Unit.NS) for value in (plan.step_low_ns, plan.step_high_ns))

@@ -45,7 +45,7 @@ def sections(
             parts.append(best_map(rows, models, sizes, drawn=drawn))
         parts += degree_maps(rows, axes or varied(rows), drawn=drawn)
     parts += _failures(rows)
-    parts.append(Section("sweep-rows", "Configurations, fastest first", (listed(rows),)))
+    parts.append(Section("sweep-rows", "Configurations, fastest first", (fastest_rows(rows),)))
     if score is not None:
         parts.append(judged(score))
     return tuple(parts)
@@ -94,7 +94,7 @@ def sentence(row: Row) -> str:
 # Rows and failures.
 
 
-def listed(rows: Sequence[Row], most: int = ROWS) -> DataTable:
+def fastest_rows(rows: Sequence[Row], most: int = ROWS) -> DataTable:
     """Build the table of configurations that ran, fastest first for each model, with the planner's predictions."""
     by_speed = sorted(
         (row for row in rows if row.is_ok), key=lambda row: (-row.tokens_per_device, str(row.configuration))
@@ -120,17 +120,17 @@ def listed(rows: Sequence[Row], most: int = ROWS) -> DataTable:
             row.devices,
             str(row.configuration),
             row.step_ns,
-            *([_known(row.predicted_step_ns)] if has_predictions else []),
+            *([_finite_or_none(row.predicted_step_ns)] if has_predictions else []),
             round(row.tokens_per_second),
-            _known(row.mfu),
-            _known(row.memory_bytes),
+            _finite_or_none(row.mfu),
+            _finite_or_none(row.memory_bytes),
         )
         for row in shown
     ]
     return DataTable("", tuple(columns), tuple(lines), more=len(by_speed) - len(shown))
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
@@ -158,10 +158,10 @@ def judged(score: Score) -> Section:
         return Section("sweep-planner", "The planner on this sweep", (note,))
     figures = [
         KeyFigure("configurations judged", score.judged, Unit.COUNT),
-        KeyFigure("median error of the step", _known(score.median_error), Unit.FRACTION),
-        KeyFigure("rank correlation", _known(score.rank_correlation), Unit.RATIO, "1: the same order"),
+        KeyFigure("median error of the step", _finite_or_none(score.median_error), Unit.FRACTION),
+        KeyFigure("rank correlation", _finite_or_none(score.rank_correlation), Unit.RATIO, "1: the same order"),
         KeyFigure(
-            "speed lost by its first choice", _known(score.regret), Unit.FRACTION,
+            "speed lost by its first choice", _finite_or_none(score.regret), Unit.FRACTION,
             f"a blind choice loses {quantity(score.random_regret, Unit.FRACTION)}",
         ),
     ]  # fmt: skip

@@ -115,7 +115,7 @@ class _Map:
     """Whether a cell names its configuration's degrees, because its row and column do not."""
 
     @property
-    def what(self) -> str:
+    def metric(self) -> str:
         """The metric of a cell: MFU if all have one."""
         return "MFU" if _has_mfu(self.cells.values()) else "tokens/s"
 
@@ -130,14 +130,14 @@ class _Map:
             (str(name), *(self._text((line, column)) for column in self.columns))
             for line, name in enumerate(self.lines)
         ]
-        return DataTable(self.what, heads, tuple(rows))
+        return DataTable(self.metric, heads, tuple(rows))
 
     def _chart(self) -> Chart:
         down, across = self.axes
         places = [(line, column) for line in range(len(self.lines)) for column in self.columns]
         values = np.array([self._value(self.cells[place]) if place in self.cells else np.nan for place in places])
         grid = PlanGrid(
-            self.what,
+            self.metric,
             across,
             down,
             self.columns,
@@ -149,7 +149,7 @@ class _Map:
         return Chart("", grid)
 
     def _value(self, row: Row) -> float:
-        return row.mfu if self.what == "MFU" else row.tokens_per_second
+        return row.mfu if self.metric == "MFU" else row.tokens_per_second
 
     def _text(self, place: tuple[int, int]) -> str:
         """Format a cell; empty if nothing was tried."""
@@ -157,7 +157,7 @@ class _Map:
         if row is None:
             return self.tried.get(place, "")
         value = self._value(row)
-        figure = quantity(value, Unit.FRACTION) if self.what == "MFU" else f"{value:,.0f}"
+        figure = quantity(value, Unit.FRACTION) if self.metric == "MFU" else f"{value:,.0f}"
         return f"{figure} {degrees(row)}" if self.names_degrees else figure
 
     def _label(self, place: tuple[int, int]) -> str:

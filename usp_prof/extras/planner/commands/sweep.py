@@ -137,7 +137,7 @@ def _run(args: argparse.Namespace, folder: Path) -> tuple[Sweep, list[Outcome]]:
     sweep = runner.opened(folder, requested)
     with _stopped_by_termination():
         outcomes = runner.run(
-            folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_told(args)
+            folder, sweep, at_once=args.at_once, timeout=args.timeout, again=args.again, progress=_progress_writer(args)
         )
     return sweep, outcomes
 
@@ -155,14 +155,14 @@ class _stopped_by_termination:  # noqa: N801 - used as a function
         signal.signal(signal.SIGTERM, self.before)
 
 
-def _told(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | None:
+def _progress_writer(args: argparse.Namespace) -> Callable[[int, int, Outcome], None] | None:
     if args.quiet:
         return None
 
-    def tell(done: int, of: int, outcome: Outcome) -> None:
+    def tell(done: int, total: int, outcome: Outcome) -> None:
         ending = outcome.reason or f"{outcome.tokens_per_second or 0:,.0f} tokens/s"
         state = "" if outcome.tokens_per_second else f"{outcome.status}: "
-        notes(args).print(f"{done}/{of} {outcome.name}: {state}{ending}", markup=False, soft_wrap=True)
+        notes(args).print(f"{done}/{total} {outcome.name}: {state}{ending}", markup=False, soft_wrap=True)
 
     return tell
 
