@@ -3,10 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from tiny import Trace, table_set
 
+from usp_prof.model.edit import Edit
+from usp_prof.replay.build import graph_of
 from usp_prof.replay.gloo_transfers import with_asked_posts
 from usp_prof.replay.graph import NEVER, EdgeKind, Edges, Graph, NodeKind, Nodes
 from usp_prof.replay.longest_path import replay
+from usp_prof.whatif.predict import predict
 
 MS = 1_000_000
 
@@ -103,3 +107,19 @@ def test_a_part_that_seems_to_end_before_the_other_side_begins_has_met_it() -> N
     assert graph.tied[5]
     assert graph.transfer[5] == 0
     assert graph.nodes.end[5] == late[1]
+
+
+def test_copies_of_a_gloo_thread_are_part_of_its_transfer() -> None:
+    """A rank that unpacks within the range waits no longer than the other once its gather takes no time."""
+    traces = {}
+    for rank in (0, 1):
+        trace = Trace(rank, 2, device="cpu").group("dp", [0, 1]).step(0, 0, 40 * MS).op("aten::mm", 0, 5 * MS)
+        trace.gloo("all_gather", 5 * MS, 30 * MS, thread=200, posted_at=4 * MS, group="dp", sequence=1)
+        trace.op("aten::copy_", 34 * MS, MS // 2, thread=200).op("aten::mm", 35 * MS, 5 * MS)
+        traces[rank] = trace
+    tables = table_set(traces)
+    graph = graph_of(tables)
+    assert (graph.nodes.kind == NodeKind.COMPUTE).sum() == 4
+    faster = predict(tables, [Edit("comm_faster", "30")])
+    assert faster.before_ns == 40 * MS
+    assert faster.after_ns == 11 * MS

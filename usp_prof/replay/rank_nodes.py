@@ -83,7 +83,7 @@ class RankNodes:
 
 def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
     """Return one rank's nodes; `host_shift` converts host times to the clock of its device."""
-    work = tables.columns("activities", rank)
+    work = _activities(tables, rank)
     kind = work.by_text("kind", lambda text: _KINDS.get(text, NodeKind.COMPUTE), missing=0)
     names, texts = work.codes("name")
     axis = work.codes("axis")
@@ -117,6 +117,18 @@ def nodes_of(tables: TableSet, rank: int, host_shift: int) -> RankNodes:
         host_shift=host_shift,
         **sorted_columns,
     )
+
+
+def _activities(tables: TableSet, rank: int) -> Columns:
+    """Return a rank's activities without the copies with which gloo's threads unpack what arrived.
+
+    They are part of the transfer. On the lane of the computing threads they would seem to be compute that the transfer
+    delays, and this delay would stay if an edit moves the transfer.
+    """
+    activities = tables.columns("activities", rank)
+    lanes = activities.codes("lane")[1]
+    unpacks = {lane.replace("gloo", COMPUTING_LANE) for lane in lanes if lane.startswith("gloo")}
+    return activities.take(~activities.satisfies("lane", unpacks.__contains__))
 
 
 def _lanes(work: Columns, kind: Ints) -> tuple[Ints, list[str]]:
