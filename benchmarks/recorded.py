@@ -1,7 +1,7 @@
 """Predictions from recorded runs of the paced trainer, compared with recordings of what was predicted.
 
     python benchmarks/recorded.py record FOLDER [NAME ...]     # up to a minute per run; on an otherwise idle machine
-    python benchmarks/recorded.py compare FOLDER [NAME ...]
+    python benchmarks/recorded.py compare FOLDER [NAME ...] [--page docs/reference/accuracy.md]
 
 A name is a kind of fault, such as slow_rank, or the shape of a pipeline: 4x8 are 4 stages and 8 micro-batches. The two
 runs of a fault differ only in the fault; the repaired step is predicted from the faulty recording alone. The runs of a
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import Prediction, accuracy, at_least, at_most, record, status
+import numpy as np
+from harness import Prediction, accuracy, at_least, at_most, record, status, write_table
 
 from usp_prof.findings import find
 from usp_prof.model.edit import Edit, parse_edit
@@ -38,6 +39,7 @@ SHARDED = "--dp 4 --zero 3 --layers 4 --pace 60,60,60 --sequence 32 --batch 8 --
 SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
 LINKED = "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8"
 LATE = "".join(f" --fault late-input:rank={rank},ms=120" for rank in range(4))
+BEGIN, END = "<!-- recorded: written by benchmarks/recorded.py -->", "<!-- end of recorded -->"
 LEAST_GAIN = 0.03
 """Minimum cost of a fault; sleeps on shared cores repeat only to within a few percent."""
 
@@ -126,6 +128,7 @@ STEP_MS = 2500
 class Outcome:
     """Gain of a repair, predicted and measured, and the findings of the pair's runs."""
 
+    kind: str
     gain: Prediction
     is_first: bool
     first: str
@@ -161,6 +164,7 @@ def compare_pair(folder: Path, pair: Pair) -> Outcome:
     first = findings[0].code if findings else "none"
     raised = [finding.code for finding in find(repaired.tables) if finding.level is not Level.NOTE]
     outcome = Outcome(
+        pair.kind,
         Prediction(gain, error, 1 - after / before),
         first == pair.code,
         first,
@@ -174,23 +178,27 @@ def compare_pair(folder: Path, pair: Pair) -> Outcome:
     return outcome
 
 
-def compare_shape(folder: Path, shape: str) -> list[Prediction]:
-    """Predict every schedule of a shape from each recorded source; all values are relative to the measured step."""
+def compare_shape(folder: Path, shape: str) -> dict[tuple[str, str], list[Prediction]]:
+    """Predict every schedule of a shape from each recorded source, by shape and source.
+
+    All values are relative to the measured step.
+    """
     tables = {
         name: open_run(folder / shape / name, cache_dir=folder / "cache").tables
         for name in SCHEDULES
         if (folder / shape / name / "run.json").exists()
     }
-    predictions = []
+    predictions: dict[tuple[str, str], list[Prediction]] = {}
     for source in [name for name in SOURCES if name in tables]:
         for target in [name for name in tables if name != source]:
             change = predict(tables[source], [Edit("schedule", target)])
             measured_ns = unedited(tables[target]).mean_measured_ns
             error = change.error_fraction * change.before_ns / measured_ns
-            predictions.append(Prediction(change.after_ns / measured_ns, error, 1))
+            predicted = Prediction(change.after_ns / measured_ns, error, 1)
+            predictions.setdefault((shape, source), []).append(predicted)
             print(
                 f"{shape:6} {source:12} {target:16} {change.after_ns / 1e6:9.1f} ms, "
-                f"measured {measured_ns / 1e6:9.1f} ms {predictions[-1].predicted - 1:+8.2%} ±{error:.2%}",
+                f"measured {measured_ns / 1e6:9.1f} ms {predicted.predicted - 1:+8.2%} ±{error:.2%}",
                 flush=True,
             )
     return predictions
@@ -212,12 +220,36 @@ def bars(outcomes: list[Outcome], schedules: list[Prediction]) -> list[Bar]:
     return judged_bars
 
 
+def tables(outcomes: list[Outcome], schedules: dict[tuple[str, str], list[Prediction]]) -> list[str]:
+    """Return the tables of repairs and of schedules in Markdown, misses included."""
+    lines = ["| fault repaired | saved | predicted | within the error | first finding |", "|---|---|---|---|---|"]
+    for outcome in outcomes:
+        gain, is_within = outcome.gain, outcome.gain.off <= outcome.gain.error
+        lines.append(
+            f"| {outcome.kind.replace('_', ' ')} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
+            f"| {'yes' if is_within else 'no'} | {'the fault' if outcome.is_first else outcome.first} |"
+        )
+    lines += [
+        "",
+        "| stages x micro-batches | predicted from | schedules | median error | worst | stated error holds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (shape, source), group in schedules.items():
+        off = [100 * schedule.off for schedule in group]
+        holds = sum(schedule.off <= schedule.error for schedule in group)
+        lines.append(
+            f"| {shape} | {source} | {len(group)} | {np.median(off):.1f}% | {max(off):.1f}% | {holds} of {len(group)} |"
+        )
+    return lines
+
+
 def main() -> int:
     """Record or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "compare"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--page", type=Path, help="write the tables between their marks in this page")
     args = parser.parse_args()
     folder = args.folder.resolve()
     pairs = [pair for pair in PAIRS if not args.names or pair.kind in args.names]
@@ -230,9 +262,13 @@ def main() -> int:
         return 0
     recorded = [pair for pair in pairs if (folder / pair.kind / "repaired" / "run.json").exists()]
     outcomes = [compare_pair(folder, pair) for pair in recorded]
-    judged_bars = bars(outcomes, [prediction for shape in shapes for prediction in compare_shape(folder, shape)])
+    schedules: dict[tuple[str, str], list[Prediction]] = {}
+    for shape in shapes:
+        schedules |= compare_shape(folder, shape)
+    judged_bars = bars(outcomes, [prediction for group in schedules.values() for prediction in group])
     if not judged_bars:
         raise SystemExit(f"nothing was recorded in {folder}")
+    write_table(tables(outcomes, schedules), args.page, BEGIN, END)
     return status(judged_bars)
 
 
