@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,7 +13,10 @@ import pytest
 from usp_prof.inputs.kineto.reader import read
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.events.links import link
-from usp_prof.tables.steps import Steps, find
+from usp_prof.tables.step_cuts.marked_steps import find
+
+if TYPE_CHECKING:
+    from usp_prof.tables.steps import Steps
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 pytestmark = [

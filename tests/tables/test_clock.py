@@ -13,6 +13,7 @@ from made import part
 
 from usp_prof.tables import clock
 from usp_prof.tables.matching import least_squares
+from usp_prof.tables.matching.clocks import SAME_CLOCK_TOLERANCE_NS, Clock
 
 BASE = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -55,7 +56,7 @@ class World:
                 ]  # fmt: skip
         return tables
 
-    def errors(self, solved: clock.Clock, ranks: tuple[int, ...]) -> np.ndarray:
+    def errors(self, solved: Clock, ranks: tuple[int, ...]) -> np.ndarray:
         """Errors against rank 0's clock over the window."""
         moments = BASE + np.linspace(0, self.seconds * SECOND, 50).astype(np.int64)
         return np.concatenate([solved.align(r, self.local(r // 2, moments)) - moments for r in ranks])
@@ -141,7 +142,7 @@ def test_aligned_clocks_are_never_worse_than_clocks_left_alone(
     )  # fmt: skip
     solved = clock.of(made.run(world.rows(groups)))
     worst, alone = (np.quantile(np.abs(e), 0.99) for e in (world.errors(solved, tuple(range(8))), left_alone(world)))
-    assert worst <= max(alone, clock.SAME_CLOCK_TOLERANCE_NS) + 3 * world.jitter_ns / calls**0.5
+    assert worst <= max(alone, SAME_CLOCK_TOLERANCE_NS) + 3 * world.jitter_ns / calls**0.5
 
 
 @pytest.mark.parametrize(("skew", "solved"), [(70_000_000, 70_000_000), (5_000, 0)])

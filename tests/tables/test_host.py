@@ -6,7 +6,7 @@ import pytest
 from tiny import BASE, Trace, table_set
 
 from usp_prof.contract import Manifest
-from usp_prof.tables.launches import kind_of
+from usp_prof.tables.events.host_calls import kind_of
 
 
 def test_ops_nest_and_know_their_own_time() -> None:

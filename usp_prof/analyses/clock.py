@@ -12,12 +12,13 @@ from usp_prof.model.health import HealthRow, Severity, spans
 from usp_prof.model.metric import SIGNED, Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.tables import clock
+from usp_prof.tables.matching.clocks import hosts_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from usp_prof.analyses.result import Listing
-    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.table_set import TableSet
 
 CLOCK_OFFSET = Metric(
@@ -92,7 +93,7 @@ class ClockResult:
 def compute(tables: TableSet, selection: Selection = EVERYTHING) -> ClockResult:
     """Return the clocks of the selected ranks. They are always solved from the whole run."""
     solved = clock.of(tables)
-    hosts = tuple(clock.hosts_of(tables))
+    hosts = tuple(hosts_of(tables))
     rows = tuple(i for i, r in enumerate(tables.ranks) if selection.ranks is None or r in selection.ranks)
     return ClockResult(solved, hosts, rows, tuple(sorted(_notes(solved, hosts))))
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from usp_prof.analyses.measures.partition import Partition
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.intervals import Intervals
-    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.table_set import TableSet
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.model.selection import Selection
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.table_set import TableSet
 
 
@@ -122,9 +123,7 @@ def export(
     return Exported(len(ranks), count, clocks.components == 1)
 
 
-def _rank_texts(
-    tables: TableSet, clocks: clock.Clock, rank: int, spans: Ints | None, zero: int
-) -> Iterator[tuple[str, int]]:
+def _rank_texts(tables: TableSet, clocks: Clock, rank: int, spans: Ints | None, zero: int) -> Iterator[tuple[str, int]]:
     events = tables.arrow("events", [rank]).select(_EVENT_COLUMNS)
     start = clocks.align(rank, events["start_ns"].to_numpy())
     rows = np.arange(events.num_rows)
@@ -153,7 +152,7 @@ def _links(tables: TableSet, rank: int, rows: Ints) -> Ints:
 
 
 def _spans(
-    tables: TableSet, clocks: clock.Clock, rank: int, selection: Selection, zero: int, window: tuple[int, int] | None
+    tables: TableSet, clocks: Clock, rank: int, selection: Selection, zero: int, window: tuple[int, int] | None
 ) -> Ints | None:
     """Return the aligned spans to keep as rows of (begin, end); `None` keeps all."""
     spans = None
@@ -182,7 +181,7 @@ def beginning(tables: TableSet, ranks: Iterable[int]) -> int:
     return min((_first(tables, clocks, rank) for rank in ranks), default=0)
 
 
-def _first(tables: TableSet, clocks: clock.Clock, rank: int) -> int:
+def _first(tables: TableSet, clocks: Clock, rank: int) -> int:
     start = tables.arrow("events", [rank])["start_ns"].to_numpy()
     return int(clocks.align(rank, start).min()) if len(start) else np.iinfo(np.int64).max
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.table_set import TableSet
 
 LARGEST_OFFSET_NS = 2_000_000

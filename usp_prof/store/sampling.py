@@ -22,8 +22,7 @@ from usp_prof.columns.table import Columns, table_of
 from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.topology import Axis
 from usp_prof.store.entry import StoredTable
-from usp_prof.tables.groups import seen
-from usp_prof.tables.parallelism.group_axes import world_size
+from usp_prof.tables.parallelism.group_axes import groups_of, world_size
 from usp_prof.tables.parallelism.mesh import Job, lay_out
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _stages(sources: Mapping[int, Source], manifest: Manifest | None) -> dict[in
     """Return each rank's coordinate on the pipeline axis; empty if the mesh is unknown."""
     if manifest is not None and manifest.coordinates:
         return _stages_declared(sources, manifest)
-    topology, unknown = lay_out(seen(sources), Job(sorted(sources), world_size(sources)), manifest)
+    topology, unknown = lay_out(groups_of(sources), Job(sorted(sources), world_size(sources)), manifest)
     if unknown or not set(sources) <= topology.coordinates.keys():
         return {}
     return {rank: topology.coordinates[rank].get(Axis.PP, 0) for rank in sources}

@@ -19,8 +19,8 @@ from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, in
 from usp_prof.tables.build import empty, table
 from usp_prof.tables.collectives import lanes_of
 from usp_prof.tables.events.classification import KINDS
+from usp_prof.tables.events.devices import lacks_device_work
 from usp_prof.tables.events.frame import HOST_OPS, MARKS, compact
-from usp_prof.tables.ranks import lacks_device_work
 
 if TYPE_CHECKING:
     import pyarrow as pa

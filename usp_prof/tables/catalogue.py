@@ -31,15 +31,14 @@ from usp_prof.tables.completeness import between_ranks
 from usp_prof.tables.completeness.device_work import promises
 from usp_prof.tables.completeness.losses import losses
 from usp_prof.tables.completeness.posted_calls import count_calls
+from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.events.frame import EventFrame
 from usp_prof.tables.events.links import cut, link
-from usp_prof.tables.groups import seen
 from usp_prof.tables.parallelism import group_axes
 from usp_prof.tables.parallelism.gloo_groups import regrouped
 from usp_prof.tables.parallelism.group_axes import apply
 from usp_prof.tables.pipeline import inferred_actions
-from usp_prof.tables.ranks import UNRECORDED
-from usp_prof.tables.step_cuts import job_steps
+from usp_prof.tables.step_cuts import job_steps, marked_steps
 from usp_prof.tables.table_set import TableSet
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def build_rank(record: TraceRecord, rank: int, manifest: Manifest | None) -> dic
     overrunning = cut(frame)
     links = link(frame)
     promised = promises(frame, links)
-    steps = step_table.recorded(step_table.find(frame, links), frame, links, promised)
+    steps = marked_steps.recorded(marked_steps.find(frame, links), frame, links, promised)
     parts = find_parts(frame, links)
     membership = groups.join(frame, parts)
     collective = collectives.build(frame, links, parts, membership, steps)
@@ -132,7 +131,7 @@ def assemble(
     sources: Mapping[int, Source], *, manifest: Manifest | None = None, health: Iterable[HealthRow] = ()
 ) -> TableSet:
     """Combine ranks to a run; `health` has rows in addition to the ranks' own tables."""
-    sources = regrouped(sources, seen(sources))
+    sources = regrouped(sources, group_axes.groups_of(sources))
     layout, health_of_axes = group_axes.resolve(sources, manifest)
     health_rows = sorted(
         {*health, *health_of_axes, *_of_ranks(sources), *_without_device_work(sources), *_in_light_mode(manifest)}

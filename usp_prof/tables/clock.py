@@ -6,7 +6,7 @@ Ranks of one host share a clock if their files have a time base; a file without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,13 @@ from usp_prof.tables.matching import same_calls
 from usp_prof.tables.matching.blocks import TO_TIE
 from usp_prof.tables.matching.clock_fit import Solution, solve
 from usp_prof.tables.matching.clock_jumps import clock_jumps
+from usp_prof.tables.matching.clocks import Clock, clock_sources, hosts_of
 from usp_prof.tables.matching.ties import joined_ties, ties_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import ArrayLike
 
-    from usp_prof.columns.arrays import Flags, Floats, Ints
+    from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.tables.matching.ties import AllTies
     from usp_prof.tables.table_set import TableSet
 
@@ -47,66 +47,6 @@ SCHEMA = Schema(
     ),
     Scope.RUN,
 )
-
-SAME_CLOCK_TOLERANCE_NS = 1_000  # uncertainty of a device's timestamps between ranks of one clock
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Clock:
-    """Clocks of all ranks, ready to align times; arrays follow `ranks`, which is sorted."""
-
-    ranks: Ints
-    domain: Ints
-    """Ranks with the same number share a clock."""
-    component: Ints
-    offset_ns: Ints
-    drift_ppm: Floats
-    reference_ns: Ints
-    residual_p50_ns: Ints
-    residual_p99_ns: Ints
-    ties: Ints
-    apart: Flags
-    """The rank lacks calls that its peers have, or its clock jumps: it is not compared with other ranks."""
-    contradicted: Flags
-    """The rank shares a host name with others, but collectives show that it has a clock of its own."""
-    jumps_ns: Ints
-    """Jump of the rank's clock relative to the others during the window; 0 without a jump."""
-
-    def align(self, rank: int, ns: ArrayLike) -> Ints:
-        """Convert times of one rank to the common clock."""
-        when, row = np.asarray(ns, np.int64), int(np.searchsorted(self.ranks, rank))
-        offset, ppm = int(self.offset_ns[row]), float(np.nan_to_num(self.drift_ppm[row]))
-        if not ppm:
-            return np.asarray(when + offset)
-        return np.asarray(when + offset + np.rint((when - int(self.reference_ns[row])) * (ppm * 1e-6)).astype(np.int64))
-
-    def align_rows(self, rank: Ints, ns: Ints) -> Ints:
-        """Convert times to the common clock, each row from its own rank."""
-        row = np.searchsorted(self.ranks, rank)
-        ppm = np.nan_to_num(self.drift_ppm)[row]
-        drifted = np.rint((ns - self.reference_ns[row]) * (ppm * 1e-6)).astype(np.int64)
-        return np.asarray(ns + self.offset_ns[row] + drifted)
-
-    def local(self, rank: int, ns: ArrayLike) -> Ints:
-        """Convert common times to one rank's own clock (to a nanosecond)."""
-        when = np.asarray(ns, np.int64)
-        guess = 2 * when - self.align(rank, when)
-        return np.asarray(guess + when - self.align(rank, guess))
-
-    def component_rows(self, rank: Ints) -> Ints:
-        """Return each row's component."""
-        return np.asarray(self.component[np.searchsorted(self.ranks, rank)])
-
-    def tolerance_ns(self, one: Ints, other: Ints) -> Ints:
-        """Return the smallest difference between times of two ranks that determines an order."""
-        a, b = np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)
-        residual = np.maximum(self.residual_p50_ns[a], self.residual_p50_ns[b])
-        return np.where(self.domain[a] == self.domain[b], SAME_CLOCK_TOLERANCE_NS, np.maximum(residual, 1))
-
-    @property
-    def components(self) -> int:
-        """Number of parts of the run that cannot be compared."""
-        return len(np.unique(self.component))
 
 
 def of(tables: TableSet) -> Clock:
@@ -131,32 +71,10 @@ def build(tables: TableSet) -> pa.Table:
     return table(SCHEMA, columns, len(clock.ranks))
 
 
-def hosts_of(tables: TableSet) -> list[str]:
-    """Return each rank's host as recorded, or from the manifest; empty if unknown."""
-    return [host for host, _, _ in _recorded(tables)]
-
-
-def _recorded(tables: TableSet) -> list[tuple[str, bool, int | None]]:
-    """Return each rank's host, whether its file has a time base, and its first event; one table at a time."""
-
-    def read() -> list[tuple[str, bool, int | None]]:
-        host_by_rank = tables.manifest.hosts if tables.manifest else {}
-        rank_records = []
-        for rank, rows in tables.one_by_one("ranks"):
-            recorded_host = str(rows["host"][0]) if len(rows) else ""
-            first_ns = int(rows["first_ns"][0]) if len(rows) and rows["events"][0] > 0 else None
-            rank_records.append(
-                (recorded_host or host_by_rank.get(str(rank), ""), bool(len(rows) and rows["base_ns"][0] > 0), first_ns)
-            )
-        return rank_records
-
-    return tables.memo("hosts", read)
-
-
 def _solve(tables: TableSet) -> Clock:
     ranks = np.asarray(tables.ranks, np.int64)
     hosts = hosts_of(tables)
-    based = np.array([has_base for _, has_base, _ in _recorded(tables)], bool)
+    based = np.array([has_base for _, has_base, _ in clock_sources(tables)], bool)
     ties = joined_ties(same_calls.of_each_block(tables, TO_TIE, partial(ties_of, ranks=ranks)), ranks)
     apart = Solution.alone(_domains(hosts, based, together=False), ties)
     together = Solution.alone(_domains(hosts, based, together=True), ties)
@@ -167,7 +85,7 @@ def _solve(tables: TableSet) -> Clock:
     contradicted = start.contradicted_ranks(ties)
     if contradicted.any():
         start = Solution.alone(_split(start.domain, contradicted), ties)
-    first_ns = [first for _, _, first in _recorded(tables)]
+    first_ns = [first for _, _, first in clock_sources(tables)]
     solved = _placed(solve(start, ties), first_ns)
     # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
     jumps_ns = np.zeros(len(ranks), np.int64)

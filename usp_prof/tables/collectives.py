@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.communication.parts import Membership, Parts
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
-    from usp_prof.tables.groups import Membership
     from usp_prof.tables.steps import Steps
 
 

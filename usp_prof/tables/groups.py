@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.model.topology import Axis, AxisSource, Group, group_key
 from usp_prof.tables.build import table_from_rows
 from usp_prof.tables.communication.arguments import numbers, texts
-from usp_prof.tables.communication.parts import communicator_streams
+from usp_prof.tables.communication.parts import Membership, communicator_streams
 from usp_prof.tables.parallelism.axis_names import axis_of_description
 from usp_prof.tables.parallelism.gloo_groups import groups_of_workers
 from usp_prof.tables.ranks import distributed
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.columns.arrays import Ints
     from usp_prof.tables.communication.parts import Parts
     from usp_prof.tables.completeness.posted_calls import CallCounts
     from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.table_set import Source
 
 
 SCHEMA = Schema(
@@ -51,16 +50,6 @@ SCHEMA = Schema(
         integer("missing_sequences", "Sequence numbers between these two that no collective of the rank has."),
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Groups of one rank and, for each part, the group it ran in (index in `groups`; -1 if unknown)."""
-
-    groups: tuple[Group, ...]
-    of_part: Ints
-    inferred: Flags
-    """Whether the part's group is inferred from where and how it ran."""
 
 
 def declared(metadata: Mapping[str, Any]) -> tuple[Group, ...]:
@@ -203,19 +192,3 @@ def build(rank: int, groups: Iterable[Group], counts: Sequence[CallCounts]) -> p
             for group, count in zip(groups, counts, strict=True)
         ),
     )
-
-
-def seen(sources: Mapping[int, Source]) -> list[Group]:
-    """Return the groups of all ranks; if ranks disagree about a group, keep the entry with a known axis."""
-    group_of_key: dict[str, Group] = {}
-    for source in sources.values():
-        for row in source.table("groups").to_pylist():
-            ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
-            group = Group(
-                row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
-                row["axis"], row["axis_source"],
-            )  # fmt: skip
-            previous = group_of_key.get(group.key)
-            if previous is None or (previous.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
-                group_of_key[group.key] = group
-    return list(group_of_key.values())

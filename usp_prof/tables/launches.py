@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from usp_prof.model.schema import DURATION, EVENT, RANK, START, STEP, Schema, flag, integer, text
 from usp_prof.tables.build import table
 from usp_prof.tables.events.frame import compact
+from usp_prof.tables.events.host_calls import BLOCKING, CALL_KINDS, LOST_KINDS, kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,32 +39,6 @@ SCHEMA = Schema(
     ),
 )
 
-_KINDS = ("launch", "graph_launch", "memcpy", "memset", "sync", "event", "malloc", "other")
-LOST_COMMUNICATION, LOST_COPY, LOST_COMPUTE = "communication", "memcpy", "compute"
-LOST_KINDS = ("", LOST_COMMUNICATION, LOST_COPY, LOST_COMPUTE)
-"""Kinds of device work that a call promised and the trace lacks; empty for a call that lacks none."""
-LAUNCHING = ("launch", "graph_launch", "memcpy", "memset")
-"""Kinds of calls that put work on the device."""
-_PATTERNS = (
-    ("sync", r"Synchronize|StreamWaitValue"),
-    ("graph_launch", r"GraphLaunch"),
-    ("event", r"Event|StreamWaitEvent"),
-    ("memcpy", r"Memcpy|MemcpyWithStream|Copy"),
-    ("memset", r"Memset"),
-    ("malloc", r"Malloc|MemAlloc|HostAlloc|cudaFree|MemFree|hipFree|MemMap|MemCreate"),
-    ("launch", r"Launch"),
-)
-_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
-# A plain copy returns when it is done; an Async copy does not. Freeing device memory waits for the device too.
-_BLOCKING = re.compile(
-    r"(Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*(Async|Batch|Peer))|hipMemcpyWithStream|^(cuda|hip)Free$"
-)
-
-
-def kind_of(name: str) -> str:
-    """Return the kind of a runtime or driver call, by its name."""
-    return next((kind for kind, pattern in _COMPILED if pattern.search(name)), "other")
-
 
 def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> pa.Table:
     """Build the table: every runtime and driver call, in order of start."""
@@ -74,14 +48,14 @@ def build(frame: EventFrame, links: Links, promised: Promises, steps: Steps) -> 
         "rank": frame.rank,
         "event": frame.event[rows],
         "name": frame.text("name", rows),
-        "kind": compact(frame.by_name(rows, lambda name: _KINDS.index(kind_of(name)), np.int64), list(_KINDS)),
+        "kind": compact(frame.by_name(rows, lambda name: CALL_KINDS.index(kind_of(name)), np.int64), list(CALL_KINDS)),
         "thread": frame.text("thread", rows),
         "start_ns": frame.start[rows],
         "dur_ns": frame.duration[rows],
         "correlation": frame.ints("correlation", rows),
         "kernels": count,
         "delay_ns": delay,
-        "blocking": frame.by_name(rows, lambda name: _BLOCKING.search(name) is not None),
+        "blocking": frame.by_name(rows, lambda name: BLOCKING.search(name) is not None),
         "lost": compact(promised.lost_kind, list(LOST_KINDS)),
         "step": steps.of_host(frame.start[rows]),
     }

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from usp_prof.inputs.trace_record import DEVICE_WORK
-from usp_prof.model.hardware import find
 from usp_prof.model.schema import RANK, Schema, integer, text
 from usp_prof.tables.build import table_from_rows
-from usp_prof.tables.events.frame import HOST_CALLS, MARKS
-from usp_prof.tables.launches import LAUNCHING, kind_of
+from usp_prof.tables.events.devices import device_kind, device_name, device_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from usp_prof.contract import Manifest
     from usp_prof.tables.events.frame import EventFrame
 
-UNRECORDED = "unrecorded"
-"""Kind of device whose work is not in the trace: host ops only launch that work."""
 
 SCHEMA = Schema(
     "ranks",
@@ -69,8 +64,8 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "world_size": _whole(info.get("world_size")),
         "host": str(top.get("host_name") or (manifest.hosts.get(str(frame.rank), "") if manifest else "")),
         "backend": str(info.get("backend") or ""),
-        "device": _device(frame),
-        "device_memory": _whole(_properties(frame).get("totalGlobalMem")),
+        "device": device_name(frame),
+        "device_memory": _whole(device_properties(frame).get("totalGlobalMem")),
         "device_kind": device_kind(frame),
         "base_ns": max(_whole(base), 0),
         "first_ns": int(starts.min()) if len(frame) else -1,
@@ -102,50 +97,6 @@ def distributed(top: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `distributedInfo`, or nothing if it is missing or damaged."""
     info = top.get("distributedInfo")
     return info if isinstance(info, dict) else {}
-
-
-def device_kind(frame: EventFrame) -> str:
-    """Return the kind of device, by its calls and names; cpu without a device."""
-    codes, values = frame.codes("category")
-    present = {values[code] for code in np.flatnonzero(np.bincount(codes)).tolist() if code < len(values)}
-    if any(name.startswith("mtia") for name in present):
-        return "mtia"
-    if "xpu_runtime" in present:
-        return "xpu"
-    if not present & {"kernel", "gpu_memcpy", "gpu_memset"}:
-        return UNRECORDED if lacks_device_work(frame) else "cpu"
-    calls = frame.rows("cuda_runtime", "cuda_driver")
-    if bool(frame.by_name(calls, lambda name: name.startswith("hip")).any()):
-        return "rocm"
-    return "rocm" if "amd" in _device(frame).lower() else "cuda"
-
-
-def lacks_device_work(frame: EventFrame) -> bool:
-    """Return whether the rank used a device whose work is missing in the trace.
-
-    Launches and copies prove it. Without runtime calls, the file must name a known device, and neither gloo
-    communication nor paced compute may show that the work is in the host's ranges.
-    """
-    if len(frame.rows(*DEVICE_WORK)):
-        return False
-    calls = frame.rows(*HOST_CALLS)
-    if len(calls):
-        return bool(frame.by_name(calls, lambda name: kind_of(name) in LAUNCHING).any())
-    host_work = frame.by_name(frame.rows(*MARKS), lambda name: name.startswith(("gloo:", "pace::")))
-    return find(_device(frame)) is not None and not bool(host_work.any())
-
-
-def _device(frame: EventFrame) -> str:
-    return str(_properties(frame).get("name") or "")
-
-
-def _properties(frame: EventFrame) -> Mapping[str, Any]:
-    """Return the properties of the used device, or of the first one."""
-    properties = frame.metadata.get("deviceProperties")
-    devices = [d for d in properties if isinstance(d, dict)] if isinstance(properties, list) else []
-    used = frame.ints("device", frame.rows("kernel", "gpu_memcpy"))
-    chosen = [d for d in devices if len(used) and d.get("id") == int(used[0])] or devices
-    return chosen[0] if chosen else {}
 
 
 def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:

@@ -14,7 +14,7 @@ import pickle
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from usp_prof.tables.table_set import FEW_RANKS, TableSet
 
@@ -34,17 +34,6 @@ Made = TypeVar("Made")
 
 RANKS_OF_SHARE = 32
 """Large enough to make sending a share cheap, small enough that a thousand ranks keep 32 workers busy."""
-
-
-class Workers(Protocol):
-    """Executor of work that can be computed independently."""
-
-    def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
-        """Yield `function` of each item, in order; both, and the results, must be picklable.
-
-        Work that needs temporary files of this machine is computed `here`, by local processes.
-        """
-        ...
 
 
 Value = TypeVar("Value")

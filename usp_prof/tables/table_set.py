@@ -13,7 +13,7 @@ from usp_prof.model.errors import UsageError, unknown_name
 from usp_prof.model.health import spans
 from usp_prof.model.selection import NOTHING_ASSUMED
 from usp_prof.model.topology import Topology
-from usp_prof.tables.ranks import UNRECORDED
+from usp_prof.tables.events.devices import UNRECORDED
 from usp_prof.tables.steps import WINDOW
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from usp_prof.contract import Manifest
     from usp_prof.model.health import HealthRow
     from usp_prof.model.selection import Assumptions, Selection
-    from usp_prof.tables.shares import Workers
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 FEW_RANKS = 64
 """A run with at most this number of ranks keeps everything in memory."""
@@ -49,6 +50,17 @@ class Source(Protocol):
 
     def let_go(self) -> None:
         """Release data that can be read again."""
+        ...
+
+
+class Workers(Protocol):
+    """Executor of work that can be computed independently."""
+
+    def each(self, function: Callable[[Item], Made], items: Iterable[Item], *, here: bool = False) -> Iterator[Made]:
+        """Yield `function` of each item, in order; both, and the results, must be picklable.
+
+        Work that needs temporary files of this machine is computed `here`, by local processes.
+        """
         ...
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from usp_prof.columns.intervals import EMPTY, Intervals, union, union_of
 from usp_prof.columns.rows import lookup, rows_of
-from usp_prof.tables.launches import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY
+from usp_prof.tables.events.host_calls import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from usp_prof.columns.arrays import Ints
+    from usp_prof.columns.arrays import Flags, Ints
+    from usp_prof.model.topology import Group
     from usp_prof.tables.events.frame import EventFrame
     from usp_prof.tables.events.links import Links
 
@@ -71,6 +72,16 @@ class Parts:
     def on_host(self) -> bool:
         """Whether the parts are host ranges: the communication itself has no event."""
         return self.carrier is Carrier.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Groups of one rank and, for each part, the group it ran in (index in `groups`; -1 if unknown)."""
+
+    groups: tuple[Group, ...]
+    of_part: Ints
+    inferred: Flags
+    """Whether the part's group is inferred from where and how it ran."""
 
 
 def find_parts(frame: EventFrame, links: Links) -> Parts:

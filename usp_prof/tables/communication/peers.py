@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from usp_prof.columns.arrays import Ints
     from usp_prof.columns.table import View
     from usp_prof.model.topology import Group
-    from usp_prof.tables.communication.parts import Parts
+    from usp_prof.tables.communication.parts import Membership, Parts
     from usp_prof.tables.events.frame import EventFrame
-    from usp_prof.tables.groups import Membership
     from usp_prof.tables.table_set import Source
 
 

@@ -17,9 +17,9 @@ from usp_prof.columns.intervals import EMPTY, Intervals, union
 from usp_prof.model.health import Severity
 from usp_prof.tables.communication.posts import around, ranges_of
 from usp_prof.tables.events.classification import KINDS, WorkKind
+from usp_prof.tables.events.devices import device_kind
 from usp_prof.tables.events.frame import HOST_OPS, MARKS
-from usp_prof.tables.launches import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY, LOST_KINDS, kind_of
-from usp_prof.tables.ranks import device_kind
+from usp_prof.tables.events.host_calls import LOST_COMMUNICATION, LOST_COMPUTE, LOST_COPY, LOST_KINDS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.tables.launches import LOST_COMMUNICATION
+from usp_prof.tables.events.host_calls import LOST_COMMUNICATION
 
 if TYPE_CHECKING:
     from usp_prof.tables.table_set import TableSet

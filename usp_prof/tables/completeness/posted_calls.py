@@ -13,8 +13,7 @@ from usp_prof.tables.communication.posts import P2P
 
 if TYPE_CHECKING:
     from usp_prof.columns.arrays import Flags, Ints
-    from usp_prof.tables.communication.parts import Parts
-    from usp_prof.tables.groups import Membership
+    from usp_prof.tables.communication.parts import Membership, Parts
     from usp_prof.tables.steps import Steps
 
 MARKED = ("profiler_step", "mark", "annotation")

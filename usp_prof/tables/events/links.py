@@ -11,8 +11,8 @@ from usp_prof.columns.lanes import split_lanes
 from usp_prof.columns.rows import first_of_run, lookup, numbered, rows_of
 from usp_prof.inputs.trace_record import DEVICE_WORK
 from usp_prof.tables.events.classification import kinds
+from usp_prof.tables.events.devices import device_kind
 from usp_prof.tables.events.frame import HOST_CALLS, HOST_OPS
-from usp_prof.tables.ranks import device_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from usp_prof.columns.arrays import Ints
-    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.matching.members import MarkLate, Nodes
     from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.matching.shelves import Folder, Shelf

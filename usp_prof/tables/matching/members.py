@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from usp_prof.columns.rows import group_codes, occurrence, per_code, rows_by_code
-from usp_prof.tables import clock
 from usp_prof.tables.communication.posts import asked_late
+from usp_prof.tables.matching.clocks import hosts_of
 from usp_prof.tables.matching.same_calls import MatchedBy
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.arrays import Flags, Ints
     from usp_prof.columns.table import Columns
-    from usp_prof.tables.clock import Clock
+    from usp_prof.tables.matching.clocks import Clock
     from usp_prof.tables.matching.same_calls import MatchedParts
     from usp_prof.tables.table_set import TableSet
 
@@ -124,7 +124,7 @@ def inter_node(members: Members, nodes: Nodes) -> Flags:
 
 def nodes_of(tables: TableSet) -> Nodes:
     """Return the host number of each rank; without host names, derive it from `devices_per_node`."""
-    hosts = clock.hosts_of(tables)
+    hosts = hosts_of(tables)
     per_node = tables.manifest.devices_per_node if tables.manifest else 0
     if not all(hosts) and per_node > 0:
         hosts = [str(rank // per_node) for rank in tables.ranks]

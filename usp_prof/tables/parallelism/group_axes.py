@@ -16,8 +16,7 @@ from usp_prof.columns.arrow import coded, index_of
 from usp_prof.columns.rows import by_appearance, combinations, lookup
 from usp_prof.columns.table import Columns, Replaced
 from usp_prof.model.health import HealthRow, Severity
-from usp_prof.model.topology import Axis, AxisSource
-from usp_prof.tables.groups import seen
+from usp_prof.model.topology import Axis, AxisSource, Group
 from usp_prof.tables.parallelism.axis_names import described
 from usp_prof.tables.parallelism.inference import (
     Inferred,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from usp_prof.columns.table import View
     from usp_prof.contract import GroupEntry, Manifest
-    from usp_prof.model.topology import Group, Topology
+    from usp_prof.model.topology import Topology
     from usp_prof.tables.table_set import Source
 
 
@@ -57,7 +56,7 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     inference    content and times of the traffic; if two axes fit, the axis stays unknown
     """
     parts = {rank: Columns(source.view("collectives")) for rank, source in sources.items()}
-    groups = {group.key: group for group in seen(sources)}
+    groups = {group.key: group for group in groups_of(sources)}
     world = world_size(sources)
     if world < 1:
         world = len({*sources, *(rank for group in groups.values() for rank in group.ranks)})
@@ -89,6 +88,22 @@ def resolve(sources: Mapping[int, Source], manifest: Manifest | None) -> tuple[A
     if no_mesh:
         health.append(HealthRow("mesh_unknown", Severity.INFO, detail=f"no mesh is shown: {no_mesh}"))
     return AxisLayout(topology, allowed, group_of_job.key if group_of_job else "", ungrouped.axis.value, world), health
+
+
+def groups_of(sources: Mapping[int, Source]) -> list[Group]:
+    """Return the groups of all ranks; if ranks disagree about a group, keep the entry with a known axis."""
+    group_of_key: dict[str, Group] = {}
+    for source in sources.values():
+        for row in source.table("groups").to_pylist():
+            ranks = tuple(int(rank) for rank in row["ranks"].split(",")) if row["ranks"] else ()
+            group = Group(
+                row["group"], row["name"], row["description"], row["backend"], ranks, row["size"],
+                row["axis"], row["axis_source"],
+            )  # fmt: skip
+            previous = group_of_key.get(group.key)
+            if previous is None or (previous.axis == Axis.UNKNOWN and group.axis != Axis.UNKNOWN):
+                group_of_key[group.key] = group
+    return list(group_of_key.values())
 
 
 def world_size(sources: Mapping[int, Source]) -> int:
