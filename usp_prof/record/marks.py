@@ -35,20 +35,20 @@ TRANSFERS = ("send_f", "recv_f", "send_b", "recv_b")
 class Mark(ContextDecorator):
     """Named range of work; it is added to the trace only while a window is recorded."""
 
-    __slots__ = ("_area", "_name", "_open", "_values")
+    __slots__ = ("_area", "_open", "_values", "_what")
 
-    def __init__(self, area: str, name: str, values: dict[str, int | str]) -> None:
+    def __init__(self, area: str, what: str, values: dict[str, int | str]) -> None:
         self._area = area
-        self._name = name
+        self._what = what
         self._values = values
         self._open: Annotation | torch.profiler.record_function | None = None
 
     def _recreate_cm(self) -> Mark:
-        return Mark(self._area, self._name, self._values)
+        return Mark(self._area, self._what, self._values)
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_compiling() and profiler_enabled():  # keeps a compiled region in one graph
-            self._open = annotation(format_mark(self._area, self._name, **self._values))
+            self._open = annotation(format_mark(self._area, self._what, **self._values))
             self._open.__enter__()
         return self
 
@@ -152,7 +152,7 @@ class Annotation:
     __slots__ = ("_began_ns", "_name", "_notes")
 
     def __init__(self, name: str, notes: Notes) -> None:
-        self._name = name
+        self._what = what
         self._notes = notes
         self._began_ns = 0
 
@@ -160,7 +160,7 @@ class Annotation:
         self._began_ns = time.time_ns()
 
     def __exit__(self, *_: object) -> None:
-        self._notes.add(self._name, threading.get_native_id(), self._began_ns, time.time_ns())
+        self._notes.add(self._what, threading.get_native_id(), self._began_ns, time.time_ns())
 
 
 _open: Notes | None = None
