@@ -190,7 +190,8 @@ OF_MEGATRONS_DATACLASSES = {
     "--overlap-cpu-optimizer-d2h-h2d", "--overlap-grad-reduce", "--overlap-param-gather",
     "--pipeline-model-parallel-size", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--sequence-parallel", "--tensor-model-parallel-size", "--use-distributed-optimizer", "--use-megatron-fsdp",
-    "--use-precision-aware-optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype",
+    "--use-precision-aware-optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--recompute-modules",
+    "--cpu-offloading-num-layers",
 }  # fmt: skip
 """Options that are fields of dataclasses in megatron-core 0.16.0."""
 OF_MEGATRONS_PARSER = {
@@ -214,6 +215,8 @@ OF_MEGATRONS_PARSER = {
         (LLAMA_8B, replace(EACH, recompute=Recompute.FULL, recompute_layers=2, offload=Offload.OPTIMIZER)),
         (EXPERTS, replace(EACH, recompute=Recompute.FULL)),
         (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, dtype="fp4")),
+        (EXPERTS, replace(EACH, recompute=Recompute.SELECTIVE, recompute_modules=("layernorm", "moe_act"))),
+        (LLAMA_8B, Configuration(dp=8, zero=3, offload_layers=8)),
     ],
 )
 def test_megatrons_words_are_its_options(model: ModelEntry, configuration: Configuration) -> None:
