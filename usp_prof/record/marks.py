@@ -152,7 +152,7 @@ class Annotation:
     __slots__ = ("_began_ns", "_name", "_notes")
 
     def __init__(self, name: str, notes: Notes) -> None:
-        self._what = what
+        self._name = name
         self._notes = notes
         self._began_ns = 0
 
@@ -160,7 +160,7 @@ class Annotation:
         self._began_ns = time.time_ns()
 
     def __exit__(self, *_: object) -> None:
-        self._notes.add(self._what, threading.get_native_id(), self._began_ns, time.time_ns())
+        self._notes.add(self._name, threading.get_native_id(), self._began_ns, time.time_ns())
 
 
 _open: Notes | None = None
