@@ -189,10 +189,10 @@ class StoredTable:
             # `file.read` uses another thread even for one column, and waits for it
             return file.reader.read_column(place)
 
-    def hold(self, whole: pa.Table) -> None:
+    def hold(self, table: pa.Table) -> None:
         """Keep a table that is already in memory, so that no part of it is read again."""
-        self._rows, self._schema = whole.num_rows, self._shared(whole.schema)
-        self._read.update(zip(whole.column_names, whole.columns, strict=True))
+        self._rows, self._schema = table.num_rows, self._shared(table.schema)
+        self._read.update(zip(table.column_names, table.columns, strict=True))
 
     def whole(self) -> pa.Table:
         """Read all columns."""

@@ -175,10 +175,10 @@ def manifest_of_rank(manifest: Manifest | None, rank: int) -> Manifest | None:
     return replace(manifest, hosts=hosts, coordinates=coordinates, groups=[], stages={}, join_rate={}, notes=[])
 
 
-def _worse_than_info(table: pa.Table, known: Collection[str]) -> list[dict[str, Any]]:
+def _worse_than_info(table: pa.Table, codes_of_file: Collection[str]) -> list[dict[str, Any]]:
     """Return the problems found while building tables; rows that only limit a figure stay in the table."""
     rows = table.to_pylist()
-    return [row for row in rows if row["severity"] != Severity.INFO and row["code"] not in known]
+    return [row for row in rows if row["severity"] != Severity.INFO and row["code"] not in codes_of_file]
 
 
 def run_job(job: RankJob, manifest: Manifest | None, cache_folder: str) -> JobResult:

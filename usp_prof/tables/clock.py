@@ -86,7 +86,7 @@ def _solve(tables: TableSet) -> Clock:
     if contradicted.any():
         start = Solution.alone(_split(start.domain, contradicted), ties)
     first_ns = [first for _, _, first in clock_sources(tables)]
-    solved = _placed(solve(start, ties), first_ns)
+    solved = _shift_far_parts(solve(start, ties), first_ns)
     # If communication is missing, calls are matched wrongly, and an apparent jump means nothing.
     jumps_ns = np.zeros(len(ranks), np.int64)
     if not losses(tables, *LOST_WORK):
@@ -101,7 +101,7 @@ def _split(domain: Ints, own: Flags) -> Ints:
     return np.unique(apart, return_inverse=True)[1].astype(np.int64)
 
 
-def _placed(solved: Solution, first_ns: list[int | None]) -> Solution:
+def _shift_far_parts(solved: Solution, first_ns: list[int | None]) -> Solution:
     """Shift parts that nothing ties to the first part to its start, if they are farther away than a trace can last.
 
     Times of different parts are not compared, but a replay contains all of them. `first_ns` has the first event of each

@@ -61,13 +61,13 @@ def build(frame: EventFrame, manifest: Manifest | None) -> pa.Table:
         "rank": frame.rank,
         "file": frame.record.file,
         "rank_source": source,
-        "world_size": _whole(info.get("world_size")),
+        "world_size": _integer(info.get("world_size")),
         "host": str(top.get("host_name") or (manifest.hosts.get(str(frame.rank), "") if manifest else "")),
         "backend": str(info.get("backend") or ""),
         "device": device_name(frame),
-        "device_memory": _whole(device_properties(frame).get("totalGlobalMem")),
+        "device_memory": _integer(device_properties(frame).get("totalGlobalMem")),
         "device_kind": device_kind(frame),
-        "base_ns": max(_whole(base), 0),
+        "base_ns": max(_integer(base), 0),
         "first_ns": int(starts.min()) if len(frame) else -1,
         "last_ns": int(ends.max()) if len(frame) else -1,
         "events": len(frame),
@@ -104,5 +104,5 @@ def _torch(top: Mapping[str, Any], manifest: Manifest | None) -> str:
     return str(top.get("pytorch_version") or top.get("torch_version") or recorded or "")
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else -1

@@ -110,7 +110,7 @@ def _calls(sources: Mapping[int, Source], steps: Mapping[int, tuple[str, tuple[i
     ]
 
 
-def _add(found: dict[int, list[int]], rank: int, count: int, whole: int) -> None:
-    of_rank = found.setdefault(rank, [0, 0])
+def _add(counts_by_rank: dict[int, list[int]], rank: int, count: int, total: int) -> None:
+    of_rank = counts_by_rank.setdefault(rank, [0, 0])
     of_rank[0] += count
-    of_rank[1] += whole
+    of_rank[1] += total

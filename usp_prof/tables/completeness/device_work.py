@@ -114,25 +114,25 @@ Row = tuple[str, Severity, int, str]
 """Code, severity, count and detail of a health row."""
 
 
-def rows(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row]:
+def rows(frame: EventFrame, links: Links, promises: Promises) -> Iterator[Row]:
     """Yield a health row for each kind of gap between host calls, device work and ops."""
-    yield from _lost_work(frame, links, found)
+    yield from _lost_work(frame, links, promises)
     yield from _lost_ops(frame, links)
     yield unlinked(frame, links)
 
 
-def _lost_work(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row]:
-    if not found.is_lost.any():
+def _lost_work(frame: EventFrame, links: Links, promises: Promises) -> Iterator[Row]:
+    if not promises.is_lost.any():
         return
-    at, is_behind = frame.start[links.calls], found.is_behind
+    at, is_behind = frame.start[links.calls], promises.is_behind
     lacking_ms = np.ptp(at[is_behind]) / 1e6 if is_behind.any() else 0.0
-    promised_of_kind = np.bincount(found.kind, minlength=len(LOST_KINDS))
+    promised_of_kind = np.bincount(promises.kind, minlength=len(LOST_KINDS))
     promised_of_kind[0] = 0
     for code, chosen, where in (
         ("device_ends_early", is_behind, f", all in the last {lacking_ms:.1f} ms of launching,"),
-        ("lost_device_work", found.is_lost & ~is_behind, ""),
+        ("lost_device_work", promises.is_lost & ~is_behind, ""),
     ):
-        lost_of_kind = np.bincount(found.kind[chosen], minlength=len(LOST_KINDS))
+        lost_of_kind = np.bincount(promises.kind[chosen], minlength=len(LOST_KINDS))
         missing = int(lost_of_kind.sum())
         # Losing half of the communication is severe, even if it is a small share of all launches.
         is_notable = bool((lost_of_kind > NOTABLE * promised_of_kind).any())
@@ -148,14 +148,14 @@ def _lost_work(frame: EventFrame, links: Links, found: Promises) -> Iterator[Row
         yield code, Severity.ERROR if is_notable else Severity.INFO, missing, detail
 
 
-def severity(missing: int, whole: int) -> Severity:
+def severity(missing: int, total: int) -> Severity:
     """Return ERROR above the notable share, else INFO."""
-    return Severity.ERROR if missing > NOTABLE * whole else Severity.INFO
+    return Severity.ERROR if missing > NOTABLE * total else Severity.INFO
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """Format a share as a percentage."""
-    return f"{100 * part / max(whole, 1):.1f}%"
+    return f"{100 * part / max(total, 1):.1f}%"
 
 
 def unlinked(frame: EventFrame, links: Links) -> Row:

@@ -258,12 +258,12 @@ def _tied(longest: Columns, other: Columns, *, same_host: bool) -> bool:
     return False
 
 
-def _places_of_sequence(sequence: list[str], whole: list[str]) -> list[int]:
+def _places_of_sequence(sequence: list[str], operations: list[str]) -> list[int]:
     """Return the positions of a sequence of operations in a longer one, including overlapping ones.
 
     _places_of_sequence(["a", "b"], ["a", "b", "a", "b"]) == [0, 2]
     """
-    pattern, text = f" {' '.join(sequence)} ", f" {' '.join(whole)} "
+    pattern, text = f" {' '.join(sequence)} ", f" {' '.join(operations)} "
     # A look-ahead matches without consuming text, so positions may overlap.
     letters = [match.start() for match in re.finditer(f"(?={re.escape(pattern)})", text)][:_ALIGNMENTS]
     return [text[:letter].count(" ") for letter in letters]

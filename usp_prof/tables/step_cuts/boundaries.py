@@ -73,7 +73,7 @@ def cut_like(cut: Cut, their_work: DeviceWork, their_start: Ints, work: DeviceWo
     at = _boundaries(cut, their_work, work, low, high)
     if (np.diff(at) <= 0).any():
         return None
-    complete_steps = np.flatnonzero(_whole(work, at, first_open=low[0] < 0, last_open=high[-1] == _EVER))
+    complete_steps = np.flatnonzero(_complete_periods(work, at, first_open=low[0] < 0, last_open=high[-1] == _EVER))
     if not len(complete_steps):
         return None
     first, last = int(complete_steps[0]), int(complete_steps[-1])
@@ -148,7 +148,7 @@ def _surroundings(work: DeviceWork, before: int, behind: int) -> Ints:
     return number
 
 
-def _whole(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:
+def _complete_periods(work: DeviceWork, at: Ints, *, first_open: bool, last_open: bool) -> Flags:
     """Mark complete steps: at an edge without calls outside, the recording may have cut one short."""
     step = np.searchsorted(at, work.start_ns, side="right") - 1
     inside = (step >= 0) & (step < len(at) - 1)
@@ -199,15 +199,15 @@ def _step_numbers(name: str, view: View, steps: step_table.Steps) -> pa.Array:
     return index_of(np.where(columns["on_device"], steps.of_device(start), steps.of_host(start)))
 
 
-def with_host(source: Source, number: Ints, start: Ints, end: Ints, named: str) -> step_table.Steps:
+def with_host(source: Source, number: Ints, start: Ints, end: Ints, source_name: str) -> step_table.Steps:
     """Build steps from device windows; host windows start at the first recorded launch of the step's work."""
-    return step_table.Steps(number, start, end, *_host_windows(source, start, end), named)
+    return step_table.Steps(number, start, end, *_host_windows(source, start, end), source_name)
 
 
-def some_of(steps: Columns, kept: Flags) -> step_table.Steps:
+def some_of(steps: Columns, selected: Flags) -> step_table.Steps:
     """Build steps from selected rows of a rank's step table."""
     names = ("step", "start_ns", "end_ns", "host_start_ns", "host_end_ns")
-    number, start, end, host_start, host_end = (steps[name][kept] for name in names)
+    number, start, end, host_start, host_end = (steps[name][selected] for name in names)
     return step_table.Steps(number, start, end, host_start, host_end, str(steps["source"][0]))
 
 
