@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import declared
@@ -11,6 +12,7 @@ import pytest
 import tiny
 from made import Row, part, step, work
 
+from usp_prof import open_run
 from usp_prof.analyses import stragglers
 from usp_prof.analyses.measures.lateness import Why
 from usp_prof.model.selection import Selection
@@ -18,8 +20,6 @@ from usp_prof.synth.declaration import Declaration, Fault, FaultKind, Mesh
 from usp_prof.synth.declaration import Work as Plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from usp_prof.tables.table_set import TableSet
 
 MS = 1_000_000
@@ -238,3 +238,9 @@ def test_simulated_faults_are_found_at_their_simulated_cost(name: str, tmp_path:
 def test_a_run_without_faults_has_no_culprit(tmp_path: Path) -> None:
     tables, _ = declared.read(Declaration(mesh=Mesh(dp=4), work=Plan(steps=2)), tmp_path)
     assert stragglers.compute(tables).culprits == ()
+
+
+@pytest.mark.parametrize(("name", "is_ring"), [("recorded-ring-contiguous", True), ("recorded-1f1b", False)])
+def test_a_ring_says_that_its_sends_are_not_part_of_lateness(name: str, is_ring: bool, tmp_path: Path) -> None:
+    tables = open_run(Path(__file__).parents[2] / "traces" / name, cache_dir=tmp_path).tables
+    assert ("rings_not_counted" in {note.code for note in stragglers.compute(tables).notes}) is is_ring

@@ -20,6 +20,7 @@ from usp_prof.columns.rows import distinct, lookup, numbered, rows_of
 from usp_prof.model.health import HealthRow, Severity
 from usp_prof.model.metric import Better, Metric, Unit, Value, Values
 from usp_prof.model.selection import EVERYTHING, Selection
+from usp_prof.model.topology import Axis
 from usp_prof.tables import calls as call_table
 from usp_prof.tables import clock
 
@@ -299,6 +300,13 @@ def _notes(tables: TableSet, seen: Arrivals, is_selected: Flags, peers: Peers) -
     if depends:
         detail = "broadcasts and scatters wait for one rank's data, so no rank is reported as late in them"
         notes.append(HealthRow("depends_on_one_rank", Severity.INFO, count=depends, detail=detail))
+    sent = int((call_table.of(tables).columns().matches("axis", str(Axis.CP)) & call_table.of(tables).is_pair).sum())
+    if sent:
+        detail = (
+            "lateness is measured in collectives; a rank that holds up its ring in sends and receives can cost more: "
+            "see what its repair saves"
+        )
+        notes.append(HealthRow("rings_not_counted", Severity.INFO, count=sent, detail=detail))
     tied = int((is_selected & ~seen.is_from_one_rank & (seen.late_rank < 0)).sum())
     if tied:
         detail = "the last arrivals differ by less than the error of the clocks, so no rank is reported as late"

@@ -149,6 +149,7 @@ HEALTH_CODES: dict[str, str] = {
     "axes_contend": "Several axes communicate at once. The time counts for the axis that ends last.",
     "arrivals_tied": "Ranks arrive within the error of the clocks. No rank is reported as late.",
     "arrivals_unknown": "Calls are unmatched or clocks not connected. The last rank to arrive is unknown.",
+    "rings_not_counted": "Lateness counts collectives. What a rank costs in sends and receives shows in its repair.",
     "depends_on_one_rank": "Broadcasts and scatters wait for one rank's data. No rank is reported as late.",
     "no_peers": "No other rank does the same work. The rank's compute slowdown is unknown.",
     "bubble_in_pp": "One side of pipeline transfers is unknown. Some bubble may be counted as exposed pp.",

@@ -89,7 +89,7 @@ class Calls:
     last_rank: NDArray[np.int32]
     """Rank that arrived last in each call, even if close; -1 if it is not among the parts."""
     _columns: Columns = field(init=False)
-    _is_pair: Flags = field(init=False)
+    is_pair: Flags = field(init=False)
     """Whether the call is a send or receive whose two sides were read."""
     is_collective: Flags = field(init=False)
     """Whether the call is a collective of several ranks, all of whose parts were read."""
@@ -99,7 +99,7 @@ class Calls:
         columns = Columns(self.calls)
         object.__setattr__(self, "_columns", columns)
         is_transfer = columns.matches("matched_by", str(MatchedBy.P2P))
-        object.__setattr__(self, "_is_pair", is_transfer & columns["complete"])
+        object.__setattr__(self, "is_pair", is_transfer & columns["complete"])
         is_shared = columns["complete"] & (columns["group_size"] > 1)
         object.__setattr__(self, "is_collective", is_shared & ~is_transfer)
 
@@ -136,7 +136,7 @@ class Calls:
     def pairs_of(self, rank: int, *names: str) -> Rows:
         """Return columns of one rank's sends and receives whose other side was read."""
         parts = self.parts.of(rank, "call", *names)
-        is_pair = self._is_pair[parts["call"]]
+        is_pair = self.is_pair[parts["call"]]
         return {name: parts[name][is_pair] for name in names}
 
 
