@@ -65,9 +65,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recompute-modules",
         choices=MODULES,
+        metavar="MODULE",
         nargs="+",
         default=(),
-        help="modules that selective recomputation repeats",
+        help=f"what selective recomputation repeats: {', '.join(MODULES)}",
     )
     parser.add_argument("--schedule", metavar="NAME", default="1f1b", help=f"{KNOBS['schedule']} (default: 1f1b)")
     for name, choices, default in (

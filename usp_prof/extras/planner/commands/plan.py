@@ -99,7 +99,8 @@ def _pinned_knobs(parser: argparse.ArgumentParser) -> None:
         if name in CHOICES:
             pins.add_argument(option, choices=CHOICES[name], help=KNOBS[name])
         elif name == "recompute_modules":
-            pins.add_argument(option, choices=MODULES, nargs="+", help="modules that selective recomputation repeats")
+            text = f"what selective recomputation repeats: {', '.join(MODULES)}"
+            pins.add_argument(option, choices=MODULES, nargs="+", metavar="MODULE", help=text)
         elif name == "schedule":
             pins.add_argument(option, metavar="NAME", help=KNOBS[name])
         else:
