@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from copy import copy
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -190,6 +192,21 @@ def test_a_critical_path_adds_up_to_its_steps(tmp_path: Path) -> None:
         assert found
         assert parts is not None
         assert parts["duration"].sum() == pytest.approx(steps * STEP_US, rel=0.12)  # both ranks' steps, 100 us apart
+
+
+def test_graph_calls_of_hta_name_the_switch_that_returns_its_graph(tmp_path: Path) -> None:
+    made = TraceAnalysis(trace_dir=write(tmp_path / "run"))
+    path, _ = made.critical_path_analysis(0, "ProfilerStep", 0)
+    with pytest.raises(AttributeError, match="with_hta=True"):
+        path.show_critical_path()
+    assert len(copy(path).parts) == len(path.parts)
+    if find_spec("hta") is None:
+        with pytest.raises(UspProfError, match="not installed"):
+            made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
+    else:
+        graph, found = made.critical_path_analysis(0, "ProfilerStep", 0, with_hta=True)
+        assert found
+        assert set(graph.critical_path_nodes) <= set(graph.nodes)
 
 
 def test_the_traces_are_not_touched(tmp_path: Path) -> None:

@@ -186,10 +186,18 @@ _BOUND_BY = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """The path that bounds the steps; HTA's `CPGraph` has the same two methods."""
+    """The path that bounds the steps, with two methods of HTA's `CPGraph`. It is a table, not a networkx graph."""
 
     parts: pd.DataFrame
     """Columns rank, part (compute, comm:axis, idle:cause), duration (us), bound_by."""
+
+    if not TYPE_CHECKING:  # type checkers must reject unknown names
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError; for a public name of HTA's graph, name the switch that returns this graph."""
+            message = f"{type(self).__name__} has no {name}"
+            hint = "critical_path_analysis(..., with_hta=True) returns HTA's own graph"
+            raise AttributeError(message if name.startswith("_") else f"{message}: {hint}")
 
     @classmethod
     def of(

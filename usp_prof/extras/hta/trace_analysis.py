@@ -203,13 +203,23 @@ class TraceAnalysis:
         )
 
     def critical_path_analysis(
-        self, rank: int, annotation: str = "ProfilerStep", instance_id: int | tuple[int, int] | None = None
-    ) -> tuple[CriticalPath, bool]:
+        self,
+        rank: int,
+        annotation: str = "ProfilerStep",
+        instance_id: int | tuple[int, int] | None = None,
+        *,
+        with_hta: bool = False,
+    ) -> tuple[Any, bool]:
         """Return the path that bounds the selected steps, over all ranks, traced back from the rank's end.
 
         Only steps can be selected: `annotation` is "ProfilerStep", or "" for the complete trace. The second value is
-        whether a path was found.
+        whether a path was found. `with_hta=True` returns HTA's own `CPGraph` of one rank under HTA's rules, from the
+        same events; it needs HTA.
         """
+        if with_hta:
+            hta = self.run.to_hta(ranks=self._chosen([rank]), synchronisation=True)
+            graph, is_found = hta.critical_path_analysis(rank, annotation, instance_id)
+            return graph, bool(is_found)
         return CriticalPath.of(self.run, self.window, self._chosen([rank])[0], annotation, instance_id)
 
     def _chosen(self, ranks: Iterable[int] | None) -> list[int]:
