@@ -10,7 +10,7 @@ import pytest
 from chart_samples import SAMPLES
 
 from usp_prof.charts import inputs
-from usp_prof.charts.svg import as_svg, recolored
+from usp_prof.charts.svg import as_svg, following_browser, recolored
 from usp_prof.charts.svg_marks import legend_row
 from usp_prof.charts.theme import DARK, LIGHT
 
@@ -78,6 +78,15 @@ def test_a_drawing_for_a_light_ground_is_the_one_for_a_dark_when_recoloured() ->
     )
     assert recolored(as_svg(rows), DARK) == as_svg(rows, DARK)
     assert recolored(as_svg(rows), LIGHT) == as_svg(rows)
+
+
+def test_a_drawing_follows_the_theme_of_the_browser() -> None:
+    rows = inputs.BreakdownRows(("rank 0",), (inputs.Part("idle", "idle:bubble", (1e6,)),))
+    drawn = following_browser(as_svg(rows))
+    ET.fromstring(drawn)  # noqa: S314 - our own
+    for light, dark in ((LIGHT.ink, DARK.ink), (LIGHT.greys["idle:bubble"], DARK.greys["idle:bubble"])):
+        assert f'[fill="{light}"]{{fill:{dark}}}' in drawn
+    assert recolored(drawn, DARK) == as_svg(rows, DARK)
 
 
 def test_points_are_placed_by_their_logarithm_and_unknown_ones_left_out() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from usp_prof.charts import inputs
 from usp_prof.charts.svg_marks import CHARACTER, WIDTH, framed, legend_row, line, number_text, text_at, ticks, time_text
-from usp_prof.charts.theme import LIGHT, ink_on
+from usp_prof.charts.theme import DARK, LIGHT, ink_on
 from usp_prof.model.printable import shortened
 
 if TYPE_CHECKING:
@@ -31,10 +31,29 @@ if TYPE_CHECKING:
 
 def recolored(svg: str, theme: Theme) -> str:
     """Replace the backgrounds, text colors and grays of a light drawing by those of a theme; hues stay."""
-    colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
-    colors |= {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
+    colors = _replaced_colors(theme)
+    svg = _STYLE.sub("", svg)  # the theme is fixed, so the drawing no longer follows the browser
     svg = svg.replace(f"background:{LIGHT.background}", f"background:{theme.background}")  # white is also a text color
     return re.sub("|".join(colors), lambda color: colors[color[0]], svg)
+
+
+def following_browser(svg: str) -> str:
+    """Add the dark theme to a light drawing; an image of it follows `prefers-color-scheme`."""
+    rules = [f"svg{{background:{DARK.background}!important}}"]
+    for light, dark in _replaced_colors(DARK).items():
+        rules += [f'[{name}="{light}"]{{{name}:{dark}}}' for name in ("fill", "stroke") if f'{name}="{light}"' in svg]
+    style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+    start, end, rest = svg.partition(">")
+    return f"{start}{end}{style}{rest}"
+
+
+_STYLE = re.compile(r"<style>.*?</style>")
+
+
+def _replaced_colors(theme: Theme) -> dict[str, str]:
+    """Return the color of a theme for each light one that is no hue."""
+    colors = {LIGHT.ink: theme.ink, LIGHT.muted: theme.muted, LIGHT.grid: theme.grid}
+    return colors | {grey: theme.greys[role] for role, grey in LIGHT.greys.items()}
 
 
 # Drawings, one per kind of input.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from usp_prof.charts.inputs import PipelineSchedule, TimelineSlices
-from usp_prof.charts.svg import as_svg, recolored
+from usp_prof.charts.svg import as_svg, following_browser, recolored
 from usp_prof.charts.theme import LIGHT
 from usp_prof.extras.learn.comparison import Claim, Row, claims, misses, rows
 from usp_prof.extras.learn.lessons import CLONE, lessons
@@ -242,4 +242,4 @@ def _small(svg: str) -> str:
     paths = "".join(f'<path fill="{fill}" d="{"".join(boxes_of_fill)}"/>' for fill, boxes_of_fill in boxes.items())
     rest = _BOX.sub("", plain)
     behind_grid = rest.index("/>", rest.rindex("<line")) + len("/>")
-    return f"{rest[:behind_grid]}{paths}{rest[behind_grid:]}\n"
+    return following_browser(f"{rest[:behind_grid]}{paths}{rest[behind_grid:]}\n")
