@@ -47,7 +47,7 @@ def test_the_terminal_compares_before_and_after(folder: Path, capsys: pytest.Cap
     assert "gain" in text
     assert "gain together" in text
     assert "MFU (palm)" in text
-    assert "idle:bubble" in text
+    assert "idle: pipeline" in text
     assert "optimizer" in text, "the memory that sharding saves"
     assert "communication that the changes add" in text
 

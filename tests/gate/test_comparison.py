@@ -78,7 +78,7 @@ def test_times_near_zero_are_compared_by_difference() -> None:
         for idle, wait in ((5e3, 5e6), (4e4, 4e7))
     ]
     judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
-    assert change(judged["idle_time[cause=sync]"]) == "+35 us"
+    assert change(judged["idle_time[cause=sync]"]) == "+35 μs"
     assert change(judged["wait_time"]) == "+700.00%"
 
 
@@ -88,7 +88,7 @@ def test_a_change_within_an_interval_that_excludes_nothing_is_withheld() -> None
         measured(series("step_time", steps(RNG, mean=1e8)), series("wait_time", wild * factor)) for factor in (1, 1.3)
     ]
     judged = {each.key: each for pair in compare(runs).pairs for each in pair.judgements}
-    assert (change(judged["wait_time"]), interval(judged["wait_time"])) == ("-", "not known")
+    assert (change(judged["wait_time"]), interval(judged["wait_time"])) == ("-", "unknown")
 
 
 def test_the_headline_compares_the_step_of_the_job() -> None:

@@ -35,14 +35,14 @@ def test_changes() -> None:
     assert signed(-2048, bytes_) == "-2.00 KiB"
     assert interval(bytes_) == "-"
     assert signed(math.nan, bytes_) == "-"
-    assert signed_duration(-1500) == "-1.5 us"
+    assert signed_duration(-1500) == "-1.5 μs"
 
 
 @pytest.mark.parametrize(
     ("scale", "unit", "low", "high", "text"),
     [
         (Scale.RELATIVE, Unit.NS, -0.02, 0.03, "-2.00 .. +3.00%"),
-        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "not known"),
+        (Scale.RELATIVE, Unit.NS, -0.999, 24e9, "unknown"),
         (Scale.ABSOLUTE, Unit.FRACTION, -1.7, 1.2, "-100 .. +100 pp"),
         (Scale.ABSOLUTE, Unit.FRACTION, -0.00001, 0.00001, "+0.00 .. +0.00 pp"),
         (Scale.ABSOLUTE, Unit.BYTES, -2048, 2048, "-2.00 KiB .. +2.00 KiB"),

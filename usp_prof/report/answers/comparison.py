@@ -12,7 +12,7 @@ from usp_prof.gate.comparison import direction
 from usp_prof.gate.judgement import Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.report.answers.check import plain
-from usp_prof.report.answers.wording import change, excludes_nothing, interval
+from usp_prof.report.answers.wording import change, excludes_nothing, interval, part_label
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
 from usp_prof.report.format import column_scale, quantity
 from usp_prof.report.sections.timeline import slices_of
@@ -89,7 +89,7 @@ def waterfall(pair: Pair, before: str, after: str) -> Section:
     table = DataTable(
         "",
         (TableColumn("part of the mean rank step"), *_BEFORE_AFTER),
-        tuple((part.name, *_ms(part.before_ns, part.after_ns)) for part in rows),
+        tuple((part_label(part.name), *_ms(part.before_ns, part.after_ns)) for part in rows),
     )
     return Section("waterfall", "Why the step is longer or shorter", (key, Chart("", as_waterfall(pair)), table))
 
@@ -119,9 +119,8 @@ def verdict(pair: Pair, before: str, after: str) -> str:
     if not same_way:
         return f"{text}."
     most = max(same_way, key=lambda part: abs(part.delta_ns))
-    return (
-        f"{text}. The largest part is {most.name}: {quantity(abs(most.delta_ns), Unit.NS)} {by} in the mean rank step."
-    )
+    size = quantity(abs(most.delta_ns), Unit.NS)
+    return f"{text}. The largest part is {part_label(most.name)}: {size} {by} in the mean rank step."
 
 
 def are_times_compared(pair: Pair) -> bool:
@@ -146,7 +145,7 @@ def as_waterfall(pair: Pair) -> Waterfall:
     shown = [part for part in rows if abs(part.delta_ns) >= least and part.delta_ns]
     before = sum(part.before_ns for part in rows)
     rest = sum(part.delta_ns for part in rows if part not in shown)
-    deltas = [(part.name, part.delta_ns) for part in shown] + ([("other", rest)] if rest else [])
+    deltas = [(part_label(part.name), part.delta_ns) for part in shown] + ([("other", rest)] if rest else [])
     return Waterfall(
         "before, mean rank",
         before,
@@ -231,7 +230,7 @@ def metrics_frame(pair: Pair, *, everything: bool) -> pd.DataFrame:
 def work(pair: Pair) -> Section:
     """Build the table of ops, kernels and calls that changed most."""
     columns = (
-        TableColumn("what"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
+        TableColumn("kind"), TableColumn("name"), TableColumn("shapes"), *_BEFORE_AFTER,
         TableColumn("calls before", Unit.COUNT), TableColumn("calls after", Unit.COUNT),
     )  # fmt: skip
     rows = tuple(

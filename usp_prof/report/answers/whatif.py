@@ -13,6 +13,7 @@ from usp_prof.model.selection import EVERYTHING, Selection
 from usp_prof.replay.step_times import unedited
 from usp_prof.report.answers.edit_words import in_words
 from usp_prof.report.document import Chart, DataTable, KeyFigure, KeyFigures, Section, TableColumn, Text
+from usp_prof.report.figures import label_of
 from usp_prof.report.format import quantity
 from usp_prof.report.run_facts import run_facts
 from usp_prof.report.sections.pipeline import simulated_schedule
@@ -97,8 +98,10 @@ def _replayed(prediction: Prediction) -> list[Text]:
 
 
 def sure(prediction: Prediction) -> str:
-    """Return error and basis of a prediction."""
-    return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}"
+    """Return error and basis of a prediction, and whether its gain may be nothing."""
+    is_open = 0 < prediction.gain_fraction <= prediction.error_fraction
+    doubt = "; the gain is not certain" if is_open else ""
+    return f"±{quantity(prediction.error_fraction, Unit.FRACTION)} of the step, {prediction.basis}{doubt}"
 
 
 def _bars(together: Prediction) -> Waterfall:
@@ -149,7 +152,7 @@ def before_after_section(together: Prediction) -> Section:
     for name in dict.fromkeys([*before, *after]):
         pair = before.get(name, 0.0), after.get(name, 0.0)
         if max(pair) >= LEAST_SHARE * together.recorded_ns:
-            rows.append(_row(f"  {name}", *pair, Unit.NS))
+            rows.append(_row(f"  {label_of(name)}", *pair, Unit.NS))
     was, now = mfu.compute(tables, steps), mfu.compute(after_tables, steps)
     rows.append(_row(f"MFU ({was.convention})", was.mfu, now.mfu, Unit.FRACTION))
     rows.append(_row("tokens", was.tokens_per_second, now.tokens_per_second, Unit.PER_SECOND))

@@ -12,6 +12,7 @@ from usp_prof.gate.judge import SIGN
 from usp_prof.gate.judgement import Judgement, Scale, Verdict
 from usp_prof.model.metric import Unit
 from usp_prof.model.printable import counted, first_few, shortened
+from usp_prof.report.figures import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _decimal(value: float, unit: Unit) -> str:
 
 def duration(value_ns: float) -> str:
     """Format a time: three digits in a suitable unit."""
-    for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+    for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "μs")):
         if abs(value_ns) >= size:
             return f"{value_ns / size:.4g} {name}"
     return f"{value_ns:z.0f} ns"
@@ -87,7 +88,7 @@ def interval(judgement: Judgement) -> str:
     if not (math.isfinite(judgement.low) and math.isfinite(judgement.high)):
         return "-"
     if excludes_nothing(judgement):
-        return "not known"
+        return "unknown"
     if judgement.scale is Scale.RELATIVE:
         beyond = "> " if judgement.high > _WIDEST else ""
         return f"{_bound(judgement.low)} .. {beyond}{_bound(min(judgement.high, _WIDEST))}%"
@@ -224,6 +225,12 @@ def why_lines(why: Why) -> tuple[str, ...]:
 
 def _part(part: PartChange) -> str:
     return f"{part.name} (mostly {part.mostly})" if part.mostly else part.name
+
+
+def part_label(name: str) -> str:
+    """Return the name of a part of the step as in the report: `idle host` is idle: host."""
+    family, _, which = name.partition(" ")
+    return label_of(f"idle:{which}") if family == "idle" and which else name
 
 
 def finding_words(finding: SeenFinding) -> str:
