@@ -39,6 +39,20 @@ SHARDED = "--dp 4 --zero 3 --layers 4 --pace 60,60,60 --sequence 32 --batch 8 --
 SUMMED = "--dp 4 --layers 4 --pace 40,40,40 --sequence 32 --batch 8 --fault slow-link:axis=dp,mbps=17"
 LINKED = "--dp 2 --tp 2 --layers 4 --pace 20,20,20 --sequence 32 --batch 8"
 LATE = "".join(f" --fault late-input:rank={rank},ms=120" for rank in range(4))
+LABELS = {
+    "late_inputs": "late inputs on all ranks",
+    "gc_pause": "pause of the host",
+    "slow_link": "slow link of dp",
+    "slow_tensor_link": "slow link of tp",
+    "unoverlapped": "gradients reduced after backward",
+    "gpipe": "GPipe schedule",
+    "one_f_one_b": "1F1B schedule",
+    "contiguous_cp": "contiguous parts of the sequence",
+    "no_prefetch": "gathers without prefetch",
+    "recompute": "needless recomputation",
+    "unbucketed": "gradients without buckets",
+}
+"""Names of the faults in tables, where the words of the kind are not enough."""
 BEGIN, END = "<!-- recorded: written by benchmarks/recorded.py -->", "<!-- end of recorded -->"
 LEAST_GAIN = 0.03
 """Minimum cost of a fault; sleeps on shared cores repeat only to within a few percent."""
@@ -226,7 +240,7 @@ def tables(outcomes: list[Outcome], schedules: dict[tuple[str, str], list[Predic
     for outcome in outcomes:
         gain, is_within = outcome.gain, outcome.gain.off <= outcome.gain.error
         lines.append(
-            f"| {outcome.kind.replace('_', ' ')} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
+            f"| {LABELS.get(outcome.kind, outcome.kind.replace('_', ' '))} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
             f"| {'yes' if is_within else 'no'} | {'the fault' if outcome.is_first else outcome.first} |"
         )
     lines += [
