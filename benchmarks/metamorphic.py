@@ -301,8 +301,10 @@ def _first_stays(before: Predictions, after: Predictions, turned: dict[int, int]
 def table(cases: list[Case]) -> list[str]:
     """Return the table in Markdown: one row per change, over all runs, misses included."""
     lines = [
-        "| change | cases | gains within the error | largest change of a gain, points "
-        "| change of the ideal step, points | first finding stays |",
+        (
+            "| change | cases | gains within the error | largest change of a gain, points "
+            "| change of the ideal step, points | first finding stays |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     groups: dict[str, list[Case]] = {}

@@ -239,8 +239,9 @@ def tables(outcomes: list[Outcome], schedules: dict[tuple[str, str], list[Predic
     lines = ["| fault repaired | saved | predicted | within the error | first finding |", "|---|---|---|---|---|"]
     for outcome in outcomes:
         gain, is_within = outcome.gain, outcome.gain.off <= outcome.gain.error
+        label = LABELS.get(outcome.kind, outcome.kind.replace("_", " "))
         lines.append(
-            f"| {LABELS.get(outcome.kind, outcome.kind.replace('_', ' '))} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
+            f"| {label} | {gain.truth:.1%} | {gain.predicted:.1%} ±{gain.error:.1%} "
             f"| {'yes' if is_within else 'no'} | {'the fault' if outcome.is_first else outcome.first} |"
         )
     lines += [
